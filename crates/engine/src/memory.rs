@@ -143,7 +143,7 @@ impl<C: Clock> MemoryStore<C> {
             }
         }
         let charges = &charges[..groups.len()];
-        table.decide_many(limit_table, charges, |position, seat| {
+        table.decide_independently(limit_table, charges, |position, seat| {
             answers.push_verdict(seat.verdict(), seat.reports(charges[position].ask.cost().get()));
             answers.end_group(at);
         });
@@ -197,7 +197,7 @@ impl<C: Clock> MemoryStore<C> {
         if table.try_decide_fast(charges, to_plain_charge, &now, plain_answer_callback(answers)).is_some() {
             return;
         }
-        table.decide_each(limit_table, charges, to_ledger_charge, now, |position, seat| {
+        table.decide_mapped(limit_table, charges, to_ledger_charge, now, |position, seat| {
             answers.push_verdict(seat.verdict(), seat.reports(charges[position].ask.cost().get()));
         });
     }
@@ -259,7 +259,7 @@ impl<C: Clock> MemoryStore<C> {
         let _moving = self.move_lock.lock().unwrap_or_else(PoisonError::into_inner);
         others[here] = true;
         let entry = to_ledger_charge(charge);
-        let is_used = |position: &usize| others[*position] && self.tables[*position].is_known(limit_table, &entry);
+        let is_used = |position: &usize| others[*position] && self.tables[*position].may_have_used(limit_table, &entry);
         let is_remembered =
             |position: &usize| others[*position] && self.tables[*position].contains_key(limit_table, &entry);
         // A key without usage stays in the table that has its entry. If two tables had entries, the older entry would
@@ -279,10 +279,10 @@ impl<C: Clock> MemoryStore<C> {
     /// under which the key was charged.
     fn table_with_state(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
         let (table, entry) = (self.table_for(charge, limit_table), to_ledger_charge(charge));
-        if table.is_known(limit_table, &entry) {
+        if table.may_have_used(limit_table, &entry) {
             return table;
         }
-        self.tables.iter().find(|table| table.is_known(limit_table, &entry)).unwrap_or(table)
+        self.tables.iter().find(|table| table.may_have_used(limit_table, &entry)).unwrap_or(table)
     }
 
     fn table_for(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
@@ -301,7 +301,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     fn fetch(&self, keys: &[(&Limits, &[u8])]) {
         for keys in keys.chunk_by(|(a, _), (b, _)| size_class_of(a) == size_class_of(b)) {
             if let Some((limits, _)) = keys.first() {
-                self.tables[size_class_of(limits)].fetch(keys.iter().map(|(_, key)| *key));
+                self.tables[size_class_of(limits)].prefetch(keys.iter().map(|(_, key)| *key));
             }
         }
     }
@@ -326,7 +326,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     }
 
     fn begin(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
-        self.table_for(charge, limit_table).begin(limit_table, &to_ledger_charge(charge), start, held);
+        self.table_for(charge, limit_table).replace_state(limit_table, &to_ledger_charge(charge), start, held);
     }
 
     fn overflowed(&self) -> u64 {

@@ -39,7 +39,7 @@ pub trait Key {
 
     /// Returns whether the keys are equal, or `false` if comparing them is not cheaper than computing a fingerprint.
     #[doc(hidden)]
-    fn is_same(&self, other: &Self) -> bool {
+    fn is_cheaply_equal(&self, other: &Self) -> bool {
         let _ = other;
         false
     }
@@ -52,7 +52,7 @@ impl<T: AsRef<[u8]> + ?Sized> Key for T {
     }
 
     #[inline]
-    fn is_same(&self, other: &Self) -> bool {
+    fn is_cheaply_equal(&self, other: &Self) -> bool {
         let (own, other) = (self.as_ref(), other.as_ref());
         // Different keys usually differ at the end.
         if own.len() != other.len() || own.last_chunk::<8>() != other.last_chunk() {
@@ -390,11 +390,14 @@ mod tests {
     fn keys_are_equal_only_if_all_bytes_are_equal() {
         for len in 0..40 {
             let key: Vec<u8> = (0..len).collect();
-            assert!(key.is_same(&key.clone()) && !key.is_same(&[&*key, &[0]].concat()), "{len} bytes");
+            assert!(
+                key.is_cheaply_equal(&key.clone()) && !key.is_cheaply_equal(&[&*key, &[0]].concat()),
+                "{len} bytes"
+            );
             for position in 0..key.len() {
                 let mut other = key.clone();
                 other[position] ^= 1;
-                assert!(!key.is_same(&other), "{len} bytes, differing at {position}");
+                assert!(!key.is_cheaply_equal(&other), "{len} bytes, differing at {position}");
             }
         }
     }

@@ -36,10 +36,10 @@ use crate::clock::{Clock, PreciseClock};
 pub use crate::fingerprint::Hashed;
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{BATCH, GENERATIONS, State, Table};
+use crate::table::{BATCH, MAX_GENERATIONS, State, Table};
 use crate::wait::Shards;
 use change::{FLAGS_OF_NO_BUCKET, LaterLimits};
-pub(crate) use decide::{spent_after, with_init};
+pub(crate) use decide::{max_spent_by, with_init};
 use overflow::OverflowEntry;
 pub use overflow::WhenFull;
 use overflow_charges::OverflowCharges;
@@ -89,7 +89,7 @@ const SHARDS: usize = 16;
 
 /// Default maximum number of waiters per key. It is far below the maximum for all keys, so that one key cannot use up
 /// all waiter slots.
-const MAX_WAITERS_PER_KEY: usize = 1_024;
+const DEFAULT_MAX_WAITERS_PER_KEY: usize = 1_024;
 
 /// The table does not fit in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             overflow_charges: Mutex::default(),
             overflowed: AtomicU64::new(0),
             snapshot_lock: Mutex::new(()),
-            shards: Shards::new(SHARDS).max_per_key(MAX_WAITERS_PER_KEY),
+            shards: Shards::new(SHARDS).max_per_key(DEFAULT_MAX_WAITERS_PER_KEY),
         })
     }
 
@@ -222,7 +222,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             for (place, (key, cost)) in costs.iter_mut().zip(requests.by_ref()) {
                 *place = Cost::new(cost);
                 len += 1;
-                if runs == 0 || !previous.as_ref().is_some_and(|previous| key.is_same(previous)) {
+                if runs == 0 || !previous.as_ref().is_some_and(|previous| key.is_cheaply_equal(previous)) {
                     fingerprints[runs] = key.fingerprint(&self.secret);
                     runs += 1;
                 }
@@ -329,7 +329,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             changes.table = Some(table);
         }
         let mut overflow = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
-        let all_used = |changes: &LaterLimits<A>| (self.earlier.len() + changes.later.len()) as u64 == GENERATIONS - 1;
+        let all_used =
+            |changes: &LaterLimits<A>| (self.earlier.len() + changes.later.len()) as u64 == MAX_GENERATIONS - 1;
         if all_used(&changes) {
             let reader = self.reader(&changes, self.clock.now());
             let mut used = reader.renumber(self.table(&changes), &mut overflow).into_iter();

@@ -33,7 +33,7 @@ use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Offset, 
 use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
-use crate::keyed::{CapacityError, WhenFull, spent_after, with_init};
+use crate::keyed::{CapacityError, WhenFull, max_spent_by, with_init};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, Buckets, LockedEntry, Presence, State, StateReader, Wide};
 pub use view::ChargeView;
@@ -177,13 +177,13 @@ impl<C: Clock> Ledger<C> {
         charges: &[Charge<'_>],
         each: impl FnMut(usize, &ChargeView<'_>),
     ) -> bool {
-        self.decide_each(limit_table, charges, |charge| *charge, self.clock.now(), each)
+        self.decide_mapped(limit_table, charges, |charge| *charge, self.clock.now(), each)
     }
 
     /// Like [`decide`](Self::decide), but converts each element of `charged` with `charge`, and uses the given reading
     /// of the [`clock`](Self::clock).
     #[doc(hidden)]
-    pub fn decide_each<'a, T, N: LimitTable + ?Sized>(
+    pub fn decide_mapped<'a, T, N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
         charged: &'a [T],
@@ -202,7 +202,7 @@ impl<C: Clock> Ledger<C> {
 
     /// Decides every charge independently, and calls `each` in order, like [`decide`](Self::decide). The clock is read
     /// once. Charges are processed in batches of sixteen, whose memory is fetched concurrently.
-    pub fn decide_many<N: LimitTable + ?Sized>(
+    pub fn decide_independently<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
         charges: &[Charge<'_>],
@@ -224,7 +224,7 @@ impl<C: Clock> Ledger<C> {
 
     /// Prefetches the memory of `keys` concurrently, so that later decisions do not wait for the memory of each key in
     /// turn. Changes nothing.
-    pub fn fetch<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
+    pub fn prefetch<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
         let mut keys = keys.into_iter().map(|key| key.fingerprint(&self.secret));
         loop {
             let (mut fingerprints, mut count) = ([Fingerprint::default(); BATCH], 0);
@@ -249,13 +249,13 @@ impl<C: Clock> Ledger<C> {
         let Some(limits) = self.limits(limit_table, charge) else { return read(&ChargeView::refused(Retry::Never)) };
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let key_now = now_for_key(charge, fingerprint, now);
-        let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
+        let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |entry| {
             let presence =
-                presence_under(limit_table, limits, charge.limits_id, &slot.state, Presence::Known, &key_now);
+                presence_under(limit_table, limits, charge.limits_id, &entry.state, Presence::Known, &key_now);
             let look =
                 |account: &mut LockedAccount<'_>| read(&ChargeView::from_account(account, account.weigh(charge.ask)));
             (presence == Presence::Known)
-                .then(|| visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, key_now, look))
+                .then(|| visit(limit_table, limits, charge.limits_id, &mut entry.state, presence, key_now, look))
         });
         found.flatten().unwrap_or_else(|| {
             with_init(limits, &key_now, |state| {
@@ -289,21 +289,21 @@ impl<C: Clock> Ledger<C> {
     /// Resets the charge's key to a new key.
     pub fn reset<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
-        self.table.find(self.fingerprint(charge), &reader, |slot| slot.state.set(0, UNUSED_ENTRY_ID));
+        self.table.find(self.fingerprint(charge), &reader, |entry| entry.state.set(0, UNUSED_ENTRY_ID));
     }
 
     /// Returns whether the charge's key may have used anything in this ledger, under the limits of its last charge.
     #[doc(hidden)]
-    pub fn is_known<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
+    pub fn may_have_used<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let (fingerprint, reader) = (self.fingerprint(charge), LedgerReader { limit_table, now: self.clock.now() });
-        self.table.find(fingerprint, &reader, |slot| !reader.is_unused(fingerprint, slot)).unwrap_or(false)
+        self.table.find(fingerprint, &reader, |entry| !reader.is_unused(fingerprint, entry)).unwrap_or(false)
     }
 
     /// Returns whether the charge's key has an entry in this ledger, even an unused entry.
     #[doc(hidden)]
     pub fn contains_key<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
-        let is_kept = |slot: &mut LockedEntry<'_>| limits_by_id(limit_table, slot.state.get(0)).is_some();
+        let is_kept = |entry: &mut LockedEntry<'_>| limits_by_id(limit_table, entry.state.get(0)).is_some();
         self.table.find(self.fingerprint(charge), &reader, is_kept).unwrap_or(false)
     }
 
@@ -312,14 +312,14 @@ impl<C: Clock> Ledger<C> {
     #[doc(hidden)]
     pub fn move_to<N: LimitTable + ?Sized>(&self, to: &Self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
-        let taken = self.table.find(self.fingerprint(charge), &reader, |slot| {
-            let words: Vec<u64> = (0..self.table.state_words()).map(|word| slot.state.get(word)).collect();
-            slot.state.set(0, UNUSED_ENTRY_ID);
+        let taken = self.table.find(self.fingerprint(charge), &reader, |entry| {
+            let words: Vec<u64> = (0..self.table.state_words()).map(|word| entry.state.get(word)).collect();
+            entry.state.set(0, UNUSED_ENTRY_ID);
             words
         });
         let Some(words) = taken else { return };
-        to.table.upsert(to.fingerprint(charge), &reader, Spent::ALL, |slot, _| {
-            words.iter().enumerate().for_each(|(index, word)| slot.state.set(index, *word));
+        to.table.upsert(to.fingerprint(charge), &reader, Spent::ALL, |entry, _| {
+            words.iter().enumerate().for_each(|(index, word)| entry.state.set(index, *word));
         });
     }
 
@@ -327,16 +327,22 @@ impl<C: Clock> Ledger<C> {
     /// the concurrency limit at index `i`. `start` may differ from the charge's limits in the initial amount and in the
     /// length of the first window or lease. Inserts the key if necessary; does nothing if no entry is available.
     #[doc(hidden)]
-    pub fn begin<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+    pub fn replace_state<N: LimitTable + ?Sized>(
+        &self,
+        limit_table: &N,
+        charge: &Charge<'_>,
+        start: &Limits,
+        held: &[u64],
+    ) {
         if start.words() > self.state_words() {
             return;
         }
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let key_now = now_for_key(charge, fingerprint, now);
         // Passes `Spent::ALL`, because the used fraction is known only after the state is written.
-        self.table.upsert(fingerprint, &LedgerReader { limit_table, now }, Spent::ALL, |slot, _| {
-            slot.state.set(0, charge.limits_id.into());
-            let mut words = state_after_id(&mut slot.state);
+        self.table.upsert(fingerprint, &LedgerReader { limit_table, now }, Spent::ALL, |entry, _| {
+            entry.state.set(0, charge.limits_id.into());
+            let mut words = state_after_id(&mut entry.state);
             start.init(&mut words, &key_now);
             start.take_leases(&mut words, &key_now, held);
         });
@@ -372,9 +378,9 @@ impl<C: Clock> Ledger<C> {
         let reader = LedgerReader { limit_table, now };
         let key_now = now_for_key(charge, fingerprint, now);
         let mut each = Some(each);
-        let mut decide = |slot: &mut LockedEntry<'_>, presence, now: Now<'_>| {
-            let presence = presence_under(limit_table, limits, charge.limits_id, &slot.state, presence, &now);
-            visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, now, |account| {
+        let mut decide = |entry: &mut LockedEntry<'_>, presence, now: Now<'_>| {
+            let presence = presence_under(limit_table, limits, charge.limits_id, &entry.state, presence, &now);
+            visit(limit_table, limits, charge.limits_id, &mut entry.state, presence, now, |account| {
                 let verdict = account.decide(charge.ask);
                 if let Some(each) = each.take() {
                     each(&ChargeView::from_account(account, verdict));
@@ -382,9 +388,9 @@ impl<C: Clock> Ledger<C> {
                 verdict.is_admitted()
             })
         };
-        let arrival = spent_after(limits, &key_now, charge.ask);
+        let arrival = max_spent_by(limits, &key_now, charge.ask);
         let decided =
-            self.table.upsert(fingerprint, &reader, arrival, |slot, presence| decide(slot, presence, key_now));
+            self.table.upsert(fingerprint, &reader, arrival, |entry, presence| decide(entry, presence, key_now));
         if let Some(passed) = decided {
             return passed;
         }
@@ -393,7 +399,7 @@ impl<C: Clock> Ledger<C> {
         let of_shared = now_for_key(charge, shared, now);
         let overflowed = match self.when_full {
             WhenFull::Overflow => {
-                self.overflow.upsert(shared, &reader, Spent::ALL, |slot, presence| decide(slot, presence, of_shared))
+                self.overflow.upsert(shared, &reader, Spent::ALL, |entry, presence| decide(entry, presence, of_shared))
             }
             WhenFull::Deny => None,
         };
@@ -413,10 +419,10 @@ impl<C: Clock> Ledger<C> {
         now: Now<'_>,
         visit: impl FnOnce(&mut LockedAccount<'_>) -> R,
     ) -> Option<R> {
-        let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
-            let limit = limits_by_id(limit_table, slot.state.get(0))?;
+        let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |entry| {
+            let limit = limits_by_id(limit_table, entry.state.get(0))?;
             let now = now_for_key(charge, fingerprint, now);
-            Some(visit(&mut Account { limit, own: None, state: state_after_id(slot.state), now }))
+            Some(visit(&mut Account { limit, own: None, state: state_after_id(entry.state), now }))
         });
         found.flatten()
     }
@@ -481,7 +487,7 @@ type LockedAccount<'a> = Account<'a, Limits, Offset<State<'a>>>;
 
 /// Returns the limits of a state's last charge; `None` if they are `limits`, which has the id `id`. Initialises a new
 /// state, or a state with an unknown id, under `limits`.
-fn own_limits<'n, N: LimitTable + ?Sized>(
+fn own_limits_or_init<'n, N: LimitTable + ?Sized>(
     limit_table: &'n N,
     limits: &Limits,
     id: u32,
@@ -514,7 +520,7 @@ fn visit<N: LimitTable + ?Sized, R>(
     now: Now<'_>,
     visit: impl FnOnce(&mut LockedAccount<'_>) -> R,
 ) -> R {
-    let own = own_limits(limit_table, limits, id, state, presence, &now);
+    let own = own_limits_or_init(limit_table, limits, id, state, presence, &now);
     let mut account = Account { limit: limits, own, state: state_after_id(*state), now };
     let result = visit(&mut account);
     if own.is_some() && account.own.is_none() {
@@ -543,19 +549,19 @@ impl<N: LimitTable + ?Sized> StateReader for LedgerReader<'_, N> {
         0
     }
 
-    fn is_unused(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool {
-        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.is_surely_unused(state, now))
+    fn is_unused(&self, fingerprint: Fingerprint, entry: &LockedEntry<'_>) -> bool {
+        self.read_under_own_limits(fingerprint, &entry.state, |limits, state, now| limits.is_surely_unused(state, now))
             .unwrap_or(true)
     }
 
-    fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent {
-        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.max_spent(state, now))
+    fn spent(&self, fingerprint: Fingerprint, entry: &LockedEntry<'_>) -> Spent {
+        self.read_under_own_limits(fingerprint, &entry.state, |limits, state, now| limits.max_spent(state, now))
             .unwrap_or_default()
     }
 }
 
 impl<N: LimitTable + ?Sized> LedgerReader<'_, N> {
-    fn spent_under<R>(
+    fn read_under_own_limits<R>(
         &self,
         fingerprint: Fingerprint,
         state: &State<'_>,

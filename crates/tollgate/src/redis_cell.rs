@@ -135,9 +135,9 @@ impl<C: Clock> RedisCellTable<C> {
         let (walk, mut entries, mut total) = (self.table.walk(), Vec::new(), 0);
         for index in 0..self.table.buckets() {
             let owner = RedisCellReader { now: self.clock.mono().as_nanos() };
-            walk.visit(index, &owner, |fingerprint, slot| {
-                if !owner.is_unused(fingerprint, slot) {
-                    entries.extend([fingerprint.low, fingerprint.high.into(), slot.state.get(0)]);
+            walk.visit(index, &owner, |fingerprint, entry| {
+                if !owner.is_unused(fingerprint, entry) {
+                    entries.extend([fingerprint.low, fingerprint.high.into(), entry.state.get(0)]);
                     total += 1;
                 }
             });
@@ -156,7 +156,7 @@ impl<C: Clock> RedisCellTable<C> {
     /// Decisions continue during the count.
     pub fn count_used(&self, max_buckets: usize) -> u64 {
         let reader = || RedisCellReader { now: self.clock.mono().as_nanos() };
-        self.table.estimate(max_buckets, reader, |reader, fingerprint, slot| !reader.is_unused(fingerprint, slot))
+        self.table.estimate(max_buckets, reader, |reader, fingerprint, entry| !reader.is_unused(fingerprint, entry))
     }
 
     /// Like [`with_clock`](Self::with_clock), but with the keys of a snapshot. Keys refill as if the process had kept
@@ -181,8 +181,8 @@ impl<C: Clock> RedisCellTable<C> {
                     for [low, high, arrival] in entries {
                         let fingerprint = Fingerprint { low: *low, high: *high as u32 };
                         let arrival = shifted(*arrival);
-                        restored.table.upsert(fingerprint, &owner, debt_rank(arrival, owner.now), |slot, _| {
-                            tollgate_core::CellsMut::set(&mut slot.state, 0, arrival);
+                        restored.table.upsert(fingerprint, &owner, debt_rank(arrival, owner.now), |entry, _| {
+                            tollgate_core::CellsMut::set(&mut entry.state, 0, arrival);
                         });
                     }
                     total += entries.len() as u64;
@@ -209,11 +209,11 @@ impl<C: Clock> RedisCellTable<C> {
         let mut after = [0];
         call.decide(&mut after, &at);
         let decided =
-            self.table.upsert(fingerprint, &RedisCellReader { now }, debt_rank(after[0], now), |slot, presence| {
+            self.table.upsert(fingerprint, &RedisCellReader { now }, debt_rank(after[0], now), |entry, presence| {
                 if presence == Presence::New {
-                    tollgate_core::CellsMut::set(&mut slot.state, 0, 0);
+                    tollgate_core::CellsMut::set(&mut entry.state, 0, 0);
                 }
-                call.decide(&mut slot.state, &at)
+                call.decide(&mut entry.state, &at)
             });
         decided.unwrap_or_else(|| {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
@@ -243,12 +243,12 @@ impl StateReader for RedisCellReader {
         0
     }
 
-    fn is_unused(&self, _: Fingerprint, slot: &LockedEntry<'_>) -> bool {
-        Time::<()>::from_nanos(slot.state.get(0)) <= Time::from_nanos(self.now)
+    fn is_unused(&self, _: Fingerprint, entry: &LockedEntry<'_>) -> bool {
+        Time::<()>::from_nanos(entry.state.get(0)) <= Time::from_nanos(self.now)
     }
 
-    fn spent(&self, _: Fingerprint, slot: &LockedEntry<'_>) -> Spent {
-        debt_rank(slot.state.get(0), self.now)
+    fn spent(&self, _: Fingerprint, entry: &LockedEntry<'_>) -> Spent {
+        debt_rank(entry.state.get(0), self.now)
     }
 }
 

@@ -80,13 +80,13 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
     pub(super) fn visit<R>(
         &self,
         fingerprint: Fingerprint,
-        slot: &mut LockedEntry<'_>,
+        entry: &mut LockedEntry<'_>,
         visit: impl FnOnce(&mut Account<'_, A, State<'_>>) -> R,
     ) -> R {
-        let mut account = self.account(slot.generation, slot.state, self.now_for_key(fingerprint));
+        let mut account = self.account(entry.generation, entry.state, self.now_for_key(fingerprint));
         let result = visit(&mut account);
         if account.own.is_none() {
-            slot.generation = self.generation();
+            entry.generation = self.generation();
         }
         result
     }
@@ -113,13 +113,13 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
     pub(super) fn renumber(&self, table: &Table, overflow: &mut OverflowEntry) -> Vec<bool> {
         let in_use = |overflow: u64| {
             let mut used = vec![false; self.generation() as usize + 1];
-            table.for_each(self, |_, slot| used[slot.generation as usize] = true);
+            table.for_each(self, |_, entry| used[entry.generation as usize] = true);
             used[overflow as usize] = true;
             used
         };
         let mut used = in_use(overflow.generation);
         if used.iter().filter(|used| **used).count() > used.len() / 2 {
-            table.for_each(self, |fingerprint, slot| self.visit(fingerprint, slot, |account| account.adopt()));
+            table.for_each(self, |fingerprint, entry| self.visit(fingerprint, entry, |account| account.adopt()));
             overflow.visit(self, |account| account.adopt());
             used = in_use(overflow.generation);
         }
@@ -129,7 +129,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
             *in_force = true;
         }
         let renumbered = |generation: u64| used.iter().take(generation as usize).filter(|used| **used).count() as u64;
-        table.for_each(self, |_, slot| slot.generation = renumbered(slot.generation));
+        table.for_each(self, |_, entry| entry.generation = renumbered(entry.generation));
         overflow.generation = renumbered(overflow.generation);
         used.split_off(self.earlier.len() + 1)
     }
@@ -141,11 +141,11 @@ impl<A: Algorithm> StateReader for KeyedReader<'_, A> {
         (self.earlier.len() + self.later.len()) as u64
     }
 
-    fn is_unused(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool {
-        self.limit_of(slot.generation).is_unused(&slot.state, &self.now_for_key(fingerprint))
+    fn is_unused(&self, fingerprint: Fingerprint, entry: &LockedEntry<'_>) -> bool {
+        self.limit_of(entry.generation).is_unused(&entry.state, &self.now_for_key(fingerprint))
     }
 
-    fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent {
-        self.limit_of(slot.generation).spent(&slot.state, &self.now_for_key(fingerprint))
+    fn spent(&self, fingerprint: Fingerprint, entry: &LockedEntry<'_>) -> Spent {
+        self.limit_of(entry.generation).spent(&entry.state, &self.now_for_key(fingerprint))
     }
 }

@@ -108,12 +108,12 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let changes = self.changes();
         let reader = self.reader(&changes, now);
         let (limit, key_now) = (reader.limit(), reader.now_for_key(fingerprint));
-        let arrival = spent_after(limit, &key_now, ask);
-        let decided = self.table(&changes).upsert(fingerprint, &reader, arrival, |slot, presence| {
+        let arrival = max_spent_by(limit, &key_now, ask);
+        let decided = self.table(&changes).upsert(fingerprint, &reader, arrival, |entry, presence| {
             if presence == Presence::New {
-                limit.init(&mut slot.state, &key_now);
+                limit.init(&mut entry.state, &key_now);
             }
-            reader.visit(fingerprint, slot, |account| {
+            reader.visit(fingerprint, entry, |account| {
                 let verdict = account.decide(ask);
                 read(&account.view(), verdict)
             })
@@ -165,7 +165,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     ) -> Option<R> {
         let changes = self.changes();
         let reader = self.reader(&changes, now);
-        self.table(&changes).find(fingerprint, &reader, |slot| reader.visit(fingerprint, slot, visit))
+        self.table(&changes).find(fingerprint, &reader, |entry| reader.visit(fingerprint, entry, visit))
     }
 
     pub(super) fn changes(&self) -> RwLockReadGuard<'_, LaterLimits<A>> {
@@ -246,7 +246,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 }
 
 /// Returns an upper bound on the fraction of the capacity that `ask` takes from a new entry.
-pub(crate) fn spent_after<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spent {
+pub(crate) fn max_spent_by<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spent {
     let capacity = limit.capacity();
     let taken = match ask {
         // A limit without state spends nothing.

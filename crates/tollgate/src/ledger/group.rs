@@ -17,11 +17,11 @@ use tollgate_core::{Cells, CellsMut, Limits, Now, Outcome, Report, Retry, Spent}
 
 use super::weigh::{Entries, INLINE_CHARGES, InlineVec, Member, Members, decide_locked};
 use super::{
-    Charge, ChargeView, Ledger, LedgerReader, LimitTable, PlainCharge, now_for_key, own_limits, presence_under,
+    Charge, ChargeView, Ledger, LedgerReader, LimitTable, PlainCharge, now_for_key, own_limits_or_init, presence_under,
 };
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::keyed::{WhenFull, spent_after};
+use crate::keyed::{WhenFull, max_spent_by};
 use crate::sync::Ordering;
 use crate::table::{EntryIndex, Group, State, Wide};
 
@@ -118,7 +118,7 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
-    /// Like [`decide_each`](Self::decide_each), for a group whose states are in several ledgers: locks all entries,
+    /// Like [`decide_mapped`](Self::decide_mapped), for a group whose states are in several ledgers: locks all entries,
     /// weighs the charges in order, and writes them if all pass. `charge` returns the index of the ledger and the
     /// charge.
     ///
@@ -185,11 +185,11 @@ impl<C: Clock> Ledger<C> {
     ) -> Result<(&'n Limits, EntryIndex, Now<'n>), Retry> {
         let limits = self.limits(reader.limit_table, charge).ok_or(Retry::Never)?;
         let now = now_for_key(charge, fingerprint, reader.now);
-        let presence = own.find_or_insert(fingerprint, reader, spent_after(limits, &now, charge.ask));
+        let presence = own.find_or_insert(fingerprint, reader, max_spent_by(limits, &now, charge.ask));
         let (place, presence) = presence.ok_or(Retry::OnRelease)?;
         let mut state = own.state(place);
         let presence = presence_under(reader.limit_table, limits, charge.limits_id, &state, presence, &now);
-        own_limits(reader.limit_table, limits, charge.limits_id, &mut state, presence, &now);
+        own_limits_or_init(reader.limit_table, limits, charge.limits_id, &mut state, presence, &now);
         Ok((limits, place, now))
     }
 
@@ -218,7 +218,7 @@ impl<C: Clock> Ledger<C> {
         let limits = self.limits(reader.limit_table, charge)?;
         let now = now_for_key(charge, fingerprint, reader.now);
         let (place, presence) = shared.find_or_insert(fingerprint, reader, Spent::ALL)?;
-        own_limits(reader.limit_table, limits, charge.limits_id, &mut shared.state(place), presence, &now);
+        own_limits_or_init(reader.limit_table, limits, charge.limits_id, &mut shared.state(place), presence, &now);
         Some((limits, place, now))
     }
 }

@@ -52,9 +52,9 @@ impl<C: Clock> Ledger<C> {
     /// Decisions continue during the count.
     pub fn count_used<N: LimitTable + ?Sized>(&self, limits: &N, max_buckets: usize) -> u64 {
         let reader = || LedgerReader { limit_table: limits, now: self.clock.now() };
-        self.table.estimate(max_buckets, reader, |reader, fingerprint, slot| {
-            let is_known = u32::try_from(slot.state.get(0)).is_ok_and(|id| limits.get(id).is_some());
-            is_known && !reader.is_unused(fingerprint, slot)
+        self.table.estimate(max_buckets, reader, |reader, fingerprint, entry| {
+            let is_known = u32::try_from(entry.state.get(0)).is_ok_and(|id| limits.get(id).is_some());
+            is_known && !reader.is_unused(fingerprint, entry)
         })
     }
 
@@ -72,14 +72,14 @@ impl<C: Clock> Ledger<C> {
         for index in 0..buckets.count() {
             // Reads the clock for each bucket, because a walk may take seconds.
             let reader = LedgerReader { limit_table: limits, now: self.clock.now() };
-            buckets.visit(index, &reader, |fingerprint, slot| {
-                let id = slot.state.get(0);
+            buckets.visit(index, &reader, |fingerprint, entry| {
+                let id = entry.state.get(0);
                 let own = u32::try_from(id).ok().and_then(|id| limits.get(id));
-                let Some(own) = own.filter(|_| !reader.is_unused(fingerprint, slot)) else { return };
+                let Some(own) = own.filter(|_| !reader.is_unused(fingerprint, entry)) else { return };
                 if kind == Kind::Entries {
                     entries.extend([fingerprint.low, fingerprint.high.into()]);
                 }
-                entries.extend((0..=own.words()).map(|word| slot.state.get(word)));
+                entries.extend((0..=own.words()).map(|word| entry.state.get(word)));
                 if !written.contains(&id) {
                     ids.push(id);
                 }
@@ -174,9 +174,9 @@ fn insert_restored(
     if own.is_surely_unused(&state, &now) {
         return;
     }
-    let copy = |slot: &mut LockedEntry<'_>, _| {
-        slot.state.set(0, id.into());
-        state.iter().zip(1..).for_each(|(word, index)| slot.state.set(index, *word));
+    let copy = |entry: &mut LockedEntry<'_>, _| {
+        entry.state.set(0, id.into());
+        state.iter().zip(1..).for_each(|(word, index)| entry.state.set(index, *word));
     };
     // Computes the used fraction only if an entry must be evicted.
     if buckets.upsert(fingerprint, reader, Spent::NOTHING, copy).is_none() {

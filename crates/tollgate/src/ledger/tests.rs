@@ -263,7 +263,7 @@ fn batch_decides_as_single_charges_do() {
             .map(|(n, key)| Charge::new((n * 5 % (limit_table.len() + 1)) as u32, key.as_bytes(), n as u64 % 4))
             .collect();
         let mut answers = Vec::new();
-        together.decide_many(&limit_table[..], &charges, |index, view| {
+        together.decide_independently(&limit_table[..], &charges, |index, view| {
             assert_eq!(index, answers.len());
             answers.push((*view.verdict(), view.reports(1).collect::<Vec<_>>()));
         });

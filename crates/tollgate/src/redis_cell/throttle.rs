@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_of_zero_or_negative_rate_admits_nothing() {
+    fn limit_of_zero_admits_only_zero_and_a_negative_rate_admits_nothing() {
         assert_replies([-1, 5, 10], &[(0, 1), (0, 0)], &[[1, 0, 0, -1, 0], [0, 0, 0, -1, 0]]);
         assert_replies([4, -5, 10], &[(0, 1), (0, 0)], &[[1, 5, 0, -1, 0], [1, 5, 0, -1, 0]]);
         assert_replies([4, -5, -10], &[(0, 1)], &[[0, 5, 4, -1, 2]]);

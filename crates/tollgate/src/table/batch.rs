@@ -74,7 +74,7 @@ impl<S: Shape> Buckets<S> {
         // Loads the other buckets of keys that are not in their home bucket. These loads depend on the first loads, but
         // not on each other.
         for (fingerprint, home) in fingerprints.iter().zip(&homes) {
-            if !Bucket::is_at_home(self.words_of(*home), self.shape, *fingerprint) {
+            if !Bucket::is_likely_at_home(self.words_of(*home), self.shape, *fingerprint) {
                 self.words_of(self.other_of(*fingerprint))[0].load(Ordering::Relaxed);
             }
         }

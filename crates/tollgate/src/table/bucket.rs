@@ -8,7 +8,7 @@ use crate::sync::{AtomicU64, Ordering, spin_or_yield};
 
 /// Maximum number of parameter generations at a time. A generation has ten bits in the header, and the last value is
 /// [`MIXED_GENERATIONS`].
-pub(crate) const GENERATIONS: u64 = MIXED_GENERATIONS;
+pub(crate) const MAX_GENERATIONS: u64 = MIXED_GENERATIONS;
 const GENERATION_BITS: u32 = 10;
 /// Marks a [`Wide`] bucket whose entries belong to several generations; its header has only one generation field.
 const MIXED_GENERATIONS: u64 = (1 << GENERATION_BITS) - 1;
@@ -252,7 +252,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
 
     /// Guesses, without the lock, whether this bucket has the entry of `fingerprint`, if the table has one.
     #[inline]
-    pub(super) fn is_at_home(words: &[AtomicU64], shape: S, fingerprint: Fingerprint) -> bool {
+    pub(super) fn is_likely_at_home(words: &[AtomicU64], shape: S, fingerprint: Fingerprint) -> bool {
         words[0].load(Ordering::Relaxed) & SPILLED_BIT == 0
             || (0..shape.entries()).any(|entry| words[shape.low_word(entry)].load(Ordering::Relaxed) == fingerprint.low)
     }
@@ -338,10 +338,10 @@ impl<'t, S: Shape> Bucket<'t, S> {
     /// Runs `visit` on an entry, and stores the entry's generation if `visit` changes it.
     pub(super) fn visit<R>(&mut self, entry: usize, visit: impl FnOnce(&mut LockedEntry<'_>) -> R) -> R {
         let before = self.generation(entry);
-        let mut slot = LockedEntry { state: self.state(entry), generation: before };
-        let result = visit(&mut slot);
-        if slot.generation != before {
-            self.set_generation(entry, slot.generation);
+        let mut locked = LockedEntry { state: self.state(entry), generation: before };
+        let result = visit(&mut locked);
+        if locked.generation != before {
+            self.set_generation(entry, locked.generation);
         }
         result
     }
@@ -351,7 +351,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         for entry in 0..self.shape.entries() {
             if self.is_taken(entry) {
                 let fingerprint = self.fingerprint(entry);
-                self.visit(entry, |slot| each(fingerprint, slot));
+                self.visit(entry, |locked| each(fingerprint, locked));
             }
         }
     }
@@ -401,8 +401,8 @@ impl<'t, S: Shape> Bucket<'t, S> {
 
     /// Returns the least used entry whose key is not in `kept`.
     pub(super) fn least_spent<R: StateReader>(&self, reader: &R, kept: &[Fingerprint]) -> Option<(Spent, usize)> {
-        let slot = |entry| LockedEntry { state: self.state(entry), generation: self.generation(entry) };
-        self.entries_not_in(kept).map(|entry| (reader.spent(self.fingerprint(entry), &slot(entry)), entry)).min()
+        let locked = |entry| LockedEntry { state: self.state(entry), generation: self.generation(entry) };
+        self.entries_not_in(kept).map(|entry| (reader.spent(self.fingerprint(entry), &locked(entry)), entry)).min()
     }
 
     /// Returns the entries whose key is not in `kept`.
@@ -420,7 +420,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
     ) -> R {
         self.set_fingerprint(entry, fingerprint);
         self.set_generation(entry, generation);
-        self.visit(entry, |slot| write(slot, Presence::New))
+        self.visit(entry, |locked| write(locked, Presence::New))
     }
 
     pub(super) fn vacate(&mut self, entry: usize) {

@@ -87,8 +87,8 @@ impl<'t, S: Shape> Group<'t, S> {
         for record in self.evicted.chunks_exact(EVICTED_HEAD_WORDS + self.table.state_words()).rev() {
             let &[bucket, entry, low, high, generation, ref words @ ..] = record else { continue };
             let Some(bucket) = self.buckets.get_mut(bucket as usize) else { continue };
-            bucket.fill(entry as usize, Fingerprint { low, high: high as u32 }, generation, |slot, _| {
-                words.iter().enumerate().for_each(|(index, word)| slot.state.set(index, *word));
+            bucket.fill(entry as usize, Fingerprint { low, high: high as u32 }, generation, |locked, _| {
+                words.iter().enumerate().for_each(|(index, word)| locked.state.set(index, *word));
             });
         }
         self.evicted.clear();

@@ -51,7 +51,7 @@ impl<S: Shape> Buckets<S> {
     ) -> Option<R> {
         let mut home = self.lock(self.home_of(fingerprint), reader);
         if let Some(entry) = home.find(fingerprint) {
-            return Some(home.visit(entry, |slot| write(slot, Presence::Known)));
+            return Some(home.visit(entry, |locked| write(locked, Presence::Known)));
         }
         if !home.has_spilled() {
             if let Some(entry) = home.find_vacant(fingerprint, reader, &[]) {
@@ -60,7 +60,7 @@ impl<S: Shape> Buckets<S> {
         } else if let Some(mut other) = self.try_lock(self.other_of(fingerprint), reader)
             && let Some(entry) = other.find(fingerprint)
         {
-            return Some(other.visit(entry, |slot| write(slot, Presence::Known)));
+            return Some(other.visit(entry, |locked| write(locked, Presence::Known)));
         }
         drop(home);
         self.upsert_slow(fingerprint, reader, arrival, write)
@@ -77,7 +77,7 @@ impl<S: Shape> Buckets<S> {
         let chosen = self.choose([&mut home, &mut other], fingerprint, reader, arrival, &[])?;
         let bucket = if chosen.elsewhere { &mut other } else { &mut home };
         Some(match chosen.presence {
-            Presence::Known => bucket.visit(chosen.entry, |slot| write(slot, Presence::Known)),
+            Presence::Known => bucket.visit(chosen.entry, |locked| write(locked, Presence::Known)),
             Presence::New => bucket.fill(chosen.entry, fingerprint, reader.generation(), write),
         })
     }

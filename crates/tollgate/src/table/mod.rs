@@ -40,19 +40,19 @@ use crate::sync::{AtomicU64, Ordering, fence, zeroed};
 
 pub(crate) use batch::BATCH;
 use bucket::{Bucket, LINE_WORDS, Single};
-pub(crate) use bucket::{GENERATIONS, LockedEntry, Shape, State, Wide};
+pub(crate) use bucket::{LockedEntry, MAX_GENERATIONS, Shape, State, Wide};
 pub(crate) use group::{EntryIndex, Group};
 #[cfg(test)]
 pub(crate) use positions::{EntryPosition, positions};
 
 /// Reads states at one instant, each under its own parameters.
 pub(crate) trait StateReader {
-    /// Returns the generation of the current parameters, below [`GENERATIONS`].
+    /// Returns the generation of the current parameters, below [`MAX_GENERATIONS`].
     fn generation(&self) -> u64;
     /// Returns whether nothing is used in the state, so that the key can be forgotten.
-    fn is_unused(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool;
+    fn is_unused(&self, fingerprint: Fingerprint, entry: &LockedEntry<'_>) -> bool;
     /// Returns the used fraction of the entry's limit.
-    fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent;
+    fn spent(&self, fingerprint: Fingerprint, entry: &LockedEntry<'_>) -> Spent;
 }
 
 /// Whether the table had an entry for the key.
@@ -384,8 +384,8 @@ impl<S: Shape> Buckets<S> {
                 continue;
             }
             let reader = reader();
-            let count = |fingerprint: Fingerprint, slot: &mut LockedEntry<'_>| {
-                counted += u64::from(is_counted(&reader, fingerprint, slot));
+            let count = |fingerprint: Fingerprint, entry: &mut LockedEntry<'_>| {
+                counted += u64::from(is_counted(&reader, fingerprint, entry));
             };
             self.lock(index, &reader).visit_all(count);
         }

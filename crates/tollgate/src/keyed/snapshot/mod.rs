@@ -42,7 +42,7 @@ use super::{CapacityError, Keyed};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::sync::AtomicU64;
-use crate::table::{GENERATIONS, LockedEntry, StateReader, Table};
+use crate::table::{LockedEntry, MAX_GENERATIONS, StateReader, Table};
 use frames::{Sink, Source};
 use records::Record;
 
@@ -151,9 +151,9 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     for index in 0..buckets {
         // Reads the clock for each bucket, because a snapshot may take seconds.
         let reader = keyed.reader(&changes, keyed.clock.now());
-        walk.visit(index, &reader, |fingerprint, slot| {
-            if !reader.is_unused(fingerprint, slot) {
-                keep(&mut sink, fingerprint, slot.generation, &slot.state);
+        walk.visit(index, &reader, |fingerprint, entry| {
+            if !reader.is_unused(fingerprint, entry) {
+                keep(&mut sink, fingerprint, entry.generation, &entry.state);
                 held += 1;
             }
         });
@@ -280,7 +280,7 @@ impl Head {
         }
         let (count, earlier) = (source.word()?, 0);
         let (count, earlier) = if found == 1 { (count, earlier) } else { (count & u64::from(u32::MAX), count >> 32) };
-        if earlier >= GENERATIONS - 1 {
+        if earlier >= MAX_GENERATIONS - 1 {
             return Err(RestoreError::Damaged);
         }
         let mut fixed = [0; 4];

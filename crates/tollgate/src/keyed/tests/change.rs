@@ -1,7 +1,7 @@
 //! Changes of the limit while entries exist.
 
 use super::*;
-use crate::table::{GENERATIONS, StateReader};
+use crate::table::{MAX_GENERATIONS, StateReader};
 use crate::testing::DAY;
 
 const KEYS: u64 = 300;
@@ -62,11 +62,11 @@ fn more_changes_than_generations_keep_the_used_amount() {
     // gives a wrong result.
     let limits = [bucket(10), TokenBucket::new("1/m".parse().unwrap(), 11).unwrap()];
     let (keyed, _) = spent_under(limits[0]);
-    for change in 1..=2 * GENERATIONS + 100 {
+    for change in 1..=2 * MAX_GENERATIONS + 100 {
         keyed.set_limit(limits[change as usize % 2]).unwrap();
         // One key is charged in each generation. The other keys are read only at the end.
         assert_eq!(keyed.report(&9_u64.to_le_bytes(), 1).remaining, 1 + change % 2);
-        assert!((keyed.reader(&keyed.changes(), keyed.now()).generation()) < GENERATIONS);
+        assert!((keyed.reader(&keyed.changes(), keyed.now()).generation()) < MAX_GENERATIONS);
     }
     assert_used_amounts_kept(&keyed, 10, "after many changes");
 }
@@ -81,7 +81,7 @@ fn changing_the_parameters_of_a_full_table_loses_no_key() {
     let before: Vec<Report> = (0..2_000_u64).map(|n| keyed.report(&n.to_le_bytes(), 1)).collect();
     let count = count_entries(&keyed);
     assert!(count > 150, "the table is not full");
-    for _ in 0..=GENERATIONS {
+    for _ in 0..=MAX_GENERATIONS {
         keyed.set_limit(bucket(1_000)).unwrap();
     }
     assert_eq!(count_entries(&keyed), count);
