@@ -9,7 +9,7 @@ use limitador::RateLimiter;
 use limitador::limit::{Context, Limit, Namespace};
 use tollgate::{Keyed, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, MatchedRules, MemoryStore, Request};
+use tollgate_engine::{Decisions, Engine, Entry, Item, CandidateRules, MemoryStore, Request};
 
 use crate::rules::{Attributes, NEVER_REACHED_LIMIT, matching_requests, limitador_condition, rule_file};
 
@@ -37,9 +37,9 @@ impl Subject {
     /// Returns the nanoseconds that it takes to find the rules that match a request.
     pub(crate) fn nanos_to_find_rules(&self, requests: usize) -> f64 {
         let rules = self.engine.rules();
-        let mut matched = MatchedRules::default();
+        let mut matched = CandidateRules::default();
         time_each(&self.request_entries(requests), |entries| {
-            let met = rules.matching(b"api", entries, &mut matched).map_or(0, <[u32]>::len);
+            let met = rules.candidates(b"api", entries, &mut matched).map_or(0, <[u32]>::len);
             assert_eq!(black_box(met), 2);
         })
     }
@@ -57,7 +57,7 @@ impl Subject {
         let items = [Item::new(entries)];
         let request = Request::new("api", &items);
         match std::pin::pin!(self.engine.check(&request, decisions)).poll(&mut context) {
-            std::task::Poll::Ready(decision) => decision.is_ok_and(|decision| decision.is_allowed()),
+            std::task::Poll::Ready(decision) => decision.is_ok_and(|decision| decision.is_admitted()),
             std::task::Poll::Pending => false,
         }
     }

@@ -84,7 +84,7 @@ async fn decide_all<S: Store>(engine: &Engine<S>) -> Result<()> {
     let items = [Item::new(&entries)];
     let request = Request::new("d", &items);
     for _ in 0..DECISIONS {
-        ensure!(engine.check(&request, &mut decisions).await?.is_allowed(), "a request was refused");
+        ensure!(engine.check(&request, &mut decisions).await?.is_admitted(), "a request was refused");
     }
     Ok(())
 }

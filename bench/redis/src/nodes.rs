@@ -59,7 +59,7 @@ async fn per_cpu_second<S: Store>(engine: &Engine<S>) -> Result<f64> {
     let (start, cpu, mut decided) = (Instant::now(), processor_time()?, 0_u64);
     while start.elapsed() < TURN_DURATION {
         for _ in 0..DECISIONS_PER_CLOCK_READING {
-            ensure!(engine.check(&request, &mut decisions).await?.is_allowed(), "a request was refused");
+            ensure!(engine.check(&request, &mut decisions).await?.is_admitted(), "a request was refused");
         }
         decided += u64::from(DECISIONS_PER_CLOCK_READING);
         // Lets the tasks run that exchange leases and merge counts.

@@ -172,7 +172,7 @@ pub struct Calendar {
 
 impl Calendar {
     /// Returns the average length of a window.
-    pub fn length(&self) -> Nanos {
+    pub fn average_length(&self) -> Nanos {
         Nanos::from_secs(match self.unit {
             Unit::Minute => 60,
             Unit::Hour => 3_600,
@@ -192,7 +192,7 @@ impl Calendar {
         };
         // If the calendar window cannot be represented, the window starts at `at` and has the average length.
         let before = Time::from_nanos(at.as_nanos().min(u64::MAX - 1));
-        let after = Time::from_nanos(before.as_nanos().saturating_add(self.length().as_nanos()));
+        let after = Time::from_nanos(before.as_nanos().saturating_add(self.average_length().as_nanos()));
         window.or_else(|| Window::new(before, after)).expect("the end is later, by at least one nanosecond")
     }
 
@@ -233,7 +233,7 @@ impl Calendar {
 
     /// Returns the minute or hour of the local clock that contains `at`, truncated at clock changes.
     fn clock_window(&self, at: Time<Wall>) -> Option<Window> {
-        let length = self.length().as_nanos();
+        let length = self.average_length().as_nanos();
         let now = to_timestamp(at)?;
         let offset = i128::from(self.zone.zone.to_offset(now).seconds()) * i128::from(NANOS_PER_SECOND);
         let shown = i128::from(at.as_nanos()) + offset;

@@ -61,9 +61,9 @@ impl<'d> Decision<'d> {
         let end = charges.end;
         charges.filter_map(move |index| {
             let planned = &all.plan.charges[index];
-            let number = planned.rule().filter(|_| !planned.is_ban() && !planned.is_replaced())? as usize;
+            let number = planned.rule().filter(|_| !planned.is_ban() && !planned.is_omitted())? as usize;
             let answer = all.answer(planned).map(|(answer, _)| answer);
-            let unasked = answer.is_none() && planned.shadow && planned.has_limits();
+            let unasked = answer.is_none() && planned.shadow && planned.is_sent();
             let ban = all.plan.charges.get(index + 1).filter(|next| index + 1 < end && next.is_ban());
             let by_ban = ban.and_then(|ban| all.answer(ban)).map_or(Outcome::Allow, |(ban, _)| ban.outcome);
             let outcome = all.charge_outcome(planned).and(by_ban);

@@ -127,7 +127,7 @@ impl Decisions {
     }
 
     /// Marks delayed requests as allowed. Call it after their wait.
-    pub fn delayed(&mut self) {
+    pub fn finish_delays(&mut self) {
         for decided in self.decided.iter_mut().flatten() {
             if let Outcome::Delay(_) = decided.outcome {
                 decided.outcome = Outcome::Allow;
@@ -160,7 +160,7 @@ impl Decisions {
             AnswerSource::Enforced(charge) => (&self.enforced, charge),
             AnswerSource::Shadow(charge) => (&self.shadows, charge),
             AnswerSource::Fallback(charge) => (&self.fallback, charge),
-            AnswerSource::Not | AnswerSource::Open | AnswerSource::Closed => return None,
+            AnswerSource::Unanswered | AnswerSource::Open | AnswerSource::Closed => return None,
         };
         answers.answer(charge).map(|answer| (answer, answers))
     }
@@ -220,7 +220,7 @@ impl<'d> Decision<'d> {
     }
 
     /// Returns whether the request is admitted, immediately or after a wait.
-    pub fn is_allowed(&self) -> bool {
+    pub fn is_admitted(&self) -> bool {
         self.decided.outcome.is_admitted()
     }
 
@@ -251,7 +251,7 @@ impl<'d> Decision<'d> {
     }
 
     /// Returns the key of the deciding counter. `None` if no enforced rule matched.
-    pub fn counter(&self) -> Option<&'d [u8]> {
+    pub fn deciding_key(&self) -> Option<&'d [u8]> {
         let planned = &self.batch.plan.charges[self.decided.deciding? as usize];
         Some(self.batch.plan.key(planned))
     }
@@ -260,14 +260,14 @@ impl<'d> Decision<'d> {
     /// response. Also `None` if a `closed` rule refused during a store outage, because the response is meant for
     /// requests above the limits.
     pub fn refusal(&self) -> Option<&'d Refusal> {
-        if self.is_allowed() || self.is_closed() { None } else { self.decided.refusal.as_deref() }
+        if self.is_admitted() || self.is_refused_by_fault() { None } else { self.decided.refusal.as_deref() }
     }
 
     /// Returns whether a rule with `on_fault: closed` refused the request because the store did not answer.
-    pub fn is_closed(&self) -> bool {
+    pub fn is_refused_by_fault(&self) -> bool {
         let closed = |planned: &PlannedCharge| planned.answered == AnswerSource::Closed;
         self.standing() == Standing::Fallback
-            && !self.is_allowed()
+            && !self.is_admitted()
             && self.batch.charges_of(self.index).iter().any(closed)
     }
 
@@ -277,7 +277,7 @@ impl<'d> Decision<'d> {
             self.batch.answer(planned).is_some_and(|(answered, _)| !answered.outcome.is_admitted())
         };
         let mut charges = self.batch.charges_of(self.index).iter();
-        !self.is_allowed() && charges.any(|planned| planned.is_ban() && refuses(planned))
+        !self.is_admitted() && charges.any(|planned| planned.is_ban() && refuses(planned))
     }
 
     /// Returns the state of every evaluated limit, ordered by item, then by rule.
@@ -321,13 +321,13 @@ impl<'d> Decision<'d> {
             RuleMatch {
                 item: matched.item as usize,
                 rule: batch.plan.name(matched.charge),
-                effect: match planned.has_limits() {
+                effect: match planned.is_sent() {
                     true => MatchEffect::Limited,
                     false if planned.is_denied() => MatchEffect::Denied,
                     false => MatchEffect::Unlimited,
                 },
                 is_shadow: planned.shadow,
-                is_replaced: planned.is_replaced(),
+                is_omitted: planned.is_omitted(),
                 is_exhausted: planned.exhausted,
                 metadata: batch.plan.metadata(matched.charge),
             }
@@ -344,7 +344,7 @@ impl<'d> Decision<'d> {
         match counted {
             _ if drains => counted.unwrap_or(Cost::ZERO),
             _ if self.batch.observing => cost,
-            _ if !self.is_allowed() => Cost::ZERO,
+            _ if !self.is_admitted() => Cost::ZERO,
             Some(least) => least,
             None => cost,
         }
@@ -368,7 +368,7 @@ impl<'d> Decision<'d> {
 
     /// Returns a receipt for the slots that an item took from rules with only concurrency limits. Refunding it releases
     /// the slots. The receipt is empty if the item took no slots.
-    pub fn slots(&self, item: usize) -> Receipt {
+    pub fn slot_receipt(&self, item: usize) -> Receipt {
         let matched =
             self.batch.plan.item_matches[to_usize_range(&self.batch.plan.requests[self.index].item_matches)].iter();
         let taken = matched.filter(|matched| matched.item as usize == item).filter_map(|matched| {
@@ -421,7 +421,7 @@ pub struct RuleMatch<'d> {
     /// Whether the rule is a shadow rule for this item.
     pub is_shadow: bool,
     /// Whether another matching rule replaces this rule, or makes it unnecessary with `suffices`.
-    pub is_replaced: bool,
+    pub is_omitted: bool,
     /// Whether the rule had no capacity and was ignored because another rule marked `suffices` had capacity.
     pub is_exhausted: bool,
     /// The metadata of the rule.

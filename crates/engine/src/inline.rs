@@ -16,13 +16,13 @@ use tollgate::ledger::LimitTable;
 
 use crate::ruleset::{INLINE_IDS, windows_of};
 
-/// A set of checked inline limits with an id. Cheap to clone; keep it for reuse.
+/// A set of checked limits with an id: inline limits, or the share of a node. Cheap to clone; keep it for reuse.
 #[derive(Clone)]
-pub struct InlineLimits(Arc<InlineLimit>);
+pub struct InternedLimits(Arc<InternedEntry>);
 
 /// One set of limits with its id.
 #[derive(Debug)]
-pub(crate) struct InlineLimit {
+pub(crate) struct InternedEntry {
     pub(crate) id: u32,
     pub(crate) limits: Limits,
     pub(crate) windows: Box<[Option<Nanos>]>,
@@ -30,32 +30,32 @@ pub(crate) struct InlineLimit {
     recently_used: AtomicBool,
 }
 
-impl InlineLimits {
+impl InternedLimits {
     /// Returns the limits.
     pub fn limits(&self) -> &Limits {
         &self.0.limits
     }
 
-    pub(crate) fn entry(&self) -> &Arc<InlineLimit> {
+    pub(crate) fn entry(&self) -> &Arc<InternedEntry> {
         &self.0
     }
 }
 
-impl fmt::Debug for InlineLimits {
+impl fmt::Debug for InternedLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("InlineLimits").field(&self.0.limits).finish()
+        f.debug_tuple("InternedLimits").field(&self.0.limits).finish()
     }
 }
 
 /// Number of ids in a range. When a range is used up, inline limits that were not used recently are dropped.
-pub(crate) const MAX_INLINE: usize = 1 << 14;
+pub(crate) const IDS_PER_RANGE: usize = 1 << 14;
 
 /// Maps ids to limits for one range of ids. Limits can be added while other threads read.
 pub(crate) struct LimitIds {
     first_id: u32,
-    entries: Box<[OnceLock<Arc<InlineLimit>>]>,
+    entries: Box<[OnceLock<Arc<InternedEntry>>]>,
     /// Limits from earlier ranges that are still in use.
-    kept: FxHashMap<u32, Arc<InlineLimit>>,
+    kept: FxHashMap<u32, Arc<InternedEntry>>,
 }
 
 impl LimitIds {
@@ -63,8 +63,8 @@ impl LimitIds {
         Self::starting_at(INLINE_IDS, FxHashMap::default())
     }
 
-    fn starting_at(first_id: u32, kept: FxHashMap<u32, Arc<InlineLimit>>) -> Self {
-        Self { first_id, entries: (0..MAX_INLINE).map(|_| OnceLock::new()).collect(), kept }
+    fn starting_at(first_id: u32, kept: FxHashMap<u32, Arc<InternedEntry>>) -> Self {
+        Self { first_id, entries: (0..IDS_PER_RANGE).map(|_| OnceLock::new()).collect(), kept }
     }
 }
 
@@ -98,30 +98,30 @@ pub(crate) struct Interner {
 #[derive(Default)]
 struct InternTable {
     /// Hashed with a random seed, because callers choose the keys.
-    entries: HashMap<Limits, Arc<InlineLimit>>,
+    entries: HashMap<Limits, Arc<InternedEntry>>,
     /// Number of assigned ids in the current range.
     assigned: usize,
 }
 
 impl Interner {
     /// Returns `limits` with their id; `None` if they have no id yet.
-    pub(crate) fn find(&self, limits: &Limits) -> Option<InlineLimits> {
+    pub(crate) fn find(&self, limits: &Limits) -> Option<InternedLimits> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = known.entries.get(limits)?;
         entry.recently_used.store(true, Ordering::Relaxed);
-        Some(InlineLimits(entry.clone()))
+        Some(InternedLimits(entry.clone()))
     }
 
     /// Assigns an id to limits. If the range is used up, also returns a new range, which must replace the old one.
-    pub(crate) fn add(&self, limits: &Limits, limit_ids: &LimitIds) -> (InlineLimits, Option<LimitIds>) {
+    pub(crate) fn add(&self, limits: &Limits, limit_ids: &LimitIds) -> (InternedLimits, Option<LimitIds>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = known.entries.get(limits) {
-            return (InlineLimits(entry.clone()), None);
+            return (InternedLimits(entry.clone()), None);
         }
-        let new_ids = (known.assigned == MAX_INLINE).then(|| known.start_new_range(limit_ids));
+        let new_ids = (known.assigned == IDS_PER_RANGE).then(|| known.start_new_range(limit_ids));
         let index = known.assigned;
         let limit_ids = new_ids.as_ref().unwrap_or(limit_ids);
-        let entry = Arc::new(InlineLimit {
+        let entry = Arc::new(InternedEntry {
             id: limit_ids.first_id.wrapping_add(index as u32) | INLINE_IDS,
             limits: limits.clone(),
             windows: windows_of(limits),
@@ -133,16 +133,16 @@ impl Interner {
         }
         known.assigned += 1;
         known.entries.insert(limits.clone(), entry.clone());
-        (InlineLimits(entry), new_ids)
+        (InternedLimits(entry), new_ids)
     }
 }
 
 impl InternTable {
     /// Starts the next id range and keeps limits that are still in use. Limits that a caller holds are always kept: a
     /// state with an unknown limits id counts as new, so their usage would be lost. Of the other limits that were
-    /// looked up recently, at most `MAX_INLINE / 2` are kept. This bounds the cost of a flood of new limits.
+    /// looked up recently, at most `IDS_PER_RANGE / 2` are kept. This bounds the cost of a flood of new limits.
     fn start_new_range(&mut self, limit_ids: &LimitIds) -> LimitIds {
-        let mut room = MAX_INLINE / 2;
+        let mut room = IDS_PER_RANGE / 2;
         self.entries.retain(|_, entry| {
             let used = entry.recently_used.swap(false, Ordering::Relaxed);
             // The map and the id range hold one reference each. Callers hold any further references.
@@ -156,7 +156,7 @@ impl InternTable {
         self.assigned = 0;
         let kept = self.entries.values().map(|entry| (entry.id, entry.clone())).collect();
         // Ids repeat after 2³¹ limits. By then, the states recorded under the first ids have usually expired.
-        LimitIds::starting_at(limit_ids.first_id.wrapping_add(MAX_INLINE as u32) | INLINE_IDS, kept)
+        LimitIds::starting_at(limit_ids.first_id.wrapping_add(IDS_PER_RANGE as u32) | INLINE_IDS, kept)
     }
 }
 
@@ -192,10 +192,10 @@ mod tests {
     #[test]
     fn held_limits_survive_a_flood_of_new_limits() {
         let (interner, mut limit_ids) = (Interner::default(), LimitIds::new());
-        let held: Vec<InlineLimits> =
+        let held: Vec<InternedLimits> =
             (0..100).map(|n| interner.add(&numbered_limits(1_000_000 + n), &limit_ids).0).collect();
         let mut ids = std::collections::HashSet::new();
-        for n in 1..4 * MAX_INLINE as u64 {
+        for n in 1..4 * IDS_PER_RANGE as u64 {
             let (sent, new_ids) = interner.add(&numbered_limits(n), &limit_ids);
             limit_ids = new_ids.unwrap_or(limit_ids);
             assert!(ids.insert(sent.entry().id), "an id was given twice");
@@ -203,7 +203,7 @@ mod tests {
             let one = &held[n as usize % held.len()];
             assert_eq!(limit_ids.get(one.entry().id), Some(one.limits()), "after {n} others");
         }
-        assert!(limit_ids.kept.len() <= MAX_INLINE / 2 + held.len());
-        assert!(interner.known.lock().unwrap().entries.len() <= 2 * MAX_INLINE);
+        assert!(limit_ids.kept.len() <= IDS_PER_RANGE / 2 + held.len());
+        assert!(interner.known.lock().unwrap().entries.len() <= 2 * IDS_PER_RANGE);
     }
 }

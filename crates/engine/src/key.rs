@@ -23,7 +23,7 @@ const RULE_KIND: u8 = b'r';
 const INLINE_KIND: u8 = b's';
 
 /// Returns the first part of a rule's keys: its domain and id.
-pub(crate) fn rule_name(domain: &str, rule: &str) -> Box<[u8]> {
+pub(crate) fn rule_key_prefix(domain: &str, rule: &str) -> Box<[u8]> {
     let mut key = vec![FORMAT_VERSION, RULE_KIND];
     push_text(&mut key, domain.as_bytes());
     push_text(&mut key, rule.as_bytes());
@@ -38,7 +38,7 @@ pub(crate) fn rule_prefix<'p>(
     per: impl ExactSizeIterator<Item = &'p str>,
     generation: Option<&Limits>,
 ) -> Box<[u8]> {
-    let mut key = rule_name(domain, rule).into_vec();
+    let mut key = rule_key_prefix(domain, rule).into_vec();
     push_length(&mut key, per.len() + usize::from(generation.is_some()));
     if let Some(limits) = generation {
         // No attribute name begins with a zero byte.
@@ -120,7 +120,7 @@ pub(crate) fn push_inline(key: &mut Vec<u8>, domain: &[u8], name: &[u8]) {
     push_text(key, name);
 }
 
-/// Returns the part of a key that [`rule_name`] encodes; `None` if the key does not belong to a rule.
+/// Returns the part of a key that [`rule_key_prefix`] encodes; `None` if the key does not belong to a rule.
 pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
     let mut rest = key.strip_prefix(&[FORMAT_VERSION, RULE_KIND])?;
     for _ in 0..2 {
@@ -357,7 +357,7 @@ mod tests {
                 let inline = inline_key(domain, rule);
                 prop_assert_eq!(domain_of(&inline), domain.as_bytes());
                 prop_assert_eq!(inline_name_of(&inline), rule.as_bytes());
-                let (name, key) = (rule_name(domain, rule), rule_key(domain, rule, &per, &values));
+                let (name, key) = (rule_key_prefix(domain, rule), rule_key(domain, rule, &per, &values));
                 prop_assert_eq!(rule_name_of(&key), Some(&*name));
                 let read = counted_by(&key).unwrap_or_default();
                 let read = read.into_iter().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)));

@@ -37,13 +37,13 @@ pub use explain::{
     HumanDuration, LimitState, MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition,
     Refill, RuleEffect, RuleExplanation, SkippedOverride,
 };
-pub use inline::InlineLimits;
+pub use inline::InternedLimits;
 pub use memory::MemoryStore;
 pub use meters::{Counts, RuleCounts, RuleMeter};
 pub use pool::PooledDecisions;
 pub use receipt::{BadReceipt, Receipt};
 pub use request::{Entry, Inline, Item, Request, RequestError};
-pub use ruleset::{ActiveRule, MatchedRules, RuleSet};
+pub use ruleset::{ActiveRule, CandidateRules, RuleSet};
 pub use store::Store;
 
 /// Compiles the README example.

@@ -220,7 +220,7 @@ impl<C: Clock> MemoryStore<C> {
     fn answer_peek(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable, answers: &mut Answers) {
         self.table_for(charge, limit_table).peek(limit_table, &to_ledger_charge(charge), |seat| {
             let reports = seat.reports(charge.ask.cost().get());
-            answers.charge(seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
+            answers.push_answer(seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
         });
     }
 
@@ -233,7 +233,7 @@ impl<C: Clock> MemoryStore<C> {
         answers: &mut Answers,
     ) {
         self.table_for(charge, limit_table).peek(limit_table, &to_ledger_charge(charge), |seat| {
-            answers.charge(Outcome::Allow, given, Stamps::default(), seat.reports(charge.ask.cost().get()));
+            answers.push_answer(Outcome::Allow, given, Stamps::default(), seat.reports(charge.ask.cost().get()));
         });
     }
 
@@ -298,7 +298,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     }
 
     #[inline]
-    fn fetch(&self, keys: &[(&Limits, &[u8])]) {
+    fn prefetch(&self, keys: &[(&Limits, &[u8])]) {
         for keys in keys.chunk_by(|(a, _), (b, _)| size_class_of(a) == size_class_of(b)) {
             if let Some((limits, _)) = keys.first() {
                 self.tables[size_class_of(limits)].prefetch(keys.iter().map(|(_, key)| *key));
@@ -325,7 +325,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
         false
     }
 
-    fn begin(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+    fn init_state(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         self.table_for(charge, limit_table).replace_state(limit_table, &to_ledger_charge(charge), start, held);
     }
 
@@ -372,7 +372,7 @@ fn plain_answer_callback(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, 
         if outcome == Outcome::Allow {
             answers.push_granted(charge.cost, report);
         } else {
-            answers.charge(outcome, Cost::ZERO, Stamps::refused_by(0), [report]);
+            answers.push_answer(outcome, Cost::ZERO, Stamps::refused_by(0), [report]);
         }
     }
 }

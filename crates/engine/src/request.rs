@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate::core::Cost;
 
-use crate::inline::InlineLimits;
+use crate::inline::InternedLimits;
 
 /// A request. Either all of its items are admitted, or none.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +56,7 @@ impl<'a> Item<'a> {
     }
 
     /// Creates an item that is counted under `key` by an inline limit.
-    pub fn inline(key: &'a (impl AsRef<[u8]> + ?Sized), limits: &'a InlineLimits) -> Self {
+    pub fn inline(key: &'a (impl AsRef<[u8]> + ?Sized), limits: &'a InternedLimits) -> Self {
         Self { limit: Some(Inline { key: key.as_ref(), limits }), ..Self::default() }
     }
 
@@ -96,7 +96,7 @@ pub struct Inline<'a> {
     /// The key. The same key in another domain, or under a rule, is a different counter.
     pub key: &'a [u8],
     /// The limits, from [`Engine::intern_limits`](crate::Engine::intern_limits).
-    pub limits: &'a InlineLimits,
+    pub limits: &'a InternedLimits,
 }
 
 /// Reason why a request was not decided. Nothing was spent, and the same request would fail again under the same rules.

@@ -48,7 +48,7 @@ pub trait Store: Send + Sync {
 
     /// Prefetches the states of keys that will be charged soon. Each key is passed with its limits. A remote store does
     /// nothing.
-    fn fetch(&self, keys: &[(&Limits, &[u8])]) {
+    fn prefetch(&self, keys: &[(&Limits, &[u8])]) {
         let _ = keys;
     }
 
@@ -83,7 +83,7 @@ pub trait Store: Send + Sync {
 
     /// Replaces the state of the charge's key with the initial state of `start`, and takes `held` leases from its
     /// concurrency limits. Called only for the fallback, which must answer immediately.
-    fn begin(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+    fn init_state(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         let _ = (limit_table, charge, start, held);
     }
 
@@ -111,8 +111,8 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).try_decide_fast(charges, answers)
     }
 
-    fn fetch(&self, keys: &[(&Limits, &[u8])]) {
-        (**self).fetch(keys);
+    fn prefetch(&self, keys: &[(&Limits, &[u8])]) {
+        (**self).prefetch(keys);
     }
 
     fn try_decide_shared(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<bool> {
@@ -131,8 +131,8 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).can_fail()
     }
 
-    fn begin(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
-        (**self).begin(limit_table, charge, start, held);
+    fn init_state(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+        (**self).init_state(limit_table, charge, start, held);
     }
 
     fn place_of(&self, partition_key: &[u8]) -> usize {

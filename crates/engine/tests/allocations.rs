@@ -4,7 +4,7 @@ mod support;
 
 use allocation_counter::{AllocationInfo, measure};
 use support::{bench, limits, run};
-use tollgate_engine::{Decisions, Entry, Item, MatchedRules, Request};
+use tollgate_engine::{CandidateRules, Decisions, Entry, Item, Request};
 
 fn count_allocations(mut call: impl FnMut()) -> u64 {
     call();
@@ -21,9 +21,9 @@ fn finding_rules_allocates_nothing() {
     let bench = bench(RULES);
     let entries =
         [("path", "/v1/7/items/9"), ("method", "GET"), ("tenant", "t7")].map(|(name, value)| Entry::new(name, value));
-    let (rules, mut matched) = (bench.engine.rules(), MatchedRules::default());
+    let (rules, mut matched) = (bench.engine.rules(), CandidateRules::default());
     assert_eq!(
-        count_allocations(|| assert_eq!(rules.matching(b"d", &entries, &mut matched).map(<[u32]>::len), Some(2))),
+        count_allocations(|| assert_eq!(rules.candidates(b"d", &entries, &mut matched).map(<[u32]>::len), Some(2))),
         0
     );
 }
@@ -38,7 +38,7 @@ fn decision_allocates_nothing() {
     let mut decisions = Decisions::default();
     let check = || {
         let decision = run(bench.engine.check(&request, &mut decisions)).unwrap();
-        assert_eq!((decision.is_allowed(), decision.rule(), decision.reports().count()), (true, Some("client"), 1));
+        assert_eq!((decision.is_admitted(), decision.rule(), decision.reports().count()), (true, Some("client"), 1));
     };
     assert_eq!(count_allocations(check), 0);
 }
@@ -53,7 +53,7 @@ fn decision_by_several_rules_allocates_nothing() {
     let mut decisions = Decisions::default();
     let check = || {
         let decision = run(bench.engine.check(&request, &mut decisions)).unwrap();
-        assert_eq!((decision.is_allowed(), decision.reports().count()), (true, 2));
+        assert_eq!((decision.is_admitted(), decision.reports().count()), (true, 2));
     };
     assert_eq!(count_allocations(check), 0);
 }
@@ -78,7 +78,7 @@ fn many_rules_refusals_and_new_keys_allocate_nothing() {
             let entries = [Entry::new("client", name)];
             let items = [Item::new(&entries)];
             let decision = run(bench.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
-            assert_eq!((decision.is_allowed(), decision.reports().count()), (allowed, count));
+            assert_eq!((decision.is_admitted(), decision.reports().count()), (allowed, count));
         };
         // The first refusal grows several buffers.
         (0..6).for_each(|n| check(&names[0], n < 5));
@@ -99,7 +99,7 @@ fn batch_allocates_nothing() {
     let mut decisions = Decisions::default();
     let check = || {
         run(bench.engine.check_batch(&requests, &mut decisions));
-        assert!(decisions.iter().all(|decision| decision.is_ok_and(|decision| decision.is_allowed())));
+        assert!(decisions.iter().all(|decision| decision.is_ok_and(|decision| decision.is_admitted())));
     };
     assert_eq!(count_allocations(check), 0);
 }
@@ -121,7 +121,7 @@ fn overrides_calendars_bans_and_expressions_allocate_nothing() {
         let mut decisions = Decisions::default();
         let mut check = || {
             let decision = run(bench.engine.check(&request, &mut decisions)).unwrap();
-            assert!(decision.is_allowed() && decision.reports().count() == 1);
+            assert!(decision.is_admitted() && decision.reports().count() == 1);
         };
         // Searching a tree of patterns uses two buffers in turn.
         check();

@@ -110,7 +110,7 @@ fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
     run(bench.engine.check_batch(&requests, &mut bench.decisions));
     let decided = |at: usize| {
         let decision = bench.decisions.get(at).unwrap();
-        assert_eq!(decision.refusal().and_then(|refusal| refusal.status), (!decision.is_allowed()).then_some(403));
+        assert_eq!(decision.refusal().and_then(|refusal| refusal.status), (!decision.is_admitted()).then_some(403));
         format!("{}{}", show(decision.outcome()), if decision.is_banned() { ", banned" } else { "" })
     };
     let banned = "deny 3600s, banned";
@@ -167,7 +167,7 @@ fn every_kind_of_take_is_banned_and_a_peek_starts_no_ban() {
         assert_eq!((show(decision.outcome()), decision.is_banned()), ("deny 1s".into(), true));
     }
     bench.advance(Nanos::SECOND);
-    assert!(run(bench.engine.charge(&request, &mut bench.decisions)).unwrap().is_allowed());
+    assert!(run(bench.engine.charge(&request, &mut bench.decisions)).unwrap().is_admitted());
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn shadow_rule_starts_no_ban_and_an_observed_refusal_does() {
     bench.engine.set_enforcement(Enforcement::Observe);
     for expected in ["deny 60s", "deny 3600s"] {
         bench.decide(&[], None, |decision| {
-            assert!(decision.is_allowed());
+            assert!(decision.is_admitted());
             assert_eq!(decision.observed().map(show).as_deref(), Some(expected));
         });
     }

@@ -14,7 +14,7 @@ fn cost_comes_from_an_attribute() {
     let weighs = |bench: &mut Bench, value: Option<&str>| {
         let before = bench.remaining(&[])[0];
         let attributes: Vec<(&str, &str)> = value.map(|value| ("bytes", value)).into_iter().collect();
-        bench.decide(&attributes, None, |decision| assert!(decision.is_allowed()));
+        bench.decide(&attributes, None, |decision| assert!(decision.is_admitted()));
         before - bench.remaining(&[])[0]
     };
     assert_eq!(weighs(&mut bench, Some("12")), 12);
@@ -50,9 +50,9 @@ fn delay_refuses_only_requests_that_would_wait_longer() {
 #[test]
 fn dropped_request_is_refused_without_an_answer() {
     let mut bench = bench("- {id: r, limit: 1/m, on_exceed: drop}\n");
-    bench.decide(&[], None, |decision| assert!(decision.is_allowed() && decision.refusal().is_none()));
+    bench.decide(&[], None, |decision| assert!(decision.is_admitted() && decision.refusal().is_none()));
     bench.decide(&[], None, |decision| {
-        assert!(!decision.is_allowed());
+        assert!(!decision.is_admitted());
         assert!(decision.refusal().is_some_and(|refusal| refusal.silent && refusal.status.is_none()));
     });
 }
@@ -79,7 +79,7 @@ fn enforced_share_of_counters_is_stable() {
             let name = n.to_string();
             assert_eq!(bench.check(&[("user", &name)]), "allow");
             let (allowed, shadow) = bench
-                .decide(&[("user", &name)], None, |decision| (decision.is_allowed(), decision.is_shadow_refused()));
+                .decide(&[("user", &name)], None, |decision| (decision.is_admitted(), decision.is_shadow_refused()));
             assert_ne!(!allowed, shadow, "a request that passes is marked as a shadow refusal");
             refused.extend((!allowed).then_some(n));
         }
@@ -129,7 +129,7 @@ fn allow_and_deny_need_no_limits() {
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 3600s".into()), "none of them was counted");
     bench.put("- {id: foes, when: {ip: '1'}, deny: true, on_exceed: shadow}\n- {id: all, limit: 1/h}\n");
     bench.advance(Nanos::from_secs(3_600));
-    bench.decide(&[("ip", "1")], None, |decision| assert!(decision.is_allowed() && decision.is_shadow_refused()));
+    bench.decide(&[("ip", "1")], None, |decision| assert!(decision.is_admitted() && decision.is_shadow_refused()));
 }
 
 #[test]

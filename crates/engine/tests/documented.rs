@@ -159,12 +159,12 @@ fn shadow_rules_of_a_request_are_charged_all_or_none() {
     );
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.remaining(&[]), [0, 9]);
-    bench.decide(&[], None, |decision| assert!(decision.is_allowed() && decision.is_shadow_refused()));
+    bench.decide(&[], None, |decision| assert!(decision.is_admitted() && decision.is_shadow_refused()));
     assert_eq!(bench.remaining(&[]), [0, 9], "`narrow` would refuse, so `wide` is not charged");
     bench.advance(from_seconds(3_600));
     assert_eq!((bench.check(&[("kind", "limited")]), bench.remaining(&[])), ("allow".into(), vec![0, 9]));
     bench.decide(&[("kind", "limited")], None, |decision| {
-        assert!(!decision.is_allowed() && !decision.is_shadow_refused(), "shadow rules need an admitted request");
+        assert!(!decision.is_admitted() && !decision.is_shadow_refused(), "shadow rules need an admitted request");
     });
 }
 
@@ -179,13 +179,13 @@ fn shadow_rule_that_denies_leaves_other_shadow_rules_uncharged() {
         |bench: &Bench| bench.engine.rules().rules().iter().map(|rule| rule.meter().read().shadow_refused).sum::<u64>();
     for _ in 0..2 {
         bench.decide(&[("user", "a")], None, |decision| {
-            assert!(decision.is_allowed() && decision.is_shadow_refused() && decision.receipt().is_empty());
+            assert!(decision.is_admitted() && decision.is_shadow_refused() && decision.receipt().is_empty());
         });
     }
     assert_eq!((refusals(&bench), bench.remaining(&[])), (2, vec![9, 10]));
     assert_eq!(bench.check(&[("kind", "limited")]), "allow");
     bench.decide(&[("user", "a"), ("kind", "limited")], None, |decision| {
-        assert!(!decision.is_allowed() && !decision.is_shadow_refused());
+        assert!(!decision.is_admitted() && !decision.is_shadow_refused());
     });
     assert_eq!(refusals(&bench), 2, "shadow rules are not evaluated for a refused request");
 }

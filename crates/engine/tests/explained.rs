@@ -81,7 +81,7 @@ fn every_algorithm_explains_its_refill() {
         }),
     ] {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"));
-        bench.decide(&[], None, |decision| assert!(decision.is_allowed()));
+        bench.decide(&[], None, |decision| assert!(decision.is_admitted()));
         let text = explain_matching(&mut bench, &[], cost);
         assert_eq!(text.rsplit("\n    ").next(), Some(expected), "{text}");
     }
@@ -161,7 +161,7 @@ fn refusal_that_starts_a_ban_is_explained_by_the_ban() {
     let items = [Item::new(&entries)];
     let request = tollgate_engine::Request::new("d", &items);
     for expected in ["matches, counted by ip = \"m\", costs 1: refuses", "costs 1: refuses", "costs 1: banned"] {
-        while run(bench.engine.check(&request, &mut bench.decisions)).unwrap().is_allowed() {}
+        while run(bench.engine.check(&request, &mut bench.decisions)).unwrap().is_admitted() {}
         let text = bench.engine.explain_decided(&request, &bench.decisions, 0).unwrap().to_string();
         assert!(text.contains(expected), "{text}");
     }

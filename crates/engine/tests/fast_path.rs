@@ -116,7 +116,7 @@ fn fast_path_agrees_with_the_slow_path() {
         run(alone.engine.check_batch(&[request(0)], &mut first));
         run(together.engine.check_batch(&[request(1), unknown], &mut second));
         assert_eq!(describe_decision(first.get(0).unwrap()), describe_decision(second.get(0).unwrap()), "step {step}");
-        refused += u32::from(!first.get(0).unwrap().is_allowed());
+        refused += u32::from(!first.get(0).unwrap().is_admitted());
         [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(pick(15, 8) * 10)));
     }
     assert!((100..900).contains(&refused), "{refused} of the first thousand were refused");
@@ -142,11 +142,11 @@ fn planned_checks_agree_with_checks_one_by_one() {
             let entries = entries(place);
             together.engine.plan_check(&Request::new("d", &[Item::new(&entries)]), decisions);
         }
-        together.engine.fetch_planned(&planned);
+        together.engine.prefetch_planned(&planned);
         for (place, decisions) in planned.iter_mut().enumerate() {
             let entries = entries(place);
             let one_by_one = run(alone.engine.check(&Request::new("d", &[Item::new(&entries)]), &mut single)).unwrap();
-            refused += u32::from(!one_by_one.is_allowed());
+            refused += u32::from(!one_by_one.is_admitted());
             let decided = run(together.engine.check_planned(decisions)).unwrap();
             assert_eq!(describe_decision(one_by_one), describe_decision(decided), "round {round}, request {place}");
             [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(20)));
@@ -188,7 +188,7 @@ impl NodeDecidingStore {
                     Consistency::Eventual(_) => Standing::Eventual,
                 };
                 let reports = said.reports(answer).iter().copied();
-                answers.charge_by(standing, answer.outcome, answer.taken, said.stamps(answer), reports);
+                answers.push_answer_with(standing, answer.outcome, answer.taken, said.stamps(answer), reports);
             }
             answers.end_group(said.at());
         }

@@ -45,19 +45,19 @@ fn rule_with_on_fault_closed_refuses_every_request() {
         bench("- {id: open, limit: 1/m, on_fault: open}\n- {id: r, limit: 9/m, on_fault: closed, status: 402}\n");
     bench.engine.store().fail_times(unknown_error(), UNTIL_RECOVERY);
     bench.decide(&[], None, |decision| {
-        assert!(decision.is_closed() && decision.refusal().is_none(), "no limit was exceeded");
+        assert!(decision.is_refused_by_fault() && decision.refusal().is_none(), "no limit was exceeded");
         assert_eq!((show(decision.outcome()), decision.standing()), ("deny 1s".into(), Standing::Fallback));
         assert_eq!(decision.rule(), Some("r"));
         assert!(decision.receipt().is_empty());
     });
     assert_eq!(bench.engine.counts().unknown, 1);
     bench.engine.set_enforcement(Enforcement::Observe);
-    bench.decide(&[], None, |decision| assert!(decision.is_allowed() && !decision.is_closed()));
+    bench.decide(&[], None, |decision| assert!(decision.is_admitted() && !decision.is_refused_by_fault()));
     bench.engine.set_enforcement(Enforcement::Enforce);
     bench.engine.store().recover();
     // Requests above a limit are still refused as usual.
     bench.decide(&[], Some(10), |decision| {
-        assert!(!decision.is_closed() && !decision.is_allowed());
+        assert!(!decision.is_refused_by_fault() && !decision.is_admitted());
     });
 }
 
@@ -168,7 +168,7 @@ fn only_failed_groups_of_a_batch_fall_back() {
     run(bench.engine.check_batch(&requests, &mut decisions));
     let shown: Vec<_> = decisions
         .iter()
-        .map(|decision| decision.map(|decision| (decision.is_allowed(), decision.standing().as_str())).unwrap())
+        .map(|decision| decision.map(|decision| (decision.is_admitted(), decision.standing().as_str())).unwrap())
         .collect();
     assert_eq!(
         shown,
@@ -203,7 +203,7 @@ fn shadow_rules_report_nothing_while_the_store_fails() {
     let mut bench = bench("- {id: s, limit: 1/m, on_exceed: shadow}\n- {id: r, limit: 60/m}\n");
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     bench.decide(&[], None, |decision| {
-        assert!(decision.is_allowed());
+        assert!(decision.is_admitted());
         assert!(decision.reports().all(|report| !report.shadow));
     });
 }

@@ -51,7 +51,7 @@ impl ImportedService {
             .collect();
         let items: Vec<Item<'_>> = entries.iter().map(|entries| Item::new(entries)).collect();
         let request = Request::new(&self.domain, &items);
-        run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_allowed()
+        run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_admitted()
     }
 
     /// Sends up to [`ABOVE_EVERY_LIMIT`] requests with one descriptor, until one is refused. Returns the number of

@@ -149,7 +149,7 @@ fn limits_of_one_zone_share_their_counters() {
     let passes = |path: &str| {
         let entries = [Entry::new("client_ip", "192.0.2.1"), Entry::new("path", path)];
         let (items, mut decisions) = ([Item::new(&entries)], Decisions::default());
-        run(engine.check(&Request::new("web", &items), &mut decisions)).unwrap().is_allowed()
+        run(engine.check(&Request::new("web", &items), &mut decisions)).unwrap().is_admitted()
     };
     assert!(passes("/a") && passes("/a") && !passes("/a"));
     assert!(passes("/b") && passes("/b") && !passes("/b"), "two of four were spent in the other location");

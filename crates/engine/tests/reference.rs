@@ -62,7 +62,7 @@ fn export_costs_fifty_of_a_shared_quota() {
     let call = [("path", "/v1/list"), ("method", "GET"), ("api_key", "k")];
     let export = [("path", "/v1/export"), ("method", "GET"), ("api_key", "k")];
     let allowed = |bench: &mut support::Bench, attributes: &[(&str, &str)], cost| {
-        bench.decide(attributes, cost, |decision| decision.is_allowed())
+        bench.decide(attributes, cost, |decision| decision.is_admitted())
     };
     assert!(allowed(&mut bench, &call, None) && allowed(&mut bench, &export, None));
     assert_eq!(bench.remaining(&export), [8, 949], "remaining of the rate and of the quota");
@@ -79,7 +79,7 @@ fn gateway_states_the_cost_in_an_attribute() {
     let mut bench = bench(rules);
     let mut left = |weight: &str| {
         let attributes = [("api_key", "k"), ("weight", weight)];
-        bench.decide(&attributes, None, |decision| assert!(decision.is_allowed()));
+        bench.decide(&attributes, None, |decision| assert!(decision.is_admitted()));
         bench.remaining(&attributes)[0]
     };
     assert_eq!((left("50"), left("1e9")), (950, 850), "an invalid value counts as the maximum");

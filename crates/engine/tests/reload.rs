@@ -108,7 +108,7 @@ fn rules_are_replaced_during_decisions() {
                 let items = [tollgate_engine::Item::default()];
                 for _ in 0..3_000 {
                     let request = tollgate_engine::Request::new("d", &items);
-                    assert!(run(engine.check(&request, &mut decisions)).unwrap().is_allowed());
+                    assert!(run(engine.check(&request, &mut decisions)).unwrap().is_admitted());
                 }
             }));
         }

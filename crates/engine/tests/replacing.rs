@@ -47,7 +47,7 @@ fn denials_and_bans_are_replaced_like_limits() {
     assert!(bench.check(&plain).starts_with("deny") && bench.check(&plain).starts_with("deny"));
     let trusted = [("user", "ann"), ("badge", "gold"), ("area", "read")];
     assert_eq!(
-        bench.decide(&trusted, None, |decision| (decision.is_allowed(), decision.is_shadow_refused())),
+        bench.decide(&trusted, None, |decision| (decision.is_admitted(), decision.is_shadow_refused())),
         (true, false)
     );
 }
@@ -120,7 +120,7 @@ impl Store for ContendedStore {
             let (entries, mut decisions) = ([Entry::new(name, "")], Decisions::default());
             assert!(
                 run(self.others.check(&Request::new("d", &[Item::new(&entries)]), &mut decisions))
-                    .is_ok_and(|decision| decision.is_allowed())
+                    .is_ok_and(|decision| decision.is_admitted())
             );
         }
         self.memory.answer(batch, answers);
@@ -154,7 +154,7 @@ fn requests_of_a_batch_see_earlier_charges_of_the_batch() {
     let requests = [Request::new("d", &items); 5];
     let mut decisions = Decisions::default();
     run(bench.engine.check_batch(&requests, &mut decisions));
-    let passed: Vec<bool> = (0..5).map(|place| decisions.get(place).unwrap().is_allowed()).collect();
+    let passed: Vec<bool> = (0..5).map(|place| decisions.get(place).unwrap().is_admitted()).collect();
     assert_eq!(passed, [true, true, true, false, false]);
 }
 
@@ -212,7 +212,7 @@ fn closed_rule_refuses_although_another_suffices() {
     let mut bench = Bench::on(FlakyStore::new(&clock), clock, rules);
     assert_eq!(bench.check(&[]), "allow");
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
-    bench.decide(&[], None, |decision| assert!(decision.is_closed() && !decision.is_allowed()));
+    bench.decide(&[], None, |decision| assert!(decision.is_refused_by_fault() && !decision.is_admitted()));
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn shadow_rule_reports_and_does_not_refuse() {
         bench.decide(&[], None, |decision| {
             let reports: Vec<_> =
                 decision.reports().map(|report| (report.rule.to_owned(), report.shadow, report.refused)).collect();
-            (decision.is_allowed(), decision.is_shadow_refused(), decision.rule().map(str::to_owned), reports)
+            (decision.is_admitted(), decision.is_shadow_refused(), decision.rule().map(str::to_owned), reports)
         })
     };
     let shadow_reports = |new, old| vec![("new".to_owned(), true, new), ("old".to_owned(), false, old)];
@@ -178,7 +178,7 @@ fn observing_admits_all_and_reports_the_outcome() {
     bench.engine.set_enforcement(Enforcement::Observe);
     assert_eq!(bench.check(&[]), "allow");
     bench.decide(&[], None, |decision| {
-        assert!(decision.is_allowed());
+        assert!(decision.is_admitted());
         assert_eq!(decision.observed().map(show), Some("deny 60s".into()));
     });
     bench.engine.set_enforcement(Enforcement::Enforce);
@@ -246,10 +246,10 @@ fn inline_limit_needs_no_rules() {
     let items = [Item::inline("k", &one)];
     let mut decisions = Decisions::default();
     let decision = run(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap();
-    assert_eq!((decision.is_allowed(), decision.rule()), (true, Some("")), "a different counter without a domain");
+    assert_eq!((decision.is_admitted(), decision.rule()), (true, Some("")), "a different counter without a domain");
     let receipt: Receipt = decision.receipt().to_string().parse().unwrap();
     assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 1);
-    assert!(run(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap().is_allowed());
+    assert!(run(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap().is_admitted());
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn batch_is_decided_in_order_and_independently() {
     assert_eq!(decisions.len(), 40);
     let outcomes: Vec<_> = decisions
         .iter()
-        .map(|decision| decision.map_or("error", |d| if d.is_allowed() { "yes" } else { "no" }))
+        .map(|decision| decision.map_or("error", |d| if d.is_admitted() { "yes" } else { "no" }))
         .collect();
     assert_eq!(outcomes[..9], ["yes", "yes", "error", "yes", "yes", "yes", "no", "no", "no"]);
     assert!(outcomes[9..].iter().all(|outcome| *outcome == "no"));

@@ -215,9 +215,9 @@ fn ten_thousand_rules_with_only_an_if_are_indexed_by_its_implied_conditions() {
         let bench = bench(&repeat_rule(rule));
         let set = bench.engine.rules();
         assert_eq!(set.unindexed_rules(b"d"), 0, "{rule}");
-        let mut matched = tollgate_engine::MatchedRules::default();
+        let mut matched = tollgate_engine::CandidateRules::default();
         let entries = [Entry::new("plan", value), Entry::new("bytes", "6")];
-        assert_eq!(set.matching(b"d", &entries, &mut matched).unwrap(), expected, "{rule}");
+        assert_eq!(set.candidates(b"d", &entries, &mut matched).unwrap(), expected, "{rule}");
     }
 }
 

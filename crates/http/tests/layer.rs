@@ -125,7 +125,7 @@ async fn unidentified_requests_are_counted_together_allowed_or_refused() {
 #[tokio::test]
 async fn custom_response_gets_the_headers() {
     let (keyed, _) = keyed_with_manual_clock(token_bucket("1/m", 1));
-    let layer = LimitLayer::by_key(keyed, BY_USER).name("mine").answer(|refusal| {
+    let layer = LimitLayer::by_key(keyed, BY_USER).name("mine").refusal_response(|refusal| {
         assert!(matches!(refusal.reason(), Reason::Exceeded(Retry::After(_))));
         Response::builder().status(503).body(format!("{} is busy", refusal.policy()).into()).unwrap()
     });

@@ -196,7 +196,7 @@ impl PeerStore {
         let (outcome, report, urgent) = table.try_check(&now, table.fingerprint(charge.key), charge.limits_id, cost)?;
         let (taken, stamps) =
             if outcome.is_admitted() { (cost, Stamps::default()) } else { (Cost::ZERO, Stamps::refused_by(0)) };
-        answers.charge_by(Standing::Eventual, outcome, taken, stamps, [report]);
+        answers.push_answer_with(Standing::Eventual, outcome, taken, stamps, [report]);
         answers.end_group(now.wall());
         if urgent {
             self.shared.urgent.notify_one();
@@ -374,7 +374,7 @@ impl GroupDecision {
 }
 
 fn push(answers: &mut Answers, standing: Standing, answer: ChargeAnswer) {
-    answers.charge_by(standing, answer.outcome, answer.taken, answer.stamps, answer.reports);
+    answers.push_answer_with(standing, answer.outcome, answer.taken, answer.stamps, answer.reports);
 }
 
 impl Store for PeerStore {

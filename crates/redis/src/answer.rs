@@ -137,7 +137,7 @@ impl<'a> ReplyReader<'a> {
         } else {
             Stamps::default()
         };
-        answers.charge(outcome, taken, stamps, answer.reports.into_iter().flatten());
+        answers.push_answer(outcome, taken, stamps, answer.reports.into_iter().flatten());
         Ok(true)
     }
 }

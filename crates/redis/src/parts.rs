@@ -66,7 +66,7 @@ impl MergedAnswer {
     /// Adds this answer to `answers`.
     pub(crate) fn answer(self, answers: &mut Answers) {
         for charge in self.charges {
-            answers.charge(charge.outcome, charge.taken, charge.stamps, charge.reports);
+            answers.push_answer(charge.outcome, charge.taken, charge.stamps, charge.reports);
         }
         answers.end_group(self.at);
     }

@@ -194,7 +194,7 @@ impl Repetition {
                 reset: left(report.reset),
                 ..*report
             });
-            answers.charge(outcome, Cost::ZERO, Stamps::default(), reports);
+            answers.push_answer(outcome, Cost::ZERO, Stamps::default(), reports);
         }
         answers.end_group(self.at);
     }
@@ -250,7 +250,7 @@ mod tests {
         let mut answers = Answers::default();
         let wait = Retry::After(Nanos::from_millis(640));
         let report = Report { limit: 5, remaining: 2, retry: wait, reset: Nanos::SECOND };
-        answers.charge(Outcome::Deny(wait), Cost::ZERO, Stamps::default(), [report]);
+        answers.push_answer(Outcome::Deny(wait), Cost::ZERO, Stamps::default(), [report]);
         answers.end_group(Time::from_nanos(7));
         let lookup = refusals.prepare(&group, 1, start).unwrap();
         refusals.remember(&group, &lookup, &answers.group(0).unwrap(), start + Duration::from_millis(10));

@@ -69,17 +69,17 @@ fn twelve_requests_on_three_hosts_against_four_tokens_pass_and_are_paid_back() {
             let items = [Item::new(&[])];
             let (request, mut decisions) = (Request::new("d", &items), Decisions::default());
             for node in &nodes {
-                assert!(node.peek(&request, &mut decisions).await.unwrap().is_allowed());
+                assert!(node.peek(&request, &mut decisions).await.unwrap().is_admitted());
             }
             let observer = nodes.pop().unwrap();
             let (start, calls) = (Instant::now(), nodes.iter().map(|node| node.store().counts().calls).sum::<u64>());
             for node in &nodes {
                 for _ in 0..4 {
                     let decision = node.check(&request, &mut decisions).await.unwrap();
-                    assert!(decision.is_allowed());
+                    assert!(decision.is_admitted());
                     assert_eq!(decision.standing(), Standing::Eventual);
                 }
-                assert!(!node.check(&request, &mut decisions).await.unwrap().is_allowed());
+                assert!(!node.check(&request, &mut decisions).await.unwrap().is_admitted());
             }
             let taken = Instant::now();
             assert_eq!(nodes.iter().map(|node| node.store().counts().calls).sum::<u64>(), calls, "no call was made");
@@ -98,7 +98,7 @@ fn twelve_requests_on_three_hosts_against_four_tokens_pass_and_are_paid_back() {
             assert_eq!(nodes.iter().map(over).sum::<u64>(), 8);
             loop {
                 for node in &nodes {
-                    if node.check(&request, &mut decisions).await.unwrap().is_allowed() {
+                    if node.check(&request, &mut decisions).await.unwrap().is_admitted() {
                         let passed = taken.elapsed();
                         assert!(passed >= Duration::from_secs(2), "admitted after {passed:?}");
                         return;
@@ -335,10 +335,10 @@ fn requests_cost_no_calls() {
         engine.put(&Rules::read(&[Source { name: "rules", text }]).unwrap()).unwrap();
         let (items, mut decisions) = ([Item::new(&entries)], Decisions::default());
         let request = Request::new("d", &items);
-        assert!(engine.check(&request, &mut decisions).await.unwrap().is_allowed());
+        assert!(engine.check(&request, &mut decisions).await.unwrap().is_admitted());
         let before = engine.store().counts().calls;
         for _ in 0..5_000 {
-            assert!(engine.check(&request, &mut decisions).await.unwrap().is_allowed());
+            assert!(engine.check(&request, &mut decisions).await.unwrap().is_admitted());
         }
         assert_eq!(engine.store().counts().calls, before);
         engine.store().flush().await;

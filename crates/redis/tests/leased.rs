@@ -57,7 +57,7 @@ fn requests_cost_few_calls_and_are_leased() {
         let (before, mut remaining) = (engine.store().counts().calls, u64::MAX);
         for _ in 0..5_000 {
             let decision = engine.check(&request, &mut decisions).await.unwrap();
-            assert!(decision.is_allowed());
+            assert!(decision.is_admitted());
             assert_eq!(decision.standing(), Standing::Leased);
             let left = decision.reports().next().unwrap().report.remaining;
             assert!(left < 100_000 && left <= remaining, "{left} are left after {remaining}");

@@ -101,7 +101,7 @@ async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions)
     let entries = [Entry::new("rule", client.rule), Entry::new("k", client.key)];
     let items = [Item::new(&entries).cost(cost)];
     let decision = node.check(&Request::new("d", &items), decisions).await.unwrap();
-    (decision.is_allowed(), decision.standing())
+    (decision.is_admitted(), decision.standing())
 }
 
 /// Sends requests to one node until `over` is set.
@@ -325,7 +325,7 @@ fn live_primary_is_charged_for_requests_with_an_unanswered_part() {
             let items = [Item::new(&entries)];
             let decision = node.check(&Request::new("d", &items), &mut decisions).await.unwrap();
             let left = decision.reports().map(|report| report.report.remaining).last().unwrap();
-            (decision.is_allowed(), decision.standing(), left)
+            (decision.is_admitted(), decision.standing(), left)
         };
         let mut ask = async |one: &str, two: &str| ask_node(&engine, one, two).await;
         let holder = |value: &str| {

@@ -31,7 +31,7 @@ async fn engine(server: &Server) -> RedisEngine {
 async fn check(engine: &RedisEngine, names: &[&str], cost: u64) -> bool {
     let entries: Vec<Entry<'_>> = names.iter().map(|name| Entry::new(*name, "x")).collect();
     let items = [Item::new(&entries).cost(cost)];
-    engine.check(&Request::new("d", &items), &mut Decisions::default()).await.unwrap().is_allowed()
+    engine.check(&Request::new("d", &items), &mut Decisions::default()).await.unwrap().is_admitted()
 }
 
 async fn remaining(engine: &RedisEngine, name: &str) -> u64 {

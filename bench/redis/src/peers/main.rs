@@ -122,7 +122,7 @@ fn nanos_of<S: Store>(engine: &Engine<S>, kind: &str, keys: &[String], decisions
         if let std::task::Poll::Ready(decision) =
             std::pin::pin!(engine.check(&request, &mut buffers)).poll(&mut context)
         {
-            allowed += usize::from(decision.is_ok_and(|decision| decision.is_allowed()));
+            allowed += usize::from(decision.is_ok_and(|decision| decision.is_admitted()));
         }
     }
     let elapsed = start.elapsed();
@@ -134,7 +134,7 @@ async fn check(engine: &Peers, kind: &str, key: &str, decisions: &mut Decisions)
     let entries = [Entry::new("kind", kind), Entry::new("key", key)];
     let items = [Item::new(&entries)];
     let decision = engine.check(&Request::new("api", &items), decisions).await?;
-    ensure!(decision.is_allowed(), "refused: {key}");
+    ensure!(decision.is_admitted(), "refused: {key}");
     Ok(())
 }
 

@@ -31,7 +31,7 @@ use tollgate_share::shares::{Arrears, has_arrears, with_arrears};
 
 use super::plan::{Plan, PlannedCharge, to_usize_range};
 use super::{Engine, FALLBACK_KEYS, RulesInForce};
-use crate::inline::InlineLimits;
+use crate::inline::InternedLimits;
 use crate::key;
 use crate::rules::Consistency;
 use crate::store::{Answer, Answers, Batch, Charge, Group, GroupAnswer, Store, StoreError, StoreVerb};
@@ -82,7 +82,7 @@ pub(super) struct Repayment {
 pub(super) struct KeyArrears {
     limits_id: u32,
     limits: Limits,
-    share: InlineLimits,
+    share: InternedLimits,
     windows: SmallVec<[Window; 1]>,
     per_limit: SmallVec<[Arrears; 1]>,
     /// Earliest time of the next attempt, in nanoseconds of the monotonic clock.
@@ -94,7 +94,7 @@ pub(super) struct Admission<'a> {
     pub(super) key: &'a [u8],
     pub(super) limits_id: u32,
     pub(super) limits: &'a Limits,
-    pub(super) share: &'a InlineLimits,
+    pub(super) share: &'a InternedLimits,
     pub(super) windows: &'a [Window],
     pub(super) taken: Cost,
     /// Whether the charge may have put the share into debt.
@@ -291,7 +291,7 @@ pub(super) fn set_in_doubt<S: Store, F: Store>(
 }
 
 fn is_enforced(planned: &PlannedCharge) -> bool {
-    planned.has_limits() && !planned.shadow
+    planned.is_sent() && !planned.shadow
 }
 
 /// Charges the arrears of the planned keys concurrently with `requests`. The repayments are polled first, so the store
@@ -375,7 +375,7 @@ async fn charge_arrears<S: Store, F: Store>(
         return 0;
     }
     let in_debt = |limits: &Limits| engine.intern_limits(&with_arrears(limits)?).ok();
-    let under: Vec<Option<InlineLimits>> = owed.iter().map(|(_, arrears)| in_debt(&arrears.limits)).collect();
+    let under: Vec<Option<InternedLimits>> = owed.iter().map(|(_, arrears)| in_debt(&arrears.limits)).collect();
     let mut in_flight = ArrearsInFlight { table: &engine.arrears, owed, answers };
     let ArrearsInFlight { owed, answers, .. } = &mut in_flight;
     let charges: Vec<Charge<'_>> = owed

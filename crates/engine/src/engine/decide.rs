@@ -96,7 +96,7 @@ pub(super) async fn decide_planned<S: Store, F: Store>(
 fn depends_on_order(running: &RulesInForce, plan: &Plan) -> bool {
     let bans = || plan.charges.iter().any(PlannedCharge::is_ban);
     let suffices = || plan.charges.iter().any(|planned| suffice::is_sufficient(planned, running));
-    running.rules.bans() && bans() || running.rules.may_omit_rules() && suffices()
+    running.rules.has_bans() && bans() || running.rules.may_omit_rules() && suffices()
 }
 
 /// Runs phases 2 to 4 for the planned requests in the range `requests`.
@@ -126,7 +126,7 @@ async fn charge_and_report<S: Store, F: Store>(
     if matches_shadow {
         charge_shadows(engine, verb, running, decisions, requests.clone()).await;
     }
-    if verb == StoreVerb::Check && running.rules.bans() {
+    if verb == StoreVerb::Check && running.rules.has_bans() {
         bans::count_refusals(engine, running, decisions, requests).await;
     }
 }
@@ -205,7 +205,7 @@ async fn charge_shadows<S: Store, F: Store>(
     for span in &scratch.spans {
         let refused = |planned: &PlannedCharge| match planned.answered {
             AnswerSource::Shadow(charge) => shadows.answer(charge).is_some_and(|answer| !answer.outcome.is_admitted()),
-            AnswerSource::Not
+            AnswerSource::Unanswered
             | AnswerSource::Enforced(_)
             | AnswerSource::Fallback(_)
             | AnswerSource::Open
@@ -271,7 +271,7 @@ fn link_answers<S: Store, F: Store>(
             continue;
         };
         for planned in &mut plan.charges[to_usize_range(&plan.requests[span.request as usize].charges)] {
-            if planned.has_limits() && planned.shadow == (kind == ChargeKind::Shadow) {
+            if planned.is_sent() && planned.shadow == (kind == ChargeKind::Shadow) {
                 planned.answered = match kind {
                     ChargeKind::Enforced => AnswerSource::Enforced(charge),
                     ChargeKind::Shadow => AnswerSource::Shadow(charge),
@@ -327,7 +327,7 @@ pub(super) fn record_reports<S: Store, F: Store>(
     for (index, span) in spans.iter().enumerate() {
         let Ok(group) = answers.group(first + index) else { continue };
         let charges = &plan.charges[to_usize_range(&plan.requests[span.request as usize].charges)];
-        let asked = charges.iter().filter(|planned| planned.has_limits() && !planned.shadow);
+        let asked = charges.iter().filter(|planned| planned.is_sent() && !planned.shadow);
         for (planned, answer) in asked.zip(group.charges()) {
             let is_news = match answer.standing {
                 Standing::Exact => true,

@@ -79,8 +79,8 @@ pub(super) fn explain_decided<S: Store, F: Store>(
 fn rules_at_version<S: Store, F: Store>(engine: &Engine<S, F>, version: u64) -> Option<Arc<RulesInForce>> {
     let is_meant = |running: &Arc<RulesInForce>| running.rules.version() == version;
     Some(engine.running.load_full()).filter(is_meant).or_else(|| {
-        let replaced = engine.replaced.lock().unwrap_or_else(PoisonError::into_inner);
-        replaced.clone().filter(is_meant)
+        let previous = engine.previous.lock().unwrap_or_else(PoisonError::into_inner);
+        previous.clone().filter(is_meant)
     })
 }
 

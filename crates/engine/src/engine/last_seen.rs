@@ -47,7 +47,7 @@ struct Record {
     /// The decision time by the store's clock.
     store_time: u64,
     /// The id of the limits to which the report applies.
-    limits: u32,
+    limits_id: u32,
     /// Whether the fallback's state was already initialised from this record.
     fallback_initialised: bool,
 }
@@ -64,8 +64,15 @@ impl LastSeen {
         Self { sets: OnceLock::new(), hasher: RandomState::new() }
     }
 
-    /// Records the store's reports for a key, one per limit; `limits` is the id of these limits.
-    pub(super) fn record(&self, key: &[u8], limits: u32, now: Time<Mono>, store_time: Time<Wall>, reports: &[Report]) {
+    /// Records the store's reports for a key, one per limit; `limits_id` is the id of these limits.
+    pub(super) fn record(
+        &self,
+        key: &[u8],
+        limits_id: u32,
+        now: Time<Mono>,
+        store_time: Time<Wall>,
+        reports: &[Report],
+    ) {
         if reports.is_empty() {
             return;
         }
@@ -76,7 +83,7 @@ impl LastSeen {
             let record = Record {
                 seen: LimitUsage::new(report, now.as_nanos()),
                 store_time: store_time.as_nanos(),
-                limits,
+                limits_id,
                 fallback_initialised: false,
             };
             set.insert_record(key_tag(hash, position), record, report.remaining == 0);
@@ -121,7 +128,7 @@ impl LastSeen {
 impl Usage {
     /// Returns the id of the limits in the store's last answer; `None` if the key is unknown.
     pub(super) fn limits(&self) -> Option<u32> {
-        self.per_limit.iter().flatten().next().map(|record| record.limits)
+        self.per_limit.iter().flatten().next().map(|record| record.limits_id)
     }
 
     /// Returns the usage of the limit at `position`; `None` if the key is unknown.
@@ -158,7 +165,7 @@ impl RecordSet {
             let ahead = known.store_time.saturating_sub(record.store_time);
             let late = ahead > 0 && ahead <= MAX_REORDERING.as_nanos();
             // If the limit is exhausted and its parameters changed, the report is only a lower bound of the usage.
-            let says_less = nothing_left && known.limits != record.limits && known.seen.full_at > record.seen.at;
+            let says_less = nothing_left && known.limits_id != record.limits_id && known.seen.full_at > record.seen.at;
             if !late && !says_less {
                 *known = record;
             }

@@ -55,7 +55,7 @@ use tollgate::core::{Mono, Params, Phase, Time, Wall};
 use tollgate::ledger::LimitTable;
 use tollgate::{CapacityError, Limit, Limits};
 
-use crate::inline::{InlineLimits, Interner, LimitIds};
+use crate::inline::{InternedLimits, Interner, LimitIds};
 use crate::memory::MemoryStore;
 use crate::meters::{Counts, Meters};
 use crate::request::RequestError;
@@ -93,9 +93,9 @@ pub use take_mode::TakeMode;
 /// let items = [Item::new(&entries)];
 /// let request = Request::new("api", &items);
 /// let mut decisions = Decisions::default();
-/// assert!(engine.check(&request, &mut decisions).await?.is_allowed());
+/// assert!(engine.check(&request, &mut decisions).await?.is_admitted());
 /// let refused = engine.check(&request, &mut decisions).await?;
-/// assert_eq!((refused.is_allowed(), refused.rule()), (false, Some("per-client")));
+/// assert_eq!((refused.is_admitted(), refused.rule()), (false, Some("per-client")));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -116,7 +116,7 @@ pub struct Engine<S, F = MemoryStore> {
     compiling: Mutex<()>,
     /// Held while `running` is replaced. Keeps the previous value alive. Otherwise, the last decision that uses that
     /// value would have to free thousands of rules.
-    replaced: Mutex<Option<Arc<RulesInForce>>>,
+    previous: Mutex<Option<Arc<RulesInForce>>>,
     observing: AtomicBool,
     nodes: AtomicU32,
     /// Whether the fallback has any state.
@@ -234,7 +234,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             arrears: ArrearsTable::new(),
             debt_lock: Mutex::new(()),
             compiling: Mutex::new(()),
-            replaced: Mutex::new(None),
+            previous: Mutex::new(None),
             observing: AtomicBool::new(false),
             nodes: AtomicU32::new(1),
             fell_back: AtomicBool::new(false),
@@ -267,9 +267,9 @@ impl<S: Store, F: Store> Engine<S, F> {
         let written = Arc::new(rules.clone());
         let rules = Arc::new(RuleSet::following(&self.rules(), rules));
         let version = rules.version();
-        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
         let limit_ids = self.running.load().limit_ids.clone();
-        *replaced = Some(self.replace_running(RulesInForce::new(rules, written, limit_ids)));
+        *previous = Some(self.replace_running(RulesInForce::new(rules, written, limit_ids)));
         Ok(version)
     }
 
@@ -279,7 +279,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         all_warnings(rules, &self.rules(), (self.wall)())
     }
 
-    /// Links the rules in force to their successor and replaces them. The caller must hold the `replaced` lock.
+    /// Links the rules in force to their successor and replaces them. The caller must hold the `previous` lock.
     fn replace_running(&self, running: RulesInForce) -> Arc<RulesInForce> {
         let running = Arc::new(running);
         // Each value is replaced only once, so the successor is not set yet.
@@ -337,7 +337,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     ///
     /// # Errors
     /// If the store does not support the limits, or if they contain a calendar window.
-    pub fn intern_limits(&self, limits: &Limits) -> Result<InlineLimits, RequestError> {
+    pub fn intern_limits(&self, limits: &Limits) -> Result<InternedLimits, RequestError> {
         if let Some(known) = self.interner.find(limits) {
             return Ok(known);
         }
@@ -347,12 +347,12 @@ impl<S: Store, F: Store> Engine<S, F> {
             return Err(RequestError::BadLimit { why });
         }
         self.store.check_limits(limits).map_err(|why| RequestError::BadLimit { why })?;
-        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
         let running = self.running.load();
         let (sent, limit_ids) = self.interner.add(limits, &running.limit_ids);
         if let Some(limit_ids) = limit_ids {
             let (rules, written) = (running.rules.clone(), running.written.clone());
-            *replaced = Some(self.replace_running(RulesInForce::new(rules, written, Arc::new(limit_ids))));
+            *previous = Some(self.replace_running(RulesInForce::new(rules, written, Arc::new(limit_ids))));
         }
         Ok(sent)
     }

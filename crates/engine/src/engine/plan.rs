@@ -12,7 +12,7 @@ use tollgate::{Limits, Outcome, Retry};
 
 use super::policy::FAULT_RETRY;
 use super::{RulesInForce, TakeMode};
-use crate::inline::InlineLimit;
+use crate::inline::InternedEntry;
 use crate::rules::{Consistency, Metadata, OnFault};
 use crate::ruleset::RuleLimits;
 use crate::store::{Charge, Group, StoreVerb};
@@ -47,7 +47,7 @@ pub(crate) struct Plan {
 #[derive(Debug, Default)]
 pub(crate) struct PlanLimits {
     overriding: Vec<Arc<RuleLimits>>,
-    inline: Vec<Arc<InlineLimit>>,
+    inline: Vec<Arc<InternedEntry>>,
 }
 
 /// A planned request.
@@ -104,7 +104,7 @@ enum LimitSource {
     /// The ban of a rule's counter. In the plan, it follows the charge to that counter.
     Ban(u32),
     /// A rule, or its ban, that another rule replaces or makes unnecessary with `suffices`.
-    Replaced(u32),
+    Omitted(u32),
     /// The index of inline limits.
     Inline(u32),
 }
@@ -113,7 +113,7 @@ enum LimitSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerSource {
     /// No answer: the rule has no limits, or the charge was not sent to the store.
-    Not,
+    Unanswered,
     Enforced(u32),
     Shadow(u32),
     Fallback(u32),
@@ -132,7 +132,7 @@ impl PlannedCharge {
             | LimitSource::Unlimited(rule)
             | LimitSource::Denied(rule)
             | LimitSource::Ban(rule)
-            | LimitSource::Replaced(rule) => Some(*rule),
+            | LimitSource::Omitted(rule) => Some(*rule),
             LimitSource::Inline(_) => None,
         }
     }
@@ -147,25 +147,25 @@ impl PlannedCharge {
         matches!(self.by, LimitSource::Denied(_))
     }
 
-    /// Marks the charge as replaced, so that it is not sent to the store.
-    pub(crate) fn mark_replaced(&mut self) {
+    /// Marks the charge as omitted, so that it is not sent to the store.
+    pub(crate) fn mark_omitted(&mut self) {
         if let Some(rule) = self.rule() {
-            self.by = LimitSource::Replaced(rule);
+            self.by = LimitSource::Omitted(rule);
         }
     }
 
     /// Returns whether another rule replaces the rule of this charge, or makes it unnecessary with `suffices`.
-    pub(crate) fn is_replaced(&self) -> bool {
-        matches!(self.by, LimitSource::Replaced(_))
+    pub(crate) fn is_omitted(&self) -> bool {
+        matches!(self.by, LimitSource::Omitted(_))
     }
 
     /// Returns the outcome of a charge without an answer.
     pub(crate) fn outcome_unanswered(&self) -> Outcome {
         match self.answered {
-            AnswerSource::Not if self.is_denied() => Outcome::Deny(Retry::Never),
+            AnswerSource::Unanswered if self.is_denied() => Outcome::Deny(Retry::Never),
             AnswerSource::Closed => Outcome::Deny(FAULT_RETRY),
             // A store may return fewer answers than there are charges.
-            AnswerSource::Not
+            AnswerSource::Unanswered
             | AnswerSource::Open
             | AnswerSource::Enforced(_)
             | AnswerSource::Shadow(_)
@@ -174,17 +174,17 @@ impl PlannedCharge {
     }
 
     /// Returns whether the charge is sent to the store.
-    pub(crate) fn has_limits(&self) -> bool {
+    pub(crate) fn is_sent(&self) -> bool {
         match &self.by {
             LimitSource::Rule(_) | LimitSource::Overridden(..) | LimitSource::Ban(_) | LimitSource::Inline(_) => true,
-            LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) => false,
+            LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Omitted(_) => false,
         }
     }
 }
 
 impl PlanLimits {
     /// Returns the inline limits of a charge.
-    pub(crate) fn inline_limit_of(&self, planned: &PlannedCharge) -> Option<&InlineLimit> {
+    pub(crate) fn inline_limit_of(&self, planned: &PlannedCharge) -> Option<&InternedEntry> {
         match planned.by {
             LimitSource::Inline(index) => self.inline.get(index as usize).map(|entry| &**entry),
             LimitSource::Rule(_)
@@ -192,7 +192,7 @@ impl PlanLimits {
             | LimitSource::Unlimited(_)
             | LimitSource::Denied(_)
             | LimitSource::Ban(_)
-            | LimitSource::Replaced(_) => None,
+            | LimitSource::Omitted(_) => None,
         }
     }
 
@@ -206,7 +206,7 @@ impl PlanLimits {
             | LimitSource::Unlimited(_)
             | LimitSource::Denied(_)
             | LimitSource::Ban(_)
-            | LimitSource::Replaced(_)
+            | LimitSource::Omitted(_)
             | LimitSource::Inline(_) => None,
         }
     }
@@ -215,7 +215,7 @@ impl PlanLimits {
     pub(crate) fn limits<'a>(&'a self, planned: &PlannedCharge, running: &'a RulesInForce) -> Option<&'a Limits> {
         match planned.by {
             LimitSource::Inline(_) => self.inline_limit_of(planned).map(|entry| &entry.limits),
-            LimitSource::Ban(_) | LimitSource::Replaced(_) => None,
+            LimitSource::Ban(_) | LimitSource::Omitted(_) => None,
             LimitSource::Rule(_) | LimitSource::Overridden(..) | LimitSource::Unlimited(_) | LimitSource::Denied(_) => {
                 self.rule_limits_of(planned, running).map(|rule_limits| &rule_limits.limits)
             }
@@ -231,7 +231,7 @@ impl PlanLimits {
             | LimitSource::Unlimited(_)
             | LimitSource::Denied(_)
             | LimitSource::Ban(_)
-            | LimitSource::Replaced(_) => self.rule_limits_of(planned, running).map(|rule_limits| rule_limits.id),
+            | LimitSource::Omitted(_) => self.rule_limits_of(planned, running).map(|rule_limits| rule_limits.id),
         }
     }
 
@@ -242,7 +242,7 @@ impl PlanLimits {
             LimitSource::Rule(number) => rule(number)?.rule_limits.as_deref(),
             LimitSource::Overridden(_, index) => self.overriding.get(index as usize).map(|rule_limits| &**rule_limits),
             LimitSource::Ban(number) => rule(number)?.special()?.ban.as_ref().map(|banning| &*banning.ban),
-            LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) | LimitSource::Inline(_) => {
+            LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Omitted(_) | LimitSource::Inline(_) => {
                 None
             }
         }
@@ -334,7 +334,7 @@ impl Plan {
             }
             let start = charges.len() as u32;
             for planned in &self.charges[planned_request.charges.start as usize..planned_request.charges.end as usize] {
-                if planned.has_limits() && wanted(request, planned) {
+                if planned.is_sent() && wanted(request, planned) {
                     self.push_charge(planned, running, charges);
                 }
             }
@@ -383,7 +383,7 @@ impl Plan {
                 | LimitSource::Unlimited(_)
                 | LimitSource::Denied(_)
                 | LimitSource::Ban(_)
-                | LimitSource::Replaced(_) => return false,
+                | LimitSource::Omitted(_) => return false,
             };
             charges.push(PlainCharge { limits_id, limits, key: self.key(planned), cost: planned.cost });
         }
@@ -431,7 +431,7 @@ impl Plan {
                 }
                 (rule_limits.id, &rule_limits.limits, earlier, self.used_windows(planned, rule_limits))
             }
-            LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) => return,
+            LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Omitted(_) => return,
         };
         let (key, ask) = (self.key(planned), self.ask(planned));
         charges.push(Charge { key, limits_id, limits, earlier, ask, stamps: None, windows, consistency });

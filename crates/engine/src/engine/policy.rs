@@ -19,7 +19,7 @@ use super::last_seen::Usage;
 use super::plan::{AnswerSource, Plan, PlanLimits, PlannedCharge, Span, push_groups, to_usize_range};
 use super::{Engine, RulesInForce};
 use crate::decision::{Decisions, Standing};
-use crate::inline::InlineLimits;
+use crate::inline::InternedLimits;
 use crate::rules::{Consistency, OnFault};
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
 
@@ -45,7 +45,7 @@ pub(super) fn fall_back<S: Store, F: Store>(
     decisions: &mut Decisions,
 ) {
     let fallback = Fallback { engine, running, nodes: engine.nodes.load(Ordering::Relaxed) };
-    let mut shares: Vec<InlineLimits> = Vec::new();
+    let mut shares: Vec<InternedLimits> = Vec::new();
     let mut spans: Vec<Span> = Vec::new();
     if running.rules.uses_time() {
         // The planned calendar windows may be based on the store's clock, or may have ended since planning.
@@ -81,17 +81,16 @@ struct Fallback<'e, S, F> {
 impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
     /// Sets the answer source of each enforced charge of a request. Adds this node's shares for local charges to
     /// `shares`.
-    fn set_answer_sources(&self, charges: &mut [PlannedCharge], limits: &PlanLimits, shares: &mut Vec<InlineLimits>) {
-        let enforced = |planned: &&mut PlannedCharge| planned.has_limits() && !planned.shadow;
-        let closed = charges
-            .iter()
-            .any(|planned| planned.has_limits() && !planned.shadow && planned.on_fault == OnFault::Closed);
+    fn set_answer_sources(&self, charges: &mut [PlannedCharge], limits: &PlanLimits, shares: &mut Vec<InternedLimits>) {
+        let enforced = |planned: &&mut PlannedCharge| planned.is_sent() && !planned.shadow;
+        let closed =
+            charges.iter().any(|planned| planned.is_sent() && !planned.shadow && planned.on_fault == OnFault::Closed);
         for planned in charges.iter_mut().filter(enforced) {
             planned.answered = match planned.on_fault {
                 OnFault::Closed => AnswerSource::Closed,
                 OnFault::Open => AnswerSource::Open,
                 // A closed rule refuses the request, so this charge is not needed.
-                OnFault::Local if closed => AnswerSource::Not,
+                OnFault::Local if closed => AnswerSource::Unanswered,
                 OnFault::Local => match limits.limits(planned, self.running) {
                     Some(limits) => {
                         shares.push(self.engine.shares.share_of_node(limits, self.nodes));
@@ -103,7 +102,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    fn decide_locally(&self, verb: StoreVerb, shares: &[InlineLimits], spans: &[Span], decisions: &mut Decisions) {
+    fn decide_locally(&self, verb: StoreVerb, shares: &[InternedLimits], spans: &[Span], decisions: &mut Decisions) {
         let Decisions { plan, fallback, scratch, .. } = decisions;
         let mut locals: Vec<LocalCharge<'_>> = Vec::with_capacity(shares.len());
         for span in spans {
@@ -152,7 +151,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
     fn record_admitted(
         &self,
         locals: &[LocalCharge<'_>],
-        shares: &[InlineLimits],
+        shares: &[InternedLimits],
         spans: &[Span],
         answers: &Answers,
         first: usize,
@@ -181,7 +180,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
 
     /// Creates a charge to this node's share. If the store has answered since the share was last initialised,
     /// initialises it again from the reported remaining amount.
-    fn local_charge<'a>(&self, planned: &'a PlannedCharge, share: &'a InlineLimits, plan: &'a Plan) -> LocalCharge<'a>
+    fn local_charge<'a>(&self, planned: &'a PlannedCharge, share: &'a InternedLimits, plan: &'a Plan) -> LocalCharge<'a>
     where
         'e: 'a,
     {
@@ -206,13 +205,13 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
     }
 
     /// Initialises a share of the limits `whole` with its part of the remaining amount.
-    fn start_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, used: &Usage) {
+    fn start_share(&self, charge: &Charge<'_>, share: &InternedLimits, whole: &Limits, used: &Usage) {
         let (limits_id, limits) = (share.entry().id, &share.entry().limits);
         if let Some(start) =
             ShareStart::new(limits, whole, self.nodes, used.now(), |position| used.limit_usage(position))
         {
             let charge = Charge { limits_id, limits, ..*charge };
-            self.engine.fallback.begin(&*self.engine.shares.limit_ids(), &charge, &start.limits, &start.held);
+            self.engine.fallback.init_state(&*self.engine.shares.limit_ids(), &charge, &start.limits, &start.held);
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
     let charges = to_usize_range(&decisions.plan.requests[request].charges);
     let (mut least, mut standing) = (u64::MAX, Standing::Exact);
     for (charge, planned) in charges.clone().zip(&decisions.plan.charges[charges]) {
-        if planned.is_replaced() {
+        if planned.is_omitted() {
             continue;
         }
         if planned.shadow {
@@ -79,7 +79,7 @@ fn refusal_of(decisions: &Decisions, charge: u32, running: &RulesInForce) -> Opt
 
 /// Counts decisions in the meters of the engine and of each rule.
 pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesInForce, decisions: &Decisions) {
-    let (bans, stripe) = (running.rules.bans(), Stripe::of_thread());
+    let (bans, stripe) = (running.rules.has_bans(), Stripe::of_thread());
     for (request, decided) in decisions.decided.iter().enumerate() {
         let Ok(decided) = decided else { continue };
         let event = match decided.outcome {
@@ -102,7 +102,7 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
         let charges = decisions.charges_of(request);
         for (index, planned) in charges.iter().enumerate() {
             // Shadow rules are evaluated only for requests that the enforced rules admit.
-            if planned.shadow && !charged || bans && is_counted_elsewhere(decisions, charges, index) {
+            if planned.shadow && !charged || bans && is_not_counted(decisions, charges, index) {
                 continue;
             }
             let Some(rule) = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize)) else {
@@ -121,14 +121,14 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
 
 /// Returns whether a charge is not counted, because its ban refuses and is counted instead, or because it is a ban that
 /// does not refuse.
-fn is_counted_elsewhere(decisions: &Decisions, charges: &[PlannedCharge], index: usize) -> bool {
+fn is_not_counted(decisions: &Decisions, charges: &[PlannedCharge], index: usize) -> bool {
     let refuses = |planned: &PlannedCharge| planned.is_ban() && !decisions.charge_outcome(planned).is_admitted();
     charges[index].is_ban() != refuses(&charges[index]) || charges.get(index + 1).is_some_and(refuses)
 }
 
 fn rule_event(decisions: &Decisions, planned: &PlannedCharge) -> Option<RuleEvent> {
-    let unasked = planned.shadow && planned.has_limits() && planned.answered == AnswerSource::Not;
-    if unasked || planned.is_replaced() {
+    let unasked = planned.shadow && planned.is_sent() && planned.answered == AnswerSource::Unanswered;
+    if unasked || planned.is_omitted() {
         return None;
     }
     Some(match (decisions.charge_outcome(planned), planned.shadow) {

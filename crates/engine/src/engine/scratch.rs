@@ -3,16 +3,16 @@
 use tollgate::core::{Time, Wall};
 
 use super::plan::Span;
-use crate::ruleset::MatchedRules;
+use crate::ruleset::CandidateRules;
 use crate::store::{Charge, Group};
 
 /// The buffers of one batch of decisions.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// For matching rules.
-    pub(crate) rules: MatchedRules,
+    pub(crate) rules: CandidateRules,
     /// For matching overrides.
-    pub(crate) overrides: MatchedRules,
+    pub(crate) overrides: CandidateRules,
     /// Indices of selected rules or requests.
     pub(crate) picked: Vec<u32>,
     /// The requests of the last groups sent to the store.

@@ -16,7 +16,7 @@ use tollgate::core::{Ask, Cost, Window};
 use super::arrears::Admission;
 use super::undo::{CurrentLimits, current_limits_of, inline_limits};
 use super::{Engine, EngineError, RulesInForce, undo};
-use crate::inline::InlineLimits;
+use crate::inline::InternedLimits;
 use crate::receipt::{Receipt, ReceiptEntry};
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
@@ -36,7 +36,7 @@ pub struct CommitResult {
 struct Shortfall<'a> {
     taken: &'a ReceiptEntry,
     current: CurrentLimits<'a>,
-    share: Option<InlineLimits>,
+    share: Option<InternedLimits>,
     windows: Vec<Window>,
     cost: Cost,
 }
@@ -81,7 +81,7 @@ async fn charge_shortfall<S: Store, F: Store>(
     cost: Cost,
 ) -> Result<(Cost, Cost), EngineError> {
     let nodes = engine.nodes.load(Ordering::Relaxed);
-    let mut too_little: Vec<(&ReceiptEntry, Option<InlineLimits>)> = Vec::new();
+    let mut too_little: Vec<(&ReceiptEntry, Option<InternedLimits>)> = Vec::new();
     for taken in receipt.entries.iter().filter(|taken| taken.cost < cost) {
         too_little.push((taken, inline_limits(engine, taken)?));
     }

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use tollgate::Limits;
 use tollgate_share::shares::share_of_node;
 
-use crate::inline::{InlineLimits, Interner, LimitIds};
+use crate::inline::{InternedLimits, Interner, LimitIds};
 
 /// All shares used so far, with their ids.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Shares {
     }
 
     /// Returns one node's share of `limits` in a fleet of `nodes` nodes.
-    pub(super) fn share_of_node(&self, limits: &Limits, nodes: u32) -> InlineLimits {
+    pub(super) fn share_of_node(&self, limits: &Limits, nodes: u32) -> InternedLimits {
         let share = share_of_node(limits, nodes);
         if let Some(known) = self.interner.find(&share) {
             return known;

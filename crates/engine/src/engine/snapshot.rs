@@ -8,7 +8,7 @@ use tollgate::clock::Clock;
 use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
 
 use super::{Engine, RulesInForce};
-use crate::inline::{Interner, LimitIds, MAX_INLINE};
+use crate::inline::{IDS_PER_RANGE, Interner, LimitIds};
 use crate::memory::MemoryStore;
 use crate::ruleset::{INLINE_IDS, RuleSet};
 use crate::store::Store;
@@ -51,7 +51,7 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
             }
             // If there are more inline limits than ids, the excess limits are dropped, as in a running process.
             inline += usize::from(interner.find(limits).is_none());
-            (inline <= MAX_INLINE).then(|| interner.add(limits, &limit_ids).0.entry().id)
+            (inline <= IDS_PER_RANGE).then(|| interner.add(limits, &limit_ids).0.entry().id)
         })?;
         let engine = Self::with_fallback(store, fallback);
         engine.running.store(Arc::new(RulesInForce::new(Arc::new(rules), Arc::default(), Arc::new(limit_ids))));

@@ -71,9 +71,9 @@ fn omit_exhausted_charges(decisions: &mut Decisions, request: usize, running: &R
     for charge in charges.iter().filter(|charge| !charge.outcome.is_admitted()) {
         if charge.can_suffice(decisions, running) {
             for planned in &mut decisions.plan.charges[charge.charges.clone()] {
-                planned.mark_replaced();
+                planned.mark_omitted();
                 planned.exhausted = true;
-                planned.answered = AnswerSource::Not;
+                planned.answered = AnswerSource::Unanswered;
             }
             left_out = true;
         } else {
@@ -106,7 +106,7 @@ fn charges_with_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeW
     let mut all: SmallList<ChargeWithBan> = SmallList::new();
     for index in to_usize_range(&decisions.plan.requests[request].charges) {
         let planned = &decisions.plan.charges[index];
-        if planned.shadow || planned.is_replaced() {
+        if planned.shadow || planned.is_omitted() {
             continue;
         }
         let (outcome, deciding_charge) = (decisions.charge_outcome(planned), index as u32);
@@ -143,5 +143,5 @@ impl ChargeWithBan {
 pub(super) fn is_sufficient(planned: &PlannedCharge, running: &RulesInForce) -> bool {
     let rule = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize));
     let special = rule.and_then(ActiveRule::special);
-    planned.has_limits() && !planned.shadow && !planned.is_ban() && special.is_some_and(|it| it.suffices)
+    planned.is_sent() && !planned.shadow && !planned.is_ban() && special.is_some_and(|it| it.suffices)
 }

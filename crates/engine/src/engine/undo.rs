@@ -11,7 +11,7 @@ use super::plan::PlannedCharge;
 use super::{Engine, EngineError, RulesInForce, TakeMode};
 use crate::calendar::CachedCalendar;
 use crate::decision::Decisions;
-use crate::inline::InlineLimits;
+use crate::inline::InternedLimits;
 use crate::key;
 use crate::receipt::{Receipt, ReceiptEntry};
 use crate::request::Request;
@@ -35,7 +35,7 @@ async fn apply_to_receipt<S: Store, F: Store>(
     verb: StoreVerb,
     receipt: &Receipt,
 ) -> Result<Option<Cost>, EngineError> {
-    let mut inline: Vec<Option<InlineLimits>> = Vec::with_capacity(receipt.entries.len());
+    let mut inline: Vec<Option<InternedLimits>> = Vec::with_capacity(receipt.entries.len());
     for taken in &receipt.entries {
         inline.push(inline_limits(engine, taken)?);
     }
@@ -89,7 +89,7 @@ async fn apply_to_receipt<S: Store, F: Store>(
 struct LocalEntry<'a> {
     taken: &'a ReceiptEntry,
     current: CurrentLimits<'a>,
-    share: InlineLimits,
+    share: InternedLimits,
     /// The part that was already charged to the store and is also refunded in the store.
     repaid: Option<Repayment>,
     accepted_by_store: Cost,
@@ -203,13 +203,13 @@ pub(super) async fn reset<S: Store, F: Store>(
     if engine.fell_back.load(Ordering::Relaxed) {
         reset_fallback(engine, &charges).await;
     }
-    Ok(plan.charges.iter().filter(|planned| planned.has_limits() && !planned.is_ban()).count())
+    Ok(plan.charges.iter().filter(|planned| planned.is_sent() && !planned.is_ban()).count())
 }
 
 /// Resets the usage that the fallback recorded while the store did not answer.
 async fn reset_fallback<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Charge<'_>]) {
     let nodes = engine.nodes.load(Ordering::Relaxed);
-    let shares_of_node: Vec<InlineLimits> =
+    let shares_of_node: Vec<InternedLimits> =
         charges.iter().map(|charge| engine.shares.share_of_node(charge.limits, nodes)).collect();
     let charges: Vec<Charge<'_>> = charges
         .iter()
@@ -240,7 +240,7 @@ pub(super) struct CurrentLimits<'a> {
 pub(super) fn inline_limits<S: Store, F: Store>(
     engine: &Engine<S, F>,
     taken: &ReceiptEntry,
-) -> Result<Option<InlineLimits>, EngineError> {
+) -> Result<Option<InternedLimits>, EngineError> {
     let limits = taken.limits.as_ref().filter(|_| key::rule_name_of(&taken.key).is_none());
     Ok(limits.map(|limits| engine.intern_limits(limits)).transpose()?)
 }
@@ -248,7 +248,7 @@ pub(super) fn inline_limits<S: Store, F: Store>(
 /// Returns the current limits of a receipt entry; `None` if its rule was removed.
 pub(super) fn current_limits_of<'a>(
     taken: &ReceiptEntry,
-    inline: Option<&'a InlineLimits>,
+    inline: Option<&'a InternedLimits>,
     running: &'a RulesInForce,
 ) -> Option<CurrentLimits<'a>> {
     if let Some(inline) = inline {

@@ -28,8 +28,8 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// Plans a [`check`](Self::check) without deciding it: finds the matching rules and keys.
     /// [`check_planned`](Self::check_planned) decides it later, under the same rules.
     ///
-    /// A caller can plan several requests, [prefetch](Self::fetch_planned) their states together, and then decide the
-    /// requests one by one.
+    /// A caller can plan several requests, [prefetch](Self::prefetch_planned) their states together, and then decide
+    /// the requests one by one.
     pub fn plan_check(&self, request: &Request<'_>, decisions: &mut Decisions) {
         let running = self.running.load_full();
         plan(self, &running, TakeMode::Exactly, std::slice::from_ref(request), decisions);
@@ -37,12 +37,12 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Prefetches the states for all planned checks together. Changes nothing.
-    pub fn fetch_planned(&self, planned: &[Decisions]) {
+    pub fn prefetch_planned(&self, planned: &[Decisions]) {
         let mut keys = SmallList::new();
         for Decisions { plan, planned_by, .. } in planned {
             planned_by.iter().for_each(|running| plan.push_separate_keys(running, &mut keys));
         }
-        self.store.fetch(&keys);
+        self.store.prefetch(&keys);
     }
 
     /// Decides a check that was [planned](Self::plan_check).

@@ -113,7 +113,7 @@ impl<'w> LimitParser<'w> {
         let algorithm = self.check_algorithm();
         let quota = match (algorithm, calendar) {
             (Some("concurrency"), _) => self.parse_lease_count().map(|leases| (leases, Nanos::ZERO)),
-            (_, Some(calendar)) => self.count_per_window().map(|count| (count, calendar.length())),
+            (_, Some(calendar)) => self.count_per_window().map(|count| (count, calendar.average_length())),
             (_, None) if self.has_calendar_mistake => self.count_per_window().and(None),
             (Some(_), None) => self.parse_count_and_period(),
             (None, None) => None,

@@ -22,7 +22,7 @@ use super::suggest::nearest_word;
 use super::{Domain, Rules};
 use crate::key;
 use crate::request::Entry;
-use crate::ruleset::{Index, IndexEntry, MatchedRules, RuleSet, windows_of};
+use crate::ruleset::{CandidateRules, Index, IndexEntry, RuleSet, windows_of};
 use costs::costs_above_capacity;
 use leases::leases_that_do_not_pay;
 use overrides::{contradicting_overrides, shadowed_overrides};
@@ -31,7 +31,7 @@ use texts::{captures_missed, compared_literally, counted_literally};
 /// The factor by which a limit must grow or shrink to cause a warning.
 const WARNING_FACTOR: u128 = 10;
 /// Maximum number of rules without an indexed condition. More rules cause a warning.
-const MAX_UNINDEXED_RULES: usize = 256;
+const WARN_ABOVE_UNINDEXED_RULES: usize = 256;
 /// Maximum number of ids that an unknown id is compared with.
 const MAX_COMPARED_IDS: usize = 1000;
 /// Maximum number of value combinations that are tried.
@@ -124,8 +124,8 @@ fn unindexed_rules(domain: &Domain, notes: &mut Notes) {
         rule.index_conditions().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
     };
     let mut tried = domain.rules().iter().filter(|rule| !is_found(rule));
-    let Some(first_too_many) = tried.nth(MAX_UNINDEXED_RULES) else { return };
-    let count = MAX_UNINDEXED_RULES + 1 + tried.count();
+    let Some(first_too_many) = tried.nth(WARN_ABOVE_UNINDEXED_RULES) else { return };
+    let count = WARN_ABOVE_UNINDEXED_RULES + 1 + tried.count();
     notes.set_file(&first_too_many.position().file);
     let problem = format!("{count} rules of `{}` are evaluated one by one for every request", domain.name());
     let why = "a rule is indexed by a value in `when`, or by one that `if` requires; these rules have none";
@@ -170,7 +170,7 @@ fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool
             })
             .collect();
     }
-    let mut matched = MatchedRules::default();
+    let mut matched = CandidateRules::default();
     let mut found = None;
     for request in &requests {
         index.find(request, &mut matched);
@@ -225,7 +225,7 @@ fn slots_without_lease(rule: &Rule, notes: &mut Notes) {
 
 /// Warns about limits that differ from the limits in force by more than a factor of ten.
 fn tenfold_changes_of_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
-    let old = running.find_rule(&key::rule_name(domain, rule.id()));
+    let old = running.find_rule(&key::rule_key_prefix(domain, rule.id()));
     let (Some(old), Some(new)) = (old.and_then(|old| old.limits()), rule.limits()) else { return };
     let speeds = |limits: &tollgate::Limits| -> Vec<Option<(u128, u128)>> {
         let windows = windows_of(limits);

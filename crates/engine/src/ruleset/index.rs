@@ -140,16 +140,16 @@ const NOT_AN_ANCHOR: u32 = 1 << 31;
 /// Marks the index of a list of rules.
 const SHARED: u32 = 1 << 31;
 
-/// The attributes of an item that rules refer to, and the rules that match the item. Reused to avoid allocation.
+/// The attributes of an item that rules refer to, and the rules that may match the item. Reused to avoid allocation.
 #[derive(Debug, Default)]
-pub struct MatchedRules {
+pub struct CandidateRules {
     shapes: ItemShapes,
     rules: Vec<u32>,
     walk: Walk,
 }
 
-impl MatchedRules {
-    /// Returns the matching rules, in order.
+impl CandidateRules {
+    /// Returns the rules that may match, in order.
     pub(crate) fn rules(&self) -> &[u32] {
         &self.rules
     }
@@ -193,8 +193,8 @@ impl Index {
     }
 
     /// Finds the rules that match an item.
-    pub(crate) fn find(&self, entries: &[Entry<'_>], matched: &mut MatchedRules) {
-        let MatchedRules { shapes, rules, walk } = matched;
+    pub(crate) fn find(&self, entries: &[Entry<'_>], matched: &mut CandidateRules) {
+        let CandidateRules { shapes, rules, walk } = matched;
         rules.clear();
         let mut found = FoundRules { index: self, rules, has_more: false };
         let ItemShape { known, anchors, .. } = shapes.find(self, entries);

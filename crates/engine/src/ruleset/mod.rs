@@ -39,7 +39,7 @@ use crate::request::Entry;
 use crate::rules::{
     Condition, Consistency, DefaultCost, LimitSet, OnChange, OnFault, Rule, Rules, is_address_attribute,
 };
-pub use index::MatchedRules;
+pub use index::CandidateRules;
 pub(crate) use index::{Index, IndexEntry};
 use limit_registry::{LimitRegistry, MAX_RETIRED};
 pub(crate) use limit_registry::{RuleLimits, windows_of};
@@ -285,7 +285,7 @@ impl RuleSet {
     }
 
     /// Returns whether any rule has a ban.
-    pub(crate) fn bans(&self) -> bool {
+    pub(crate) fn has_bans(&self) -> bool {
         self.bans
     }
 
@@ -333,7 +333,7 @@ impl RuleSet {
         &self,
         key: &mut Vec<u8>,
         rule: &ActiveRule,
-        matched: &MatchedRules,
+        matched: &CandidateRules,
         entries: &[Entry<'_>],
     ) {
         for attribute in &self.per[rule.per.0 as usize..rule.per.1 as usize] {
@@ -349,11 +349,11 @@ impl RuleSet {
     /// the domain is unknown. `if`, `only` and `schedule` are not evaluated.
     ///
     /// For explanations and benchmarks. Decisions use the same lookup.
-    pub fn matching<'m>(
+    pub fn candidates<'m>(
         &self,
         domain: &[u8],
         entries: &[Entry<'_>],
-        matched: &'m mut MatchedRules,
+        matched: &'m mut CandidateRules,
     ) -> Option<&'m [u32]> {
         self.find_domain(domain)?.index.find(entries, matched);
         Some(matched.rules())
@@ -369,7 +369,7 @@ impl RuleSet {
     pub(crate) fn find_allow_or_deny(
         &self,
         domain: &CompiledDomain,
-        matched: &MatchedRules,
+        matched: &CandidateRules,
         entries: &[Entry<'_>],
         now: Time<Wall>,
     ) -> Option<u32> {
@@ -384,7 +384,7 @@ impl RuleSet {
         matched.rules().iter().find(decides).copied()
     }
 
-    /// Returns the rule with this name, as encoded by [`key::rule_name`].
+    /// Returns the rule with this name, as encoded by [`key::rule_key_prefix`].
     pub(crate) fn find_rule(&self, name: &[u8]) -> Option<&ActiveRule> {
         self.names.get(name).and_then(|number| self.rules.get(*number as usize))
     }
@@ -415,7 +415,7 @@ struct Compiler<'b> {
 
 impl Compiler<'_> {
     fn add_rule(&mut self, domain: &str, rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>) {
-        let name = key::rule_name(domain, rule.id());
+        let name = key::rule_key_prefix(domain, rule.id());
         let old = self.before.find_rule(&name);
         let rule_limits = rule.effect().limits().map(|set| self.limit_registry.register(set));
         let special = Special::compile(rule, index, ids, &mut self.limit_registry);
@@ -497,7 +497,7 @@ mod tests {
     }
 
     fn rule_limits<'s>(set: &'s RuleSet, id: &str) -> &'s RuleLimits {
-        set.find_rule(&key::rule_name("d", id))
+        set.find_rule(&key::rule_key_prefix("d", id))
             .and_then(|rule| rule.rule_limits.as_deref())
             .expect("a rule with limits")
     }
@@ -519,7 +519,7 @@ mod tests {
     }
 
     fn earlier_ids<'s>(set: &'s RuleSet, id: &str) -> &'s [u32] {
-        set.find_rule(&key::rule_name("d", id)).expect("a rule").earlier()
+        set.find_rule(&key::rule_key_prefix("d", id)).expect("a rule").earlier()
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use tollgate::core::{Cost, Steps, Time, Wall};
 use tollgate::{IntervalBucket, Limit, LimitError, Limits, SlidingLog};
 
-use super::index::{Index, IndexEntry, MatchedRules};
+use super::index::{CandidateRules, Index, IndexEntry};
 use super::limit_registry::{LimitRegistry, RuleLimits};
 use crate::key;
 use crate::request::Entry;
@@ -87,7 +87,7 @@ pub(crate) struct CompiledOverride {
 #[derive(Debug)]
 pub(crate) enum OverrideEffect {
     Limit(Arc<RuleLimits>),
-    Nothing,
+    Unlimited,
     Deny,
 }
 
@@ -189,7 +189,7 @@ impl Special {
     }
 
     /// Returns whether the schedule, `only` and the expression hold.
-    pub(crate) fn applies(&self, now: Time<Wall>, matched: &MatchedRules, entries: &[Entry<'_>]) -> bool {
+    pub(crate) fn applies(&self, now: Time<Wall>, matched: &CandidateRules, entries: &[Entry<'_>]) -> bool {
         let names = |only: &[Box<str>]| {
             only.len() == entries.len() && only.iter().zip(entries).all(|(name, entry)| name.as_bytes() == entry.name)
         };
@@ -204,9 +204,9 @@ impl Special {
     /// Returns the cost, if it depends on the request. Overwrites `scratch`.
     pub(crate) fn cost(
         &self,
-        matched: &MatchedRules,
+        matched: &CandidateRules,
         entries: &[Entry<'_>],
-        scratch: &mut MatchedRules,
+        scratch: &mut CandidateRules,
     ) -> Option<Cost> {
         match self.cost.as_ref()? {
             CompiledCost::From { attribute, max, missing } => {
@@ -224,7 +224,7 @@ impl Special {
 
     /// Appends the values of `per` to a key and returns true. Returns false and appends nothing if every value is a
     /// plain attribute.
-    pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &MatchedRules, entries: &[Entry<'_>]) -> bool {
+    pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &CandidateRules, entries: &[Entry<'_>]) -> bool {
         let Some(per) = &self.per else { return false };
         for origins in per {
             let mut found = origins
@@ -275,7 +275,7 @@ impl ValueSource {
         }
     }
 
-    fn counted_value<'e>(&self, matched: &MatchedRules, entries: &'e [Entry<'e>]) -> Option<&'e [u8]> {
+    fn counted_value<'e>(&self, matched: &CandidateRules, entries: &'e [Entry<'e>]) -> Option<&'e [u8]> {
         match self {
             Self::Attribute(attribute) | Self::Address(attribute) => matched.first_value(entries, *attribute),
             Self::Capture(attribute, patterns) => matched.attribute_values(entries, *attribute).find_map(|value| {
@@ -294,7 +294,7 @@ impl CompiledOverrides {
             until: other.until,
             effect: match &other.effect {
                 Effect::Limits(set) => OverrideEffect::Limit(limit_registry.register(set)),
-                Effect::Unlimited | Effect::Allow => OverrideEffect::Nothing,
+                Effect::Unlimited | Effect::Allow => OverrideEffect::Unlimited,
                 Effect::Deny => OverrideEffect::Deny,
             },
         });
@@ -305,7 +305,7 @@ impl CompiledOverrides {
     pub(crate) fn first_matching(
         &self,
         entries: &[Entry<'_>],
-        matched: &mut MatchedRules,
+        matched: &mut CandidateRules,
         now: Time<Wall>,
     ) -> Option<u32> {
         self.index.find(entries, matched);
@@ -321,7 +321,7 @@ impl CompiledOverrides {
     pub(crate) fn rule_limits(&self) -> impl Iterator<Item = &Arc<RuleLimits>> {
         self.compiled.iter().filter_map(|each| match &each.effect {
             OverrideEffect::Limit(rule_limits) => Some(rule_limits),
-            OverrideEffect::Nothing | OverrideEffect::Deny => None,
+            OverrideEffect::Unlimited | OverrideEffect::Deny => None,
         })
     }
 }

@@ -105,13 +105,19 @@ impl Answers {
     /// Adds the answer to the next charge of the current group. `reports` has one report per limit, in order, or is
     /// empty.
     #[inline]
-    pub fn charge(&mut self, outcome: Outcome, taken: Cost, stamps: Stamps, reports: impl IntoIterator<Item = Report>) {
-        self.charge_by(Standing::Exact, outcome, taken, stamps, reports);
+    pub fn push_answer(
+        &mut self,
+        outcome: Outcome,
+        taken: Cost,
+        stamps: Stamps,
+        reports: impl IntoIterator<Item = Report>,
+    ) {
+        self.push_answer_with(Standing::Exact, outcome, taken, stamps, reports);
     }
 
-    /// Like [`charge`](Self::charge), for a charge that was not decided from the exact state.
+    /// Like [`push_answer`](Self::push_answer), for a charge that was not decided from the exact state.
     #[inline]
-    pub fn charge_by(
+    pub fn push_answer_with(
         &mut self,
         standing: Standing,
         outcome: Outcome,
@@ -145,7 +151,7 @@ impl Answers {
         Answer { outcome, taken, standing: Standing::Exact, stamps, reports, least_remaining: least }
     }
 
-    /// Like [`charge`](Self::charge), for the most common case: an admitted charge to a single limit.
+    /// Like [`push_answer`](Self::push_answer), for the most common case: an admitted charge to a single limit.
     #[inline]
     pub fn push_granted(&mut self, taken: Cost, report: Report) {
         let reports = self.reports.len() as u32..self.reports.len() as u32 + 1;
@@ -157,7 +163,7 @@ impl Answers {
     /// Like [`charge`](Self::charge), from a verdict.
     #[inline]
     pub fn push_verdict(&mut self, verdict: &Verdict<Stamps>, reports: impl IntoIterator<Item = Report>) {
-        self.charge(verdict.outcome(), verdict.taken(), verdict.stamp(), reports);
+        self.push_answer(verdict.outcome(), verdict.taken(), verdict.stamp(), reports);
     }
 
     /// Ends the current group. `at` is the decision time by the store's clock. If any charge of the group was refused,
@@ -291,12 +297,12 @@ mod tests {
     #[test]
     fn answers_are_returned_by_group() {
         let mut answers = Answers::default();
-        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), [report(1), report(2)]);
-        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), [report(3)]);
+        answers.push_answer(Outcome::Allow, Cost::ONE, Stamps::default(), [report(1), report(2)]);
+        answers.push_answer(Outcome::Allow, Cost::ONE, Stamps::default(), [report(3)]);
         answers.end_group(Time::from_nanos(7));
-        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), []);
+        answers.push_answer(Outcome::Allow, Cost::ONE, Stamps::default(), []);
         answers.fail_group(StoreError::Rejected { why: "no".into() });
-        answers.charge(Outcome::Allow, Cost::new(4), Stamps::default(), [report(4)]);
+        answers.push_answer(Outcome::Allow, Cost::new(4), Stamps::default(), [report(4)]);
         answers.end_group(Time::from_nanos(9));
 
         let first = answers.group(0).unwrap();
@@ -312,8 +318,8 @@ mod tests {
     #[test]
     fn refused_group_has_taken_nothing() {
         let mut answers = Answers::default();
-        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), []);
-        answers.charge(Outcome::Deny(Retry::Never), Cost::ZERO, Stamps::default(), []);
+        answers.push_answer(Outcome::Allow, Cost::ONE, Stamps::default(), []);
+        answers.push_answer(Outcome::Deny(Retry::Never), Cost::ZERO, Stamps::default(), []);
         answers.end_group(Time::ZERO);
         let group = answers.group(0).unwrap();
         assert_eq!(group.outcome(), Outcome::Deny(Retry::Never));

@@ -48,6 +48,6 @@ fn is_found_by_index(text: &str, entries: &[Entry<'_>]) -> Option<bool> {
     let engine = Engine::with_fallback(memory(), memory());
     engine.put(&rules).ok()?;
     let set = engine.rules();
-    let mut matched = tollgate_engine::MatchedRules::default();
-    Some(!set.matching(b"d", entries, &mut matched)?.is_empty())
+    let mut matched = tollgate_engine::CandidateRules::default();
+    Some(!set.candidates(b"d", entries, &mut matched)?.is_empty())
 }

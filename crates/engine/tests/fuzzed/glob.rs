@@ -45,8 +45,8 @@ fn any_rule_matches(rules: &[String], value: &str) -> Option<bool> {
     let engine = Engine::with_fallback(memory(), memory());
     engine.put(&rules).ok()?;
     let set = engine.rules();
-    let mut matched = tollgate_engine::MatchedRules::default();
-    let met = set.matching(b"d", &[Entry::new("p", value)], &mut matched)?;
+    let mut matched = tollgate_engine::CandidateRules::default();
+    let met = set.candidates(b"d", &[Entry::new("p", value)], &mut matched)?;
     Some(!met.is_empty())
 }
 

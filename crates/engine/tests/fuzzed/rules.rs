@@ -44,8 +44,8 @@ fn check_loaded_rules(rules: &Rules, text: &[u8]) {
     let mut decisions = Decisions::default();
     for domain in rules.domains() {
         let request = Request::new(domain.name(), &items);
-        let peeked = poll_once(engine.peek(&request, &mut decisions)).map(|decision| decision.is_allowed());
-        let checked = poll_once(engine.check(&request, &mut decisions)).map(|decision| decision.is_allowed());
+        let peeked = poll_once(engine.peek(&request, &mut decisions)).map(|decision| decision.is_admitted());
+        let checked = poll_once(engine.check(&request, &mut decisions)).map(|decision| decision.is_admitted());
         assert_eq!(peeked, checked, "nothing happened in between");
     }
 }

@@ -43,7 +43,7 @@ pub enum OnUnidentified {
 }
 
 /// Creates the response to a refused request.
-pub(super) type Answer = dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync;
+pub(super) type RefusalResponder = dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync;
 
 /// The configuration of a layer, except the limiter.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ pub(super) struct LayerConfig {
     /// [`LimitLayer::on_unidentified`](super::LimitLayer::on_unidentified).
     pub(super) on_unidentified: Option<OnUnidentified>,
     pub(super) observing: bool,
-    pub(super) answer: Option<Arc<Answer>>,
+    pub(super) refusal_response: Option<Arc<RefusalResponder>>,
     pub(super) policy: Policy,
 }
 
@@ -98,7 +98,7 @@ impl LayerConfig {
             send_headers: SendHeaders::default(),
             on_unidentified: None,
             observing: false,
-            answer: None,
+            refusal_response: None,
             policy,
         }
     }
@@ -141,8 +141,8 @@ impl LayerConfig {
         let mut response = if request.is_grpc() {
             grpc_refusal(request, refusal)
         } else {
-            let mut response = match &self.answer {
-                Some(answer) => answer(refusal),
+            let mut response = match &self.refusal_response {
+                Some(respond) => respond(refusal),
                 None => default_http_refusal(refusal),
             };
             add_retry_after(response.headers_mut(), refusal.retry());

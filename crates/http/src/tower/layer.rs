@@ -74,8 +74,8 @@ impl<G> LimitLayer<G> {
     /// Sets the function that creates the response to a refused request, except for gRPC. The layer adds the rate-limit
     /// headers, and `Retry-After` unless the response has one.
     #[must_use]
-    pub fn answer(self, answer: impl Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync + 'static) -> Self {
-        self.configure(|config| config.answer = Some(Arc::new(answer)))
+    pub fn refusal_response(self, respond: impl Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync + 'static) -> Self {
+        self.configure(|config| config.refusal_response = Some(Arc::new(respond)))
     }
 
     /// Lets all requests pass immediately. If the layer would have refused or delayed a request, the response's

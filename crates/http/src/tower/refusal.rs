@@ -2,7 +2,8 @@
 
 use tollgate::{Outcome, Retry};
 
-/// A refused request, passed to the function given to [`LimitLayer::answer`](super::LimitLayer::answer).
+/// A refused request, passed to the function given to
+/// [`LimitLayer::refusal_response`](super::LimitLayer::refusal_response).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal<'a> {
     pub(super) policy: &'a str,

@@ -85,7 +85,7 @@ impl<T: Store, F: Store> ByRules<T, F> {
             // could choose one to bypass every limit.
             Err(_) => return refuse_uncounted(request, config, Reason::Misconfigured(TOO_MANY_RULES)),
         };
-        if config.send_headers == SendHeaders::Always && decision.is_allowed() {
+        if config.send_headers == SendHeaders::Always && decision.is_admitted() {
             add_decision(headers, config.styles, &decision);
         }
         convert_decision(request, config, &decision)

@@ -258,11 +258,17 @@ fn report(
         if outcome.is_admitted() { (verdict.taken(), verdict.stamp()) } else { (Cost::ZERO, Stamps::default()) };
     let is_same = std::ptr::eq(limits, own) || limits == own;
     if is_same && limits.as_slice().len() == 1 {
-        answers.charge_by(Standing::Eventual, outcome, taken, stamps, [limits.report_single(&words, now, cost)]);
+        answers.push_answer_with(Standing::Eventual, outcome, taken, stamps, [limits.report_single(&words, now, cost)]);
     } else if is_same {
-        answers.charge_by(Standing::Eventual, outcome, taken, stamps, limits.reports(words, now, cost));
+        answers.push_answer_with(Standing::Eventual, outcome, taken, stamps, limits.reports(words, now, cost));
     } else {
-        answers.charge_by(Standing::Eventual, outcome, taken, stamps, limits.reports_from(own, words, now, cost));
+        answers.push_answer_with(
+            Standing::Eventual,
+            outcome,
+            taken,
+            stamps,
+            limits.reports_from(own, words, now, cost),
+        );
     }
     LocalDecision { taken, stamps, outcome, at: now.wall() }
 }

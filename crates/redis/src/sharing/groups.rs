@@ -267,7 +267,7 @@ impl RedisStore {
             let Some(answer) = from.group(number).ok().and_then(|group| Some((group, group.charges().get(index)?)))
             else {
                 // The store was not asked, because this node already refused the group.
-                answers.charge(Outcome::Allow, Cost::ZERO, Stamps::default(), []);
+                answers.push_answer(Outcome::Allow, Cost::ZERO, Stamps::default(), []);
                 continue;
             };
             let (of_group, answer) = answer;
@@ -278,7 +278,7 @@ impl RedisStore {
                 answer.taken
             };
             let reports = of_group.reports(answer).iter().copied();
-            answers.charge_by(answer.standing, answer.outcome, taken, of_group.stamps(answer), reports);
+            answers.push_answer_with(answer.standing, answer.outcome, taken, of_group.stamps(answer), reports);
         }
         answers.end_group(at);
     }
@@ -310,7 +310,7 @@ impl RedisStore {
         for (answer, back) in refunded.charges().iter().zip(back) {
             let taken = Cost::new(answer.taken.get().saturating_add(back));
             let reports = refunded.reports(answer).iter().copied();
-            answers.charge(answer.outcome, taken, Stamps::default(), reports);
+            answers.push_answer(answer.outcome, taken, Stamps::default(), reports);
         }
         answers.end_group(refunded.at());
     }

@@ -165,7 +165,7 @@ impl Leases {
             let capacity = limit.capacity();
             Report { limit: capacity, remaining: remaining.min(capacity), retry, reset }
         };
-        answers.charge_by(Standing::Leased, outcome, taken, stamps, charge.limits.as_slice().iter().map(report));
+        answers.push_answer_with(Standing::Leased, outcome, taken, stamps, charge.limits.as_slice().iter().map(report));
         let reservation = if let Decided::Held(reservation) = decided { Some(reservation) } else { None };
         LeaseDecision { taken: LocalDecision { taken, stamps, outcome, at: self.estimate(at) }, reservation }
     }

@@ -92,7 +92,7 @@ impl RefusalLog {
             standing = decision.standing().as_str(),
             observed = decision.observed().is_some(),
             banned = decision.is_banned(),
-            closed = decision.is_closed(),
+            closed = decision.is_refused_by_fault(),
             suppressed,
             why = why.as_deref(),
             "refused"

@@ -157,7 +157,7 @@ pub async fn acquire<S: Store>(
         && Instant::now() + Duration::from(wait) <= deadline
     {
         tokio::select! {
-            () = sleep(wait.into()) => decisions.delayed(),
+            () = sleep(wait.into()) => decisions.finish_delays(),
             // The reply then reports the delay, and the caller waits itself.
             () = wait_for_shutdown(app) => {}
         }
@@ -178,7 +178,8 @@ async fn wait_for_admission<S: Store>(
         app.engine.peek_batch(requests, decisions).await;
         let Ok(decision) = decisions.get(0) else { return true };
         // Requests that already wait for this counter have priority.
-        if let Some(counter) = decision.counter().filter(|counter| member.is_none() && waiters.has_queue(counter)) {
+        if let Some(counter) = decision.deciding_key().filter(|counter| member.is_none() && waiters.has_queue(counter))
+        {
             match waiters.join_queue(counter, deadline).await {
                 Some(joined) => member = Some(joined),
                 None => return false,
@@ -189,7 +190,7 @@ async fn wait_for_admission<S: Store>(
         if refused.is_none() {
             decide_requests(app, protocol, Verb::Check, requests, decisions).await;
             match decisions.get(0) {
-                Ok(decision) if !decision.is_allowed() => refused = decision.retry(),
+                Ok(decision) if !decision.is_admitted() => refused = decision.retry(),
                 Ok(_) | Err(_) => return true,
             }
         }
@@ -201,7 +202,7 @@ async fn wait_for_admission<S: Store>(
         if Instant::now() + pause > deadline {
             return false;
         }
-        let counter = decisions.get(0).ok().and_then(|decision| decision.counter());
+        let counter = decisions.get(0).ok().and_then(|decision| decision.deciding_key());
         match (&member, counter) {
             (None, Some(counter)) => match waiters.join_queue(counter, deadline).await {
                 Some(joined) => member = Some(joined),
@@ -258,7 +259,7 @@ mod tests {
         let mut decisions = Decisions::default();
         let wait = Duration::from_millis(wait);
         acquire(app, Protocol::Http, &Request::new("d", &items), wait, &mut decisions).await;
-        (decisions.get(0).expect("a request").is_allowed(), start.elapsed().as_millis())
+        (decisions.get(0).expect("a request").is_admitted(), start.elapsed().as_millis())
     }
 
     #[tokio::test(start_paused = true)]

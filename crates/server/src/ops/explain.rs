@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
 use tollgate::core::Cost;
-use tollgate_engine::{Entry, InlineLimits, Item, PooledDecisions, Store};
+use tollgate_engine::{Entry, InternedLimits, Item, PooledDecisions, Store};
 
 use super::error::OpError;
 use super::input::{LimitsInput, RequestInput};
@@ -39,7 +39,7 @@ struct OwnedRequest {
     domain: Vec<u8>,
     /// Attribute names and values.
     entries: Vec<(Vec<u8>, Vec<u8>)>,
-    inline: Option<(Vec<u8>, Arc<InlineLimits>)>,
+    inline: Option<(Vec<u8>, Arc<InternedLimits>)>,
     cost: Option<Cost>,
 }
 

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use tollgate_engine::rules::LimitText;
-use tollgate_engine::{Engine, InlineLimits, Store};
+use tollgate_engine::{Engine, InternedLimits, Store};
 
 use super::error::OpError;
 
@@ -20,7 +20,7 @@ struct CachedLimit {
     limit: Box<str>,
     burst: Option<u64>,
     algorithm: Option<Box<str>>,
-    limits: Arc<InlineLimits>,
+    limits: Arc<InternedLimits>,
 }
 
 struct LimitCache {
@@ -38,7 +38,7 @@ thread_local! {
 ///
 /// # Errors
 /// Returns an error if the text is not a valid limit, or if the engine cannot store another limit.
-pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc<InlineLimits>, OpError> {
+pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc<InternedLimits>, OpError> {
     LIMIT_CACHE.with_borrow_mut(|cache| {
         let slot = cache.hasher.hash_one(text) as usize % CACHE_SLOTS;
         if let Some(known) = cache.slots[slot].as_ref().filter(|known| known.matches(text)) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::core::Cost;
-use tollgate_engine::{Enforcement, Entry, InlineLimits, Item, Receipt};
+use tollgate_engine::{Enforcement, Entry, InternedLimits, Item, Receipt};
 
 use super::acquire::MAX_WAIT;
 use super::error::OpError;
@@ -51,7 +51,7 @@ pub enum LimitsInput<'a> {
         /// The key to count.
         key: &'a [u8],
         /// The limit.
-        limits: Arc<InlineLimits>,
+        limits: Arc<InternedLimits>,
     },
 }
 

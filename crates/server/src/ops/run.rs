@@ -373,7 +373,7 @@ pub(crate) async fn decide_requests<S: Store>(
         let Ok(decision) = decision else { continue };
         app.top.count(&decision, app.clock());
         match decision.observed() {
-            None if decision.is_allowed() => {
+            None if decision.is_admitted() => {
                 tally.allowed += 1;
                 continue;
             }

@@ -98,7 +98,7 @@ impl<'d> DecisionView<'d> {
                 decision.is_shadow_refused(),
                 refusal.is_some_and(|refusal| refusal.silent),
                 decision.is_banned(),
-                decision.is_closed(),
+                decision.is_refused_by_fault(),
             ],
             limits: Limits::Live(decision),
         }

@@ -53,7 +53,7 @@ impl Simulation {
     /// Prefetches the table entries of the first `count` planned requests. With a million keys, memory latency
     /// dominates a decision; prefetching hides most of it.
     pub(super) fn fetch(&self, count: usize) {
-        self.engine.fetch_planned(&self.decisions[..count]);
+        self.engine.prefetch_planned(&self.decisions[..count]);
     }
 
     /// Decides the planned request with this index. `at` must be the time for which the request was planned.

@@ -292,7 +292,7 @@ impl CandidateRefusals {
     }
 
     fn decide(&mut self, client: u64, entries: &[Entry<'_>], at: u64) {
-        if self.simulation.check(TRIAL_DOMAIN.as_bytes(), entries, at).is_ok_and(|decision| !decision.is_allowed()) {
+        if self.simulation.check(TRIAL_DOMAIN.as_bytes(), entries, at).is_ok_and(|decision| !decision.is_admitted()) {
             self.requests += 1;
             self.clients.insert(client);
         }

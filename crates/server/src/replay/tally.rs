@@ -365,8 +365,8 @@ fn retry_nanos(retry: Retry) -> Option<u64> {
 impl RuleSetComparison {
     #[inline]
     fn compare(&mut self, now: &Decision<'_>, before: &Decision<'_>, at: u64, names: &KeyNames) {
-        self.refused_before += u64::from(!before.is_allowed());
-        match (now.is_allowed(), before.is_allowed()) {
+        self.refused_before += u64::from(!before.is_admitted());
+        match (now.is_admitted(), before.is_admitted()) {
             (false, true) => self.newly.add_refusal(now, at, names, &mut self.budget),
             (true, false) => self.relieved.add_refusal(before, at, names, &mut self.budget),
             (true, true) | (false, false) => {}

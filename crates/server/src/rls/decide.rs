@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::core::{Cost, Nanos};
 use tollgate::{FixedWindow, Limit, Limits, Outcome};
-use tollgate_engine::{Decision, Engine, Entry, InlineLimits, Item, PooledDecisions, Request, Store, TakeMode};
+use tollgate_engine::{Decision, Engine, Entry, InternedLimits, Item, PooledDecisions, Request, Store, TakeMode};
 
 use super::metadata::response_metadata;
 use super::slots;
@@ -64,7 +64,7 @@ pub(super) async fn decide<S: Store>(
     let matched = decision.matches().fold(0_u64, |bits, matched| bits | 1_u64.wrapping_shl(matched.item as u32));
     let matched = matched.count_ones() as usize;
     app.metrics.count_descriptors(matched, decided.len().saturating_sub(matched));
-    if !decision.is_allowed() {
+    if !decision.is_admitted() {
         response.code = Code::OverLimit;
         if let Some(message) = decision.refusal().and_then(|refusal| refusal.message.as_deref()) {
             response.headers.push(("content-type".into(), "text/plain; charset=utf-8".into()));
@@ -75,7 +75,7 @@ pub(super) async fn decide<S: Store>(
     store_receipts(app, message, &decision, &indices);
     let options = &app.rls_options;
     response.headers.extend(options.headers.headers_of(&decision));
-    if decision.is_allowed() {
+    if decision.is_admitted() {
         response.request_headers = options.request_headers.headers_of(&decision);
     }
     response.metadata = response_metadata(options.metadata, message, Some(&decision), &indices, &response.statuses);
@@ -99,9 +99,9 @@ fn check_message(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
 /// descriptors.
 fn store_receipts<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: &Decision<'_>, indices: &[usize]) {
     let name = |item: usize| slots::descriptor_key(message.domain, &message.descriptors[indices[item]].entries);
-    if decision.is_allowed() {
+    if decision.is_admitted() {
         for item in 0..indices.len() {
-            let receipt = decision.slots(item);
+            let receipt = decision.slot_receipt(item);
             if !receipt.is_empty() {
                 app.held_slots.hold(name(item), receipt);
             }
@@ -180,7 +180,7 @@ struct DescriptorItem<'a> {
     entries: Vec<Entry<'a>>,
     cost: Option<Cost>,
     /// The inline limit of the descriptor, and the key of its counter.
-    inline: Option<(InlineLimits, Vec<u8>)>,
+    inline: Option<(InternedLimits, Vec<u8>)>,
     is_refund: bool,
 }
 
@@ -210,7 +210,7 @@ impl<'a> DescriptorItem<'a> {
 }
 
 /// Returns the inline limit of a descriptor, and the number of its time unit.
-fn inline_limit<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(InlineLimits, u8), OpError> {
+fn inline_limit<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(InternedLimits, u8), OpError> {
     let units = &status::UNITS[..6];
     let Some((unit, length)) = units.iter().find(|(unit, _)| u64::from(*unit) == limit.unit) else {
         let detail = format!("the limit has the unit {}; available: 1 (second) to 6 (year)", limit.unit);

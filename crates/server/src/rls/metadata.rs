@@ -21,8 +21,7 @@ pub(super) fn response_metadata(
     indices: &[usize],
     statuses: &[Status],
 ) -> Option<Map<String, Value>> {
-    let matches =
-        || decision.into_iter().flat_map(|decision| decision.matches().filter(|matched| !matched.is_replaced));
+    let matches = || decision.into_iter().flat_map(|decision| decision.matches().filter(|matched| !matched.is_omitted));
     if when == MetadataWhen::Rules && matches().all(|matched| matched.metadata.is_none()) {
         return None;
     }

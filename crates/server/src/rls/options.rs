@@ -74,7 +74,7 @@ impl AddedHeaders {
 
     /// Returns the headers for a decision. Limits of shadow rules are omitted.
     pub(super) fn headers_of(&self, decision: &Decision<'_>) -> Vec<(String, String)> {
-        if self.styles == Styles::NONE && decision.is_allowed() {
+        if self.styles == Styles::NONE && decision.is_admitted() {
             return Vec::new();
         }
         let mut map = HeaderMap::new();

@@ -23,7 +23,7 @@ pub(super) fn write_statuses(decision: &Decision<'_>, mut each: impl FnMut(usize
         if matched.is_exhausted {
             let limit = Some(CurrentLimit { name: matched.rule.to_owned(), ..CurrentLimit::default() });
             each(matched.item, Status { code: Code::OverLimit, limit, ..Status::default() });
-        } else if let Some(status) = status_without_report(decision, &matched).filter(|_| !matched.is_replaced) {
+        } else if let Some(status) = status_without_report(decision, &matched).filter(|_| !matched.is_omitted) {
             each(matched.item, status);
         }
     }
@@ -40,7 +40,7 @@ fn is_refusing(report: &LimitReport<'_>) -> bool {
 
 /// Returns the status for a matching rule without a limit report, or `None` if the rule does not determine the status.
 fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Option<Status> {
-    let is_over = !decision.is_allowed() && !matched.is_shadow;
+    let is_over = !decision.is_admitted() && !matched.is_shadow;
     match matched.effect {
         MatchEffect::Unlimited => Some(Status { remaining: u32::MAX, ..Status::default() }),
         MatchEffect::Denied => {
@@ -61,7 +61,7 @@ fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status 
     let Report { limit: capacity, remaining, retry, reset } = limit.report;
     // A banned client is refused even if the limit has capacity left.
     let is_banned = decision.is_banned() && decision.rule() == Some(limit.rule);
-    let is_over = !decision.is_allowed() && !limit.shadow && (limit.refused || is_banned);
+    let is_over = !decision.is_admitted() && !limit.shadow && (limit.refused || is_banned);
     let reset_seconds = match (is_over, decision.retry()) {
         (true, Some(retry)) if is_banned => retry_after(retry),
         (true, _) => retry_after(retry),

@@ -16,7 +16,7 @@ use crate::explain::{
 use crate::key;
 use crate::request::{Entry, Item};
 use crate::rules::{DefaultCost, Effect, OnExceed, OnFault, Override, Rule};
-use crate::ruleset::MatchedRules;
+use crate::ruleset::CandidateRules;
 
 /// Maximum number of non-matching overrides in an explanation.
 const MAX_SHOWN_OVERRIDES: usize = 3;
@@ -61,14 +61,14 @@ impl ChargeContext<'_> {
             AnswerSource::Open => Some(OnFault::Open),
             AnswerSource::Closed => Some(OnFault::Closed),
             AnswerSource::Fallback(_) => Some(OnFault::Local),
-            AnswerSource::Not | AnswerSource::Enforced(_) | AnswerSource::Shadow(_) => None,
+            AnswerSource::Unanswered | AnswerSource::Enforced(_) | AnswerSource::Shadow(_) => None,
         };
         MatchExplanation {
             counted,
             cost: planned.cost.get(),
             cost_by: self.cost_source(planned.cost),
-            effect: match (planned.is_denied(), planned.has_limits()) {
-                _ if planned.is_replaced() => RuleEffect::Replaced,
+            effect: match (planned.is_denied(), planned.is_sent()) {
+                _ if planned.is_omitted() => RuleEffect::Replaced,
                 (true, _) => RuleEffect::Denies,
                 (false, false) if rule.is_some_and(|rule| *rule.effect() == Effect::Allow) => RuleEffect::Allows,
                 (false, false) => RuleEffect::Unlimited,
@@ -147,7 +147,7 @@ impl ChargeContext<'_> {
         let rule = self.running.rules.rules().get(planned.rule()? as usize)?;
         let overrides = rule.special()?.overrides.as_ref()?;
         let position =
-            overrides.first_matching(self.entries(), &mut MatchedRules::default(), self.decisions.plan.now());
+            overrides.first_matching(self.entries(), &mut CandidateRules::default(), self.decisions.plan.now());
         position.map(|position| position as usize)
     }
 
@@ -203,7 +203,7 @@ impl ChargeContext<'_> {
         // Bans exist only in the store; the fallback has no bans.
         let outcome = match planned.answered {
             AnswerSource::Enforced(_) => self.decisions.answer(planned).map(|(answer, _)| answer.outcome),
-            AnswerSource::Not
+            AnswerSource::Unanswered
             | AnswerSource::Shadow(_)
             | AnswerSource::Fallback(_)
             | AnswerSource::Open

@@ -7,7 +7,7 @@ use crate::engine::scratch::Scratch;
 use crate::key;
 use crate::request::{Inline, Item, Request, RequestError, check_size};
 use crate::rules::OnFault;
-use crate::ruleset::{ActiveRule, AllowOrDeny, MatchedRules, OverrideEffect, RuleSet};
+use crate::ruleset::{ActiveRule, AllowOrDeny, CandidateRules, OverrideEffect, RuleSet};
 
 /// Maximum total number of rule matches in a request with several items. Each match is compared with all previous
 /// matches to find equal keys, so the time is quadratic.
@@ -88,7 +88,7 @@ impl Plan {
         replaced.sort_unstable();
         for planned in &mut self.charges[first..] {
             if planned.rule().is_some_and(|rule| replaced.binary_search(&rule).is_ok()) {
-                planned.mark_replaced();
+                planned.mark_omitted();
             }
         }
     }
@@ -200,7 +200,12 @@ impl Plan {
 
     /// Adds the charge of a special rule, if the rule's remaining conditions hold.
     #[inline(never)]
-    fn add_special_rule(&mut self, matching: &MatchContext<'_>, matched: &MatchedRules, overrides: &mut MatchedRules) {
+    fn add_special_rule(
+        &mut self,
+        matching: &MatchContext<'_>,
+        matched: &CandidateRules,
+        overrides: &mut CandidateRules,
+    ) {
         let MatchContext { index, item, rules, number, first, items } = *matching;
         let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return };
@@ -223,7 +228,7 @@ impl Plan {
     fn push_special_rule(
         &mut self,
         matching: &MatchContext<'_>,
-        matched: &mut MatchedRules,
+        matched: &mut CandidateRules,
         cost: Cost,
         key_start: usize,
     ) -> u32 {
@@ -238,7 +243,7 @@ impl Plan {
         });
         let (by, rule_limits) = match (special.allow_or_deny, overridden, &rule.rule_limits) {
             (Some(AllowOrDeny::Deny), _, _) | (_, Some(OverrideEffect::Deny), _) => (LimitSource::Denied(number), None),
-            (Some(AllowOrDeny::Allow), _, _) | (_, Some(OverrideEffect::Nothing), _) | (_, None, None) => {
+            (Some(AllowOrDeny::Allow), _, _) | (_, Some(OverrideEffect::Unlimited), _) | (_, None, None) => {
                 (LimitSource::Unlimited(number), None)
             }
             (None, Some(OverrideEffect::Limit(rule_limits)), _) => {
@@ -291,7 +296,7 @@ impl Plan {
             postpaid: false,
             exhausted: false,
             on_fault: OnFault::Local,
-            answered: AnswerSource::Not,
+            answered: AnswerSource::Unanswered,
         }
     }
 

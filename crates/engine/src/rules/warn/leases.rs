@@ -8,9 +8,9 @@ use super::super::rule::{Consistency, Rule};
 /// Assumed number of nodes, because rules do not contain the real number. The warning states the assumption.
 const ASSUMED_NODES: u64 = 3;
 /// Requests per second and node below which leases expire unused more often than they save a call.
-const MIN_RATE_PER_NODE: u64 = 50;
+const WARN_BELOW_RATE_PER_NODE: u64 = 50;
 /// Burst per node below which leases tie up a large part of the limit.
-const MIN_BURST_PER_NODE: u64 = 8;
+const WARN_BELOW_BURST_PER_NODE: u64 = 8;
 
 /// Warns about a rule with `consistency: leased` if leases would tie up a large part of a limit, or would save few
 /// calls.
@@ -34,12 +34,15 @@ pub(super) fn leases_that_do_not_pay(rule: &Rule, notes: &mut Notes) {
         };
         let per_second = u128::from(count) * 1_000_000_000 / u128::from(per.max(1));
         let capacity = limit.capacity();
-        let why = if capacity < MIN_BURST_PER_NODE * ASSUMED_NODES {
-            format!("leases strand much of a capacity below {} (here {capacity})", MIN_BURST_PER_NODE * ASSUMED_NODES)
-        } else if per_second < u128::from(MIN_RATE_PER_NODE * ASSUMED_NODES) {
+        let why = if capacity < WARN_BELOW_BURST_PER_NODE * ASSUMED_NODES {
+            format!(
+                "leases strand much of a capacity below {} (here {capacity})",
+                WARN_BELOW_BURST_PER_NODE * ASSUMED_NODES
+            )
+        } else if per_second < u128::from(WARN_BELOW_RATE_PER_NODE * ASSUMED_NODES) {
             format!(
                 "leases save few calls below {} requests a second (here {per_second})",
-                MIN_RATE_PER_NODE * ASSUMED_NODES
+                WARN_BELOW_RATE_PER_NODE * ASSUMED_NODES
             )
         } else {
             continue;

@@ -8,7 +8,7 @@ use super::super::raw::shorten;
 use super::super::rule::{Condition, Override, Pattern, Rule, Test};
 use super::{always_matches, index_entry, is_positive};
 use crate::request::Entry;
-use crate::ruleset::{Index, MatchedRules};
+use crate::ruleset::{CandidateRules, Index};
 
 /// Warns about expired overrides, and about overrides that never apply because an earlier override matches first.
 pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
@@ -48,7 +48,7 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
     }
     let index =
         Index::new(&own.iter().map(|condition| index_entry(std::slice::from_ref(condition))).collect::<Vec<_>>(), 0);
-    let mut matched = MatchedRules::default();
+    let mut matched = CandidateRules::default();
     for other in rule.overrides() {
         // A numbered attribute is skipped, because the request would also need the values before it.
         let pairs = other.when.iter().filter(|condition| nth_of(&condition.attribute).is_none());

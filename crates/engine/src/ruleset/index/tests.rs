@@ -16,7 +16,7 @@ fn index_of(rules: &[Rule], first: u32) -> Index {
 
 fn find_rules(index: &Index, attributes: &[(&str, &str)]) -> Vec<u32> {
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
-    let mut matched = MatchedRules::default();
+    let mut matched = CandidateRules::default();
     index.find(&entries, &mut matched);
     matched.rules().to_vec()
 }
@@ -73,16 +73,16 @@ proptest! {
         let names = ["a", "b", "long-attribute-name-a-x", "long-attribute-name-b-x", "'a#2'"];
         let rules = parse_rules(&names.map(|name| text(name).replace("id: 'a#2'", "id: second")).concat());
         let indexes = [index_of(&rules, 0), index_of(&rules[2..], 0)];
-        let mut reused = MatchedRules::default();
+        let mut reused = CandidateRules::default();
         for (second, attributes) in &items {
             let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(name, value)).collect();
-            let (index, mut new) = (&indexes[usize::from(*second)], MatchedRules::default());
+            let (index, mut new) = (&indexes[usize::from(*second)], CandidateRules::default());
             index.find(&entries, &mut reused);
             index.find(&entries, &mut new);
             prop_assert_eq!(reused.rules(), new.rules());
             for name in ["a", "b", "long-attribute-name-b-x", "a#2"] {
                 let Some(attribute) = index.attribute_number(name) else { continue };
-                let values = |matched: &MatchedRules| -> Vec<_> { matched.attribute_values(&entries, attribute).collect() };
+                let values = |matched: &CandidateRules| -> Vec<_> { matched.attribute_values(&entries, attribute).collect() };
                 prop_assert_eq!(values(&reused), values(&new));
                 prop_assert_eq!(reused.first_value(&entries, attribute), values(&new).first().copied());
             }

@@ -211,19 +211,19 @@ impl Importer<'_, '_> {
     fn convert_rule(&mut self, number: usize, style: &RefusalStyle, regions: &Regions) -> Option<Node> {
         let zone = &self.zones[number];
         let kind = zone.kind();
-        let holds = |scope: usize| {
+        let limit_in = |scope: usize| {
             let source = self.scopes.inherited_from(scope, kind)?;
             let (limit, _) = self.limits_by_scope_and_zone.get(&(source, number))?;
             (self.scopes.style(scope, kind) == *style).then_some(limit)
         };
-        let base = holds(0);
-        let mut exceptions = regions.exceptions(self.scopes, holds);
+        let base = limit_in(0);
+        let mut exceptions = regions.exceptions(self.scopes, limit_in);
         // Trailing exceptions without a limit are redundant if requests outside all exceptions have no limit.
-        while base.is_none() && exceptions.last().is_some_and(|last| last.holds.is_none()) {
+        while base.is_none() && exceptions.last().is_some_and(|last| last.limit.is_none()) {
             exceptions.pop();
         }
         // If only one region is limited, that region becomes the condition of the rule.
-        let alone = base.is_none() && exceptions.iter().filter(|exception| exception.holds.is_some()).count() == 1;
+        let alone = base.is_none() && exceptions.iter().filter(|exception| exception.limit.is_some()).count() == 1;
         let only = if alone { exceptions.pop() } else { None };
         let position = zone.position;
         let mut when = only.as_ref().map(|only| only.conditions(position)).unwrap_or_default();
@@ -245,10 +245,10 @@ impl Importer<'_, '_> {
         }
         let unlimited = || vec![("unlimited", text_node(position, "true"))];
         let keys = |limit: Option<&NginxLimit>| limit.map_or_else(unlimited, |limit| limit.pairs(position));
-        pairs.extend(keys(only.as_ref().map_or(base, |only| only.holds)));
+        pairs.extend(keys(only.as_ref().map_or(base, |only| only.limit)));
         let overrides = exceptions.iter().map(|exception| {
             let when = map_node(position, exception.conditions(position));
-            map_node(position, std::iter::once(("when", when)).chain(keys(exception.holds)).collect())
+            map_node(position, std::iter::once(("when", when)).chain(keys(exception.limit)).collect())
         });
         let overrides: Vec<Node> = overrides.collect();
         if !overrides.is_empty() {

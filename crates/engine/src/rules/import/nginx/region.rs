@@ -32,7 +32,7 @@ pub(super) struct Exception<'s, T> {
     hosts: &'s [String],
     /// The paths; empty for a whole server.
     paths: Vec<&'s Block>,
-    pub(super) holds: Option<T>,
+    pub(super) limit: Option<T>,
 }
 
 impl Regions {
@@ -86,35 +86,35 @@ impl Regions {
     pub(super) fn exceptions<'s, T: Copy + PartialEq>(
         &'s self,
         scopes: &'s Scopes,
-        holds: impl Fn(usize) -> Option<T>,
+        limit_in: impl Fn(usize) -> Option<T>,
     ) -> Vec<Exception<'s, T>> {
         let mut exceptions: Vec<Exception<'s, T>> = Vec::new();
-        let mut add = |hosts: &'s [String], path: Option<&'s Block>, holds: Option<T>| {
+        let mut add = |hosts: &'s [String], path: Option<&'s Block>, limit: Option<T>| {
             let same_test =
                 |one: &Block, other: &Block| matches!(one, Block::Exactly(_)) == matches!(other, Block::Exactly(_));
             match (exceptions.last_mut(), path) {
                 // Merge adjacent exceptions that have the same limit and the same kind of test.
                 (Some(last), Some(path))
-                    if last.holds == holds
+                    if last.limit == limit
                         && last.hosts == hosts
                         && last.paths.first().is_some_and(|first| same_test(first, path)) =>
                 {
                     last.paths.push(path);
                 }
-                _ => exceptions.push(Exception { hosts, paths: path.into_iter().collect(), holds }),
+                _ => exceptions.push(Exception { hosts, paths: path.into_iter().collect(), limit }),
             }
         };
-        let base = holds(0);
+        let base = limit_in(0);
         let differs = |server: &ServerLocations| {
-            let whole = server.scope.map_or(base, &holds);
-            whole != base || server.locations.iter().any(|(scope, _)| holds(*scope) != whole)
+            let whole = server.scope.map_or(base, &limit_in);
+            whole != base || server.locations.iter().any(|(scope, _)| limit_in(*scope) != whole)
         };
         let nameless_differ = self.servers.iter().any(|server| server.hosts.is_empty() && differs(server));
         for server in &self.servers {
-            let whole = server.scope.map_or(base, &holds);
+            let whole = server.scope.map_or(base, &limit_in);
             for (scope, next) in &server.locations {
-                if holds(*scope) != next.map_or(whole, &holds) {
-                    add(&server.hosts, Some(&scopes.get(*scope).block), holds(*scope));
+                if limit_in(*scope) != next.map_or(whole, &limit_in) {
+                    add(&server.hosts, Some(&scopes.get(*scope).block), limit_in(*scope));
                 }
             }
             // An exception for a server without a name matches every host, so each named server needs an earlier
