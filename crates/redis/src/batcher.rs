@@ -122,10 +122,10 @@ pub(crate) struct Batcher {
 }
 
 /// Maximum number of batches in flight.
-const MAX_CALLS: usize = 2;
+const MAX_BATCHES_IN_FLIGHT: usize = 2;
 /// Minimum number of queued charges for a second batch in flight. Fewer charges wait for the first batch, so that more
 /// charges share the next batch.
-const SECOND_CALL_CHARGES: usize = 64;
+const SECOND_BATCH_CHARGES: usize = 64;
 
 /// Reason why [`Batcher::serve`] returned.
 enum ServeEnd {
@@ -160,15 +160,15 @@ impl Batcher {
         loop {
             let (config, scripts) = (self.config.clone(), self.scripts.clone());
             let attempt = async move { Link::open(&config, &scripts).await };
-            match self.refuse_during(attempt).await? {
+            match self.fail_requests_during(attempt).await? {
                 Ok(link) => return Some(link),
                 Err(why) => self.set_health(Health::Down { why }),
             }
-            self.refuse_during(tokio::time::sleep(PROBE_EVERY)).await?;
+            self.fail_requests_during(tokio::time::sleep(PROBE_EVERY)).await?;
         }
     }
 
-    async fn refuse_during<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    async fn fail_requests_during<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(work);
         loop {
             tokio::select! {
@@ -203,7 +203,7 @@ impl Batcher {
                         && (trips || matches!(error, CallError::Lost(_) | CallError::ReadOnly(_)))
                     {
                         let why = error.describe(&self.config);
-                        self.refuse(batch, &why);
+                        self.fail_batch(batch, &why);
                         // The other call answers its callers itself.
                         calls.detach_all();
                         return ServeEnd::Failed(why);
@@ -222,7 +222,7 @@ impl Batcher {
             {
                 batch.push(request);
             }
-            if calls.is_empty() || calls.len() < MAX_CALLS && batch.charges >= SECOND_CALL_CHARGES {
+            if calls.is_empty() || calls.len() < MAX_BATCHES_IN_FLIGHT && batch.charges >= SECOND_BATCH_CHARGES {
                 let (sender, link, requests) = (sender.clone(), link.clone(), batch.take());
                 if !requests.is_empty() {
                     calls.spawn(async move { sender.decide(link, requests).await });
@@ -231,7 +231,7 @@ impl Batcher {
         }
     }
 
-    fn refuse(&self, batch: Batch, why: &str) {
+    fn fail_batch(&self, batch: Batch, why: &str) {
         for request in batch.requests.into_iter().chain(batch.left_over) {
             let error = unavailable_error(&self.config, &Health::Down { why: why.to_owned() });
             // Sending fails only if the caller gave up.

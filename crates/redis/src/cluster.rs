@@ -15,7 +15,7 @@ use tollgate_engine::store::StoreError;
 
 use crate::batcher::{CallCounters, Health};
 use crate::config::{CONNECT_TIMEOUT, Config, PROBE_EVERY};
-use crate::lanes::{LaneCount, SHARDS, SLOTS_PER_LANE, TAGS, shard_of};
+use crate::lanes::{LANE_SLOT_STRIDE, LaneCount, SHARDS, TAGS, shard_of};
 use crate::link::{describe, describe_dial, dial_to, send};
 use crate::primary::Primary;
 use crate::script::Scripts;
@@ -145,7 +145,7 @@ impl Cluster {
     /// Fails if no node answers, or if the lane count cannot be checked or differs.
     async fn refresh(&self) -> Result<(), String> {
         let mut problems = Vec::new();
-        for (host, port) in self.nodes() {
+        for (host, port) in self.addresses_to_ask() {
             let asked = timeout(CONNECT_TIMEOUT, self.fetch_lane_addresses(&host, port)).await;
             match asked.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}"))) {
                 Ok(addresses) => {
@@ -165,7 +165,7 @@ impl Cluster {
     }
 
     /// Returns the known primaries that are up, then the seeds.
-    fn nodes(&self) -> Vec<(String, u16)> {
+    fn addresses_to_ask(&self) -> Vec<(String, u16)> {
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let up = routes.primaries.iter().filter(|(_, primary)| *primary.watch_health().borrow() == Health::Up);
         let up = up.filter_map(|(address, _)| split_address(address));
@@ -314,7 +314,7 @@ fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
         let port = u16::from_redis_value(node.next()?).ok()?;
         let address = format!("{}:{port}", host.as_deref().unwrap_or(asked));
         for (lane, known) in lanes.iter_mut().enumerate() {
-            if (first..=last).contains(&(lane as u16 * SLOTS_PER_LANE)) {
+            if (first..=last).contains(&(lane as u16 * LANE_SLOT_STRIDE)) {
                 *known = Some(address.clone());
             }
         }

@@ -12,7 +12,7 @@ use crate::script::Scripts;
 use crate::sentinel::with_address;
 
 /// Number of timed probes, of [`PROBE_CALLS`] script calls each.
-const TIMED_CALLS: usize = 20;
+const TIMED_PROBES: usize = 20;
 
 /// The findings of [`diagnose`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Diagnosis {
     /// Server kind and version.
     pub server: String,
     /// Number of timed probes. A probe is three script calls, one after the other.
-    pub calls: usize,
+    pub probes: usize,
     /// Median of the probes' durations per call.
     pub median: Duration,
     /// Longest of the probes' durations per call.
@@ -40,8 +40,8 @@ pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diag
     let scripts = Arc::new(Scripts::new());
     let (mut link, config) = open(&find_cluster(config.clone()).await, &scripts).await?;
     let config = &config;
-    let mut durations = Vec::with_capacity(TIMED_CALLS);
-    for _ in 0..TIMED_CALLS {
+    let mut durations = Vec::with_capacity(TIMED_PROBES);
+    for _ in 0..TIMED_PROBES {
         let start = Instant::now();
         link.probe(config).await?;
         durations.push(start.elapsed() / PROBE_CALLS);
@@ -61,9 +61,9 @@ pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diag
     let evicts = policy.filter(|_| line("maxmemory").is_some_and(|bytes| bytes != "0")).map(str::to_owned);
     Ok(Diagnosis {
         server,
-        calls: TIMED_CALLS,
-        median: durations[TIMED_CALLS / 2],
-        worst: durations[TIMED_CALLS - 1],
+        probes: TIMED_PROBES,
+        median: durations[TIMED_PROBES / 2],
+        worst: durations[TIMED_PROBES - 1],
         clock_difference_us,
         evicts,
     })

@@ -14,8 +14,8 @@ use tollgate_engine::store::Charge;
 
 /// Number of shards, and so the maximum number of lanes.
 pub(crate) const SHARDS: usize = 64;
-/// Distance between the hash slots of two lanes: lane `n` is hash slot `n * SLOTS_PER_LANE`.
-pub(crate) const SLOTS_PER_LANE: u16 = 16_384 / SHARDS as u16;
+/// Distance between the hash slots of two lanes: lane `n` is hash slot `n * LANE_SLOT_STRIDE`.
+pub(crate) const LANE_SLOT_STRIDE: u16 = 16_384 / SHARDS as u16;
 
 /// Number of lanes of a store. The store records the number, because nodes with different numbers would keep the same
 /// key in different lanes.
@@ -90,7 +90,7 @@ mod tests {
     fn slots_of_the_lanes_are_evenly_spaced() {
         assert_eq!(hash_slot("123456789"), 0x31C3, "the check value of this CRC");
         for (lane, tag) in TAGS.iter().enumerate() {
-            assert_eq!(hash_slot(tag), lane as u16 * SLOTS_PER_LANE, "{tag}");
+            assert_eq!(hash_slot(tag), lane as u16 * LANE_SLOT_STRIDE, "{tag}");
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
             let count = LaneCount::for_primaries(primaries as usize);
             let mut shards = vec![0; primaries as usize];
             for shard in 0..SHARDS as u8 {
-                let slot = u32::from(count.lane_of_shard(shard)) * u32::from(SLOTS_PER_LANE);
+                let slot = u32::from(count.lane_of_shard(shard)) * u32::from(LANE_SLOT_STRIDE);
                 shards[(slot * primaries / 16_384) as usize] += 1;
             }
             let (least, most) = (shards.iter().min().unwrap(), shards.iter().max().unwrap());

@@ -62,7 +62,7 @@ pub use diagnosis::{Diagnosis, diagnose};
 pub use durations::{BOUNDS_US, Durations};
 pub use request::spread;
 pub use script::Scripts;
-pub use sharing::{Overshoot, Shared};
+pub use sharing::{Overshoot, SharingStats};
 pub use store::{Counts, RedisStore};
 
 /// Compiles the README example.

@@ -211,7 +211,7 @@ impl QueuedExchange {
         let settle = &exchange.settle[..exchange.settle.len().min(usize::from(u8::MAX))];
         rest.push(settle.len() as u8);
         for lease in settle {
-            for number in [lease.epoch, lease.slice / 1_000, lease.spent, lease.back, lease.held] {
+            for number in [lease.epoch, lease.slice_expiry / 1_000, lease.spent, lease.back, lease.held] {
                 push_number(&mut rest, number);
             }
         }

@@ -83,7 +83,7 @@ impl RedisStore {
             let mut jobs: Vec<Job> = jobs.by_ref().take(parts.len()).collect();
             let is_whole = jobs.len() == 1 && !jobs[0].is_split();
             replies[index] = Some(match jobs.pop() {
-                Some(job) if is_whole => job.into_reply().map_or_else(Reply::Failed, Reply::Part),
+                Some(job) if is_whole => job.into_reply().map_or_else(Reply::Failed, Reply::Single),
                 last => {
                     jobs.extend(last);
                     let merged = self.decide(cluster, &groups[index], parts, jobs, deadline).await;
@@ -204,7 +204,7 @@ impl RedisStore {
             Some(Verdict::Admitted) => Ok(self.reduce_to_least(cluster, parts, answers, deadline).await),
             Some(Verdict::Refused) => Ok(merge(parts, answers)),
             Some(Verdict::Rejected | Verdict::Stale | Verdict::Partial) | None => {
-                let error = errors.into_iter().min_by_key(error_severity);
+                let error = errors.into_iter().min_by_key(error_rank);
                 Err(error.unwrap_or_else(|| StoreError::Unknown { why: "no verdict about a group".to_owned() }))
             }
         }
@@ -345,7 +345,7 @@ fn reply_of(answer: &Result<PartAnswer, StoreError>) -> PartReply {
 }
 
 /// Returns the rank of an error. A group reports the lowest-ranked error of its parts.
-fn error_severity(error: &StoreError) -> u8 {
+fn error_rank(error: &StoreError) -> u8 {
     match error {
         StoreError::Rejected { .. } => 0,
         StoreError::Stale { .. } => 1,

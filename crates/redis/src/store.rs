@@ -26,7 +26,7 @@ use crate::primary::Primary;
 use crate::refusals::{self, Refusals, Repetition};
 use crate::request::{GroupKind, MAX_CHARGES, QueuedCharge, QueuedGroup, Route, is_plain_refusal};
 use crate::script::Scripts;
-use crate::sharing::{Shared, Sharing, is_shared};
+use crate::sharing::{Sharing, SharingStats, is_shared};
 use crate::suspects::Suspects;
 
 /// A store in Redis or Valkey, shared by all nodes with the same server and namespace.
@@ -129,7 +129,7 @@ impl RedisStore {
     }
 
     /// Returns statistics about the keys that this node decides locally.
-    pub fn shared(&self) -> Shared {
+    pub fn shared(&self) -> SharingStats {
         self.sharing.read()
     }
 
@@ -248,7 +248,7 @@ impl RedisStore {
         let encoded =
             open.into_iter().map(|index| (index, self.encode_tracked(&groups[index], Route::default(), unsent)));
         let answer = |index: usize, reply: Result<ReplyPart, StoreError>| {
-            replies[index] = Some(reply.map_or_else(Reply::Failed, Reply::Part));
+            replies[index] = Some(reply.map_or_else(Reply::Failed, Reply::Single));
         };
         ask_primary(primary, &self.config, encoded, deadline, answer).await;
     }
@@ -271,7 +271,7 @@ impl RedisStore {
         let part = match reply {
             Some(Reply::Repeated(repetition)) => return repetition.answer(answers),
             Some(Reply::Merged(merged)) => return merged.answer(answers),
-            Some(Reply::Part(part)) => part,
+            Some(Reply::Single(part)) => part,
             Some(Reply::Failed(error)) => return answers.fail_group(error),
             None => return answers.fail_group(StoreError::Unknown { why: "no reply for a group".to_owned() }),
         };
@@ -347,7 +347,7 @@ impl Servers {
 #[derive(Debug)]
 pub(crate) enum Reply {
     /// One server answered.
-    Part(ReplyPart),
+    Single(ReplyPart),
     /// Several servers answered.
     Merged(MergedAnswer),
     /// The group has no answer, or could not be sent.

@@ -187,7 +187,7 @@ pub struct ShareStart {
     /// The share, with initial amounts that put a new key into this key's state.
     pub limits: Limits,
     /// Used amount of each limit. Only concurrency limits use it: they have no initial amount, so slots are taken.
-    pub held: [u64; Limits::MAX],
+    pub used: [u64; Limits::MAX],
 }
 
 impl ShareStart {
@@ -200,19 +200,19 @@ impl ShareStart {
         now: u64,
         seen: impl Fn(usize) -> Option<LimitUsage>,
     ) -> Option<Self> {
-        let mut held = [0; Limits::MAX];
+        let mut used = [0; Limits::MAX];
         let mut starts = Vec::with_capacity(limits.as_slice().len());
         for (position, (share, limit)) in share.as_slice().iter().zip(limits.as_slice()).enumerate() {
             let start = seen(position).map(|seen| {
                 let part = part_of_node(seen.left_at(limit, now), nodes).min(share.capacity());
-                if let Some(held) = held.get_mut(position) {
-                    *held = share.capacity() - part;
+                if let Some(used) = used.get_mut(position) {
+                    *used = share.capacity() - part;
                 }
                 with_initial(share.params(), part, Nanos::from_nanos(seen.full_at.saturating_sub(now)))
             });
             starts.push(start.and_then(|params| Limit::from_params(params).ok()).unwrap_or(*share));
         }
-        Some(Self { limits: Limits::new(starts).ok()?, held })
+        Some(Self { limits: Limits::new(starts).ok()?, used })
     }
 }
 

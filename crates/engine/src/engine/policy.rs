@@ -211,7 +211,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             ShareStart::new(limits, whole, self.nodes, used.now(), |position| used.limit_usage(position))
         {
             let charge = Charge { limits_id, limits, ..*charge };
-            self.engine.fallback.init_state(&*self.engine.shares.limit_ids(), &charge, &start.limits, &start.held);
+            self.engine.fallback.init_state(&*self.engine.shares.limit_ids(), &charge, &start.limits, &start.used);
         }
     }
 

@@ -67,7 +67,7 @@ local TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG = 1,
 local CONCURRENCY, UNLIMITED, DENY_ALL, INTERVAL_BUCKET, SLIDING_SLICES = 6, 7, 8, 9, 10
 -- Time for which an unused state is kept, in quarters of a second.
 local MARGIN = 4
--- Placeholder for `unused` (see below) if it must be computed later.
+-- Placeholder for `write_for` (see below) if it must be computed later.
 local UNKNOWN = -1
 
 local time = redis.call('TIME')
@@ -186,7 +186,7 @@ local values = {}
 -- One record for each key that needs more than the fast path. Creating a record is slow, so it has few fields:
 --   1…        the cells of the state; the first cell is the head of the value
 --   limits    the state's own parameters
---   unused    if the record must be written: the microseconds until the state is unused, or UNKNOWN; otherwise false
+--   write_for if the record must be written: the microseconds until the state is unused, or UNKNOWN; otherwise false
 -- If a key has no value and needs no write, it does not exist yet, and its record holds the state of a new key. Rare fields:
 --   begins    true for a new key that starts with less than the capacity: the next charge or refusal must write it
 --   delete    true if the key must be deleted, unless it is written
@@ -298,11 +298,11 @@ while position <= #charges do
       local value = values[key]
       if value then
         if #value == limits.size then
-          record = { limits = limits, unused = false, read(limits.format, value) }
+          record = { limits = limits, write_for = false, read(limits.format, value) }
           if record[1] == limits.head then records[key] = record else record = nil end
         end
       elseif not limits.partial then
-        record = { limits = limits, unused = false, limits.head }
+        record = { limits = limits, write_for = false, limits.head }
         for limit = 1, limits.count do limits[limit].algorithm.init(limits[limit], record) end
         records[key] = record
       end
@@ -338,7 +338,7 @@ while position <= #charges do
       if unused then
         value = pack(limits.format, unpack(record, 1, limits.cells))
         -- If nothing was taken, some limits may not have returned a time.
-        values[key], record.unused = value, taken > 0 and unused or UNKNOWN
+        values[key], record.write_for = value, taken > 0 and unused or UNKNOWN
       elseif not value then
         value = pack(limits.format, unpack(record, 1, limits.cells))
       end
@@ -357,10 +357,10 @@ end
 -- Writes the records. Only the first write of a call can fail (out of memory, or a replica); then nothing is written and the
 -- whole call fails. The permissions for SET and DEL were tested when the connection was opened.
 for key, record in pairs(records) do
-  local limits, unused = record.limits, record.unused
-  if unused and limits.cells > 1 then
-    if unused == UNKNOWN then unused = slow_path().until_unused(record) end
-    write(key, values[key] or slow_path().value_of(record), unused)
+  local limits, write_for = record.limits, record.write_for
+  if write_for and limits.cells > 1 then
+    if write_for == UNKNOWN then write_for = slow_path().until_unused(record) end
+    write(key, values[key] or slow_path().value_of(record), write_for)
   elseif record.delete then
     if pooled[key] then
       -- A reset does not affect leases that nodes hold, so the pool stays.

@@ -20,7 +20,7 @@ local NO_WINDOWS, UNKNOWN, VERSION, OLD_VERSION = main.NO_WINDOWS, main.UNKNOWN,
 
 -- Returns the record of a new key.
 local function new_record(limits)
-  local record = { limits = limits, unused = false, limits.head }
+  local record = { limits = limits, write_for = false, limits.head }
   for index = 1, limits.count do limits[index].algorithm.init(limits[index], record) end
   return record
 end
@@ -38,7 +38,7 @@ end
 -- predecessor starts unused.
 local function converted(charge)
   local limits, record = charge.limits, charge.record
-  local cells, overfull = { limits = limits, unused = false, limits.head }, 0
+  local cells, overfull = { limits = limits, write_for = false, limits.head }, 0
   for index = 1, limits.count do
     local limit, own = limits[index], record.limits[index]
     local algorithm, fits = limit.algorithm, true
@@ -91,11 +91,11 @@ end
 local function record_under(limits, value)
   if limits.fixed then
     if #value ~= limits.size then return nil end
-    return { limits = limits, unused = false, read(limits.format, value) }
+    return { limits = limits, write_for = false, read(limits.format, value) }
   end
   local results = { pcall(read, limits.format, value) }
   if not results[1] or results[#results] ~= #value + 1 then return nil end
-  local cells = { limits = limits, unused = false }
+  local cells = { limits = limits, write_for = false }
   for cell = 1, limits.cells do cells[cell] = results[cell + 1] end
   for index = 1, limits.count do
     local sound = limits[index].algorithm.sound
@@ -145,7 +145,7 @@ local function record_of(charge)
   end
   if record then
     if record.status then return nil, record.status end
-    local known = record.unused or value or record.limits == limits
+    local known = record.write_for or value or record.limits == limits
     if known and limits.partial and record.limits ~= limits and (charge.verb < REFUND or charge.verb > PEEK) then
       -- Under limits with an initial amount, an unused key with other limits counts as a new key.
       known = not is_unused(charge, record)
@@ -182,7 +182,7 @@ end
 
 -- Schedules a record for writing if its state changed, or if it is a new record that must be written.
 local function note(key, record, changed)
-  if changed or record.begins then values[key], record.unused, record.begins = false, UNKNOWN, nil end
+  if changed or record.begins then values[key], record.write_for, record.begins = false, UNKNOWN, nil end
 end
 
 -- Verbs -----------------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ local function commit(key, record, taken)
   end
   note(key, record, unused)
   -- If nothing was taken, some limits may not have returned a time.
-  if unused and taken > 0 then record.unused = unused end
+  if unused and taken > 0 then record.write_for = unused end
 end
 
 -- Records a refusal in the limits that refused, directly after `weigh`.
@@ -262,7 +262,7 @@ end
 local function refund(key, record, cost, stamps)
   local limits = record.limits
   -- A key that does not exist was never charged, unless its limits have no state.
-  if limits.cells > 1 and not (record.unused or values[key]) then return 0 end
+  if limits.cells > 1 and not (record.write_for or values[key]) then return 0 end
   local accepted, changed = cost, false
   for index = 1, count_of(limits, stamps) do
     local limit = limits[index]
@@ -276,7 +276,7 @@ end
 
 -- Renews leases. Returns the cost if all leases were still held, otherwise 0. Limits without leases are skipped.
 local function renew(key, record, cost, stamps)
-  if not (record.unused or values[key]) then return 0 end
+  if not (record.write_for or values[key]) then return 0 end
   local limits, held, changed = record.limits, nil, false
   for index = 1, count_of(limits, stamps) do
     local limit = limits[index]
@@ -293,7 +293,7 @@ end
 local function reset(charge)
   local key, limits, record = charge.key, charge.limits, charge.record
   local new = new_record(limits)
-  if record.unused or values[key] or record.delete then
+  if record.write_for or values[key] or record.delete then
     values[key], new.begins, new.delete = false, limits.partial or nil, true
     if limits.spread or limits.windows ~= NO_WINDOWS then new.spread, new.windows = charge.spread, charge.windows end
     records[key] = new
@@ -489,7 +489,7 @@ local function summary(charge, settled)
     local value = records[key] == record and values[key]
     if not value then
       value = pack(limits.format, unpack(record, 1, limits.cells))
-      if record.unused then values[key] = value end
+      if record.write_for then values[key] = value end
     end
     return value
   end

@@ -112,15 +112,15 @@ impl Sharing {
                 Err(NoLease::Strict)
             }
             Ok((ExchangeAnswer::NotOurs, _)) => {
-                holder.unavailable();
+                holder.on_unavailable();
                 let why = "the key of a limit holds another type or a value of another program";
                 let why = format!("{why} (rule: {})", rule_of_key(key).1);
                 Err(NoLease::Failed(StoreError::Rejected { why }))
             }
             Err(error) => {
                 match error {
-                    StoreError::Unavailable { .. } | StoreError::Rejected { .. } => holder.unavailable(),
-                    StoreError::Unknown { .. } | StoreError::Stale { .. } => holder.unknown(),
+                    StoreError::Unavailable { .. } | StoreError::Rejected { .. } => holder.on_unavailable(),
+                    StoreError::Unknown { .. } | StoreError::Stale { .. } => holder.on_unknown(),
                 }
                 Err(NoLease::Failed(error))
             }
@@ -188,7 +188,7 @@ fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exc
     if status == 2 {
         return Ok(ExchangeAnswer::Settled(epoch));
     }
-    let (leased, slice) = (bytes.take_number(7)?, instant_nanos(bytes.take_number(7)?));
+    let (leased, slice_expiry) = (bytes.take_number(7)?, instant_nanos(bytes.take_number(7)?));
     let (hungry, count) = (bytes.take_number(1)? == 1, bytes.take_number(1)?);
     let mut slices = Vec::with_capacity(count as usize);
     for _ in 0..count {
@@ -207,8 +207,8 @@ fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exc
         taken: if status == 0 { amount } else { 0 },
         refused: (status == 1).then_some(wait),
         leased,
-        slice,
-        lasts: slice.saturating_sub(time),
+        slice_expiry,
+        lasts: slice_expiry.saturating_sub(time),
         epoch,
         left: reports().map(|report| report.remaining).min().unwrap_or(0),
         reset: reports().map(|report| report.reset.as_nanos()).max().unwrap_or(0),

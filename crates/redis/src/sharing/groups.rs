@@ -149,7 +149,7 @@ impl RedisStore {
             }
         };
         match decided {
-            Ok(decision) => answers.end_group(decision.taken.at),
+            Ok(leased) => answers.end_group(leased.decision.at),
             Err(NoLease::Failed(error)) => answers.fail_group(error),
             Err(NoLease::Strict) => {
                 // Returns the lease first, because the store's tokens may be enough only together with the leased
@@ -192,10 +192,10 @@ impl RedisStore {
                 self.take_leased(charge, true, Some(deadline), &mut from_leases).await
             };
             match decided {
-                Ok(decision) => {
-                    from_leases.end_group(decision.taken.at);
-                    refused |= !decision.taken.outcome.is_admitted();
-                    let (leases, reservation) = (&self.sharing.leases, decision.reservation);
+                Ok(taken) => {
+                    from_leases.end_group(taken.decision.at);
+                    refused |= !taken.decision.outcome.is_admitted();
+                    let (leases, reservation) = (&self.sharing.leases, taken.reservation);
                     leased.push(LeasedCharge { position, charge: *charge, leases, reservation });
                 }
                 Err(NoLease::Strict) if group.verb == StoreVerb::Peek => self.settle_lease(charge).await,
@@ -294,7 +294,7 @@ impl RedisStore {
             }
             if let Some(cycle) = self.cycle_of(charge) {
                 *back = cycle.put_back(charge, cost, charge.stamps.copied().unwrap_or_default());
-                cycle.lock(cycle.shard_of(charge)).tally.expire(charge.key);
+                cycle.lock(cycle.shard_of(charge)).tally.mark_stale(charge.key);
             }
             let cost = Cost::new(cost.get() - *back);
             rest.push(Charge { ask: Ask::Exactly(cost), ..as_strict(charge) });

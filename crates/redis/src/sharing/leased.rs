@@ -52,7 +52,7 @@ pub(super) struct Entry {
 
 /// A decision about a charge.
 pub(super) struct LeaseDecision {
-    pub(super) taken: LocalDecision,
+    pub(super) decision: LocalDecision,
     /// The amount taken from leases, so that it can be put back. `None` if nothing was taken, or if the store took the
     /// amount.
     pub(super) reservation: Option<Reservation>,
@@ -149,7 +149,7 @@ impl Leases {
         let stamps = |window_at: u64| entry.map(|entry| stamps_of(&entry.meters, window_at)).unwrap_or_default();
         let (outcome, taken, stamps) = match &decided {
             // A lease ends within the window in which it was granted.
-            Decided::Held(from) => (Outcome::Allow, cost, stamps(from.slice().saturating_sub(1))),
+            Decided::Held(from) => (Outcome::Allow, cost, stamps(from.slice_expiry().saturating_sub(1))),
             Decided::Spent(time) => (Outcome::Allow, cost, stamps(*time)),
             Decided::Refused(u64::MAX) => (Outcome::Deny(Retry::Never), Cost::ZERO, Stamps::default()),
             Decided::Refused(wait) => {
@@ -167,7 +167,7 @@ impl Leases {
         };
         answers.push_answer_with(Standing::Leased, outcome, taken, stamps, charge.limits.as_slice().iter().map(report));
         let reservation = if let Decided::Held(reservation) = decided { Some(reservation) } else { None };
-        LeaseDecision { taken: LocalDecision { taken, stamps, outcome, at: self.estimate(at) }, reservation }
+        LeaseDecision { decision: LocalDecision { taken, stamps, outcome, at: self.estimate(at) }, reservation }
     }
 
     /// Forgets the last refusal of a key, so that the next request asks the store. Used after tokens were returned to
@@ -288,7 +288,7 @@ impl RedisStore {
         let entry = entries.get_mut(charge.key).filter(|entry| entry.can_lease(charge.limits, cost))?;
         let reservation = entry.holder.try_take(at, cost)?;
         self.renew_if_due(entry, shard, charge, at);
-        Some(leases.report(Some(entry), charge, Decided::Held(reservation), at, answers).taken)
+        Some(leases.report(Some(entry), charge, Decided::Held(reservation), at, answers).decision)
     }
 
     /// Starts an exchange without an immediate need, if the holder reports that an exchange is due.

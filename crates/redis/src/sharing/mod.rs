@@ -122,7 +122,7 @@ impl Sharing {
     }
 
     /// Returns the statistics.
-    pub(crate) fn read(&self) -> Shared {
+    pub(crate) fn read(&self) -> SharingStats {
         let overshoot = self.overshoot.lock().unwrap_or_else(PoisonError::into_inner);
         let overshoot = overshoot.iter().map(|((domain, rule), tokens)| Overshoot {
             domain: domain.clone(),
@@ -130,7 +130,8 @@ impl Sharing {
             tokens: *tokens,
         });
         let (leased_keys, leased_tokens) = self.leases.held();
-        let mut shared = Shared { overshoot: overshoot.collect(), leased_keys, leased_tokens, ..Shared::default() };
+        let mut shared =
+            SharingStats { overshoot: overshoot.collect(), leased_keys, leased_tokens, ..SharingStats::default() };
         shared.overshoot.sort_unstable_by(|one, other| (&one.domain, &one.rule).cmp(&(&other.domain, &other.rule)));
         for cycle in self.all_cycles() {
             for shard in 0..cycle.shards.len() as u8 {
@@ -145,7 +146,7 @@ impl Sharing {
 
 /// Statistics about the keys that a node decides locally.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shared {
+pub struct SharingStats {
     /// Tokens that this node admitted beyond a limit under `consistency: eventual`, detected by merging. Sorted by
     /// domain and rule.
     pub overshoot: Vec<Overshoot>,

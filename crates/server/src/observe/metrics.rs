@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate_engine::striped::{Stripe, Striped};
 use tollgate_engine::{Counts, RuleSet};
-use tollgate_redis::{BOUNDS_US, Counts as StoreCounts, Overshoot, Shared};
+use tollgate_redis::{BOUNDS_US, Counts as StoreCounts, Overshoot, SharingStats};
 
 use super::histogram::{self, Histogram};
 use super::peers::Peers;
@@ -34,7 +34,7 @@ pub struct Metrics {
     /// The counts of a shared store, if there is one.
     store: Mutex<Option<StoreCounts>>,
     /// Statistics of leases and views. With them, this node decides without a store call per request.
-    shared: Mutex<Option<Shared>>,
+    shared: Mutex<Option<SharingStats>>,
     /// The servers that share limits with this server, if the store is `peers`.
     pub peers: Peers,
 }
@@ -162,7 +162,7 @@ impl Metrics {
     }
 
     /// Sets the statistics of leases and views on a shared store.
-    pub fn set_shared(&self, shared: Shared) {
+    pub fn set_shared(&self, shared: SharingStats) {
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared);
     }
 
@@ -318,7 +318,7 @@ impl Metrics {
     }
 }
 
-fn write_sharing_metrics(page: &mut MetricsText, shared: &Shared) {
+fn write_sharing_metrics(page: &mut MetricsText, shared: &SharingStats) {
     page.write_head(
         "tollgate_overshoot_tokens_total",
         "counter",
@@ -398,7 +398,7 @@ mod tests {
         metrics.peers.set(crate::observe::peers::sample());
         metrics.set_store(StoreCounts { calls: 20, charges: 50, failures: 0, durations });
         let overshoot = vec![Overshoot { domain: "a".into(), rule: "b".into(), tokens: 8 }];
-        metrics.set_shared(Shared { overshoot, views: 2, dropped: 3, leased_keys: 4, leased_tokens: 5 });
+        metrics.set_shared(SharingStats { overshoot, views: 2, dropped: 3, leased_keys: 4, leased_tokens: 5 });
         let engine = Engine::new(MemoryStore::new(10).unwrap()).unwrap();
         let text = "domain: a\nrules:\n- {id: b, limit: 1/s}\n";
         engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();

@@ -57,7 +57,7 @@ pub struct Holder {
 #[derive(Clone, Copy, Debug)]
 struct HeldLease {
     epoch: u64,
-    slice: u64,
+    slice_expiry: u64,
     left: u64,
     /// Spent but not reported.
     spent: u64,
@@ -100,15 +100,15 @@ pub struct Reservation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LeaseTake {
     epoch: u64,
-    slice: u64,
+    slice_expiry: u64,
     amount: u64,
 }
 
 impl Reservation {
     /// Returns the slice expiry of the first lease. For a window limit, the expiry identifies the window of the whole
     /// reservation: a lease never outlasts its window, so the instant before the expiry is in that window.
-    pub fn slice(&self) -> u64 {
-        self.first.slice
+    pub fn slice_expiry(&self) -> u64 {
+        self.first.slice_expiry
     }
 }
 
@@ -147,8 +147,9 @@ impl Holder {
     /// Puts back the tokens of a request that is not admitted. Tokens whose lease has expired since the take stay
     /// spent.
     pub fn put_back(&mut self, reservation: &Reservation) {
-        for LeaseTake { epoch, slice, amount } in std::iter::once(&reservation.first).chain(&reservation.more) {
-            let lease = self.leases.iter_mut().find(|lease| (lease.epoch, lease.slice) == (*epoch, *slice));
+        for LeaseTake { epoch, slice_expiry, amount } in std::iter::once(&reservation.first).chain(&reservation.more) {
+            let lease =
+                self.leases.iter_mut().find(|lease| (lease.epoch, lease.slice_expiry) == (*epoch, *slice_expiry));
             if let Some(lease) = lease {
                 // Tokens reported since the take already count as spent in the pool.
                 let taken = (*amount).min(lease.spent);
@@ -242,8 +243,8 @@ impl Holder {
             // clock may be slower than the store's clock.
             let deadline = flight.sent_at.saturating_add(grant.lasts - grant.lasts.div_ceil(100));
             let index = self.leases.partition_point(|lease| lease.deadline <= deadline);
-            let (epoch, slice, left) = (grant.epoch, grant.slice, grant.leased);
-            self.leases.insert(index, HeldLease { epoch, slice, left, spent: 0, deadline });
+            let (epoch, slice_expiry, left) = (grant.epoch, grant.slice_expiry, grant.leased);
+            self.leases.insert(index, HeldLease { epoch, slice_expiry, left, spent: 0, deadline });
         }
         if !flight.returning {
             self.granted = grant.leased;
@@ -276,7 +277,11 @@ impl Holder {
     fn settle(&mut self, epoch: u64) -> Option<InFlight> {
         let flight = self.in_flight.take()?;
         for lease in self.leases.iter_mut().filter(|lease| lease.epoch != epoch) {
-            if flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (lease.epoch, lease.slice)) {
+            if flight
+                .settle
+                .iter()
+                .any(|settle| (settle.epoch, settle.slice_expiry) == (lease.epoch, lease.slice_expiry))
+            {
                 lease.epoch = epoch;
             }
         }
@@ -285,15 +290,18 @@ impl Holder {
 
     /// Ends an exchange that got no answer. The pool may have executed the exchange, so it is not repeated. The node
     /// forgets the reported and returned tokens; if the pool did not execute the exchange, they expire in the pool.
-    pub fn unknown(&mut self) {
+    pub fn on_unknown(&mut self) {
         self.in_flight = None;
     }
 
     /// Ends an exchange that was not sent, and restores its reported and returned tokens.
-    pub fn unavailable(&mut self) {
+    pub fn on_unavailable(&mut self) {
         let Some(flight) = self.in_flight.take() else { return };
         for settle in flight.settle {
-            let lease = self.leases.iter_mut().find(|lease| (lease.epoch, lease.slice) == (settle.epoch, settle.slice));
+            let lease = self
+                .leases
+                .iter_mut()
+                .find(|lease| (lease.epoch, lease.slice_expiry) == (settle.epoch, settle.slice_expiry));
             if let Some(lease) = lease {
                 lease.spent += settle.spent;
                 lease.left += settle.back;
@@ -312,7 +320,7 @@ impl Holder {
             lease.left -= returned;
             let entry = LeaseReport {
                 epoch: lease.epoch,
-                slice: lease.slice,
+                slice_expiry: lease.slice_expiry,
                 spent: lease.spent,
                 back: returned,
                 held: lease.left,
@@ -338,7 +346,10 @@ impl Holder {
         let in_flight = &self.in_flight;
         let is_in_report = |lease: &HeldLease| {
             in_flight.as_ref().is_some_and(|flight| {
-                flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (lease.epoch, lease.slice))
+                flight
+                    .settle
+                    .iter()
+                    .any(|settle| (settle.epoch, settle.slice_expiry) == (lease.epoch, lease.slice_expiry))
             })
         };
         self.leases.retain(|lease| now < lease.deadline && (lease.left > 0 || lease.spent > 0 || is_in_report(lease)));
@@ -352,7 +363,7 @@ impl Holder {
                 lease.left -= taken;
                 lease.spent += taken;
                 rest -= taken;
-                let taken = LeaseTake { epoch: lease.epoch, slice: lease.slice, amount: taken };
+                let taken = LeaseTake { epoch: lease.epoch, slice_expiry: lease.slice_expiry, amount: taken };
                 if from.first.amount == 0 {
                     from.first = taken;
                 } else {
@@ -486,10 +497,10 @@ mod tests {
         let TakeResult::Held(_) = holder.take(NOW, 10) else { panic!("40 are held") };
         let sent = holder.exchange(NOW + SECOND / 2, Need::default());
         assert_eq!(sent.settle[0].spent, 10);
-        holder.unavailable();
+        holder.on_unavailable();
         let sent = holder.exchange(NOW + SECOND / 2, Need::default());
         assert_eq!(sent.settle[0].spent, 10);
-        holder.unknown();
+        holder.on_unknown();
         assert_eq!((holder.held(), holder.exchange(NOW + SECOND, Need::default()).settle[0].spent), (30, 0));
     }
 

@@ -84,7 +84,7 @@ pub struct LeaseReport {
     /// Epoch of the pool that granted the lease.
     pub epoch: u64,
     /// Expiry of the lease's slice.
-    pub slice: u64,
+    pub slice_expiry: u64,
     /// Tokens spent since the last report.
     pub spent: u64,
     /// Tokens returned.
@@ -103,8 +103,8 @@ pub struct Grant {
     /// Leased amount, including a [`Need::Hold`].
     pub leased: u64,
     /// Expiry of the lease's slice.
-    pub slice: u64,
-    /// Nanoseconds until `slice`.
+    pub slice_expiry: u64,
+    /// Nanoseconds until `slice_expiry`.
     pub lasts: u64,
     /// The epoch of the pool.
     pub epoch: u64,
@@ -169,7 +169,7 @@ impl Pool {
             taken: 0,
             refused: None,
             leased: 0,
-            slice: 0,
+            slice_expiry: 0,
             lasts: 0,
             epoch: self.epoch,
             left: 0,
@@ -202,9 +202,9 @@ impl Pool {
                     self.levels.clone_from(&levels);
                 }
                 if grant.leased > 0 {
-                    grant.slice = self.expiry(now);
-                    grant.lasts = grant.slice - now;
-                    self.add(grant.slice, grant.leased, 1);
+                    grant.slice_expiry = self.expiry(now);
+                    grant.lasts = grant.slice_expiry - now;
+                    self.add(grant.slice_expiry, grant.leased, 1);
                 }
             }
         }
@@ -225,18 +225,18 @@ impl Pool {
     fn settle(&mut self, now: u64, settle: &LeaseReport) {
         if settle.epoch != self.epoch {
             // The state that granted the lease was lost, so the spent and held tokens are taken from the new state.
-            let live = settle.slice > now;
+            let live = settle.slice_expiry > now;
             let asserted = settle.spent.saturating_add(settle.held);
             for (meter, level) in self.meters.iter().zip(&mut self.levels) {
                 *level = meter.current(meter.take(*level, now, asserted), now);
             }
             if live && settle.held > 0 {
-                self.add(settle.slice, settle.held, 1);
+                self.add(settle.slice_expiry, settle.held, 1);
             }
             return;
         }
         // A missing slice has expired, and its tokens already count as spent.
-        let Some(at) = self.slices.iter().position(|slice| slice.expiry == settle.slice) else { return };
+        let Some(at) = self.slices.iter().position(|slice| slice.expiry == settle.slice_expiry) else { return };
         let slice = &mut self.slices[at];
         slice.sum = slice.sum.saturating_sub(settle.spent);
         let back = settle.back.min(slice.sum);
@@ -373,7 +373,7 @@ mod tests {
 
     fn settle(grant: &Grant, spent: u64, back: u64) -> Exchange {
         let held = grant.leased - spent - back;
-        let settle = LeaseReport { epoch: grant.epoch, slice: grant.slice, spent, back, held };
+        let settle = LeaseReport { epoch: grant.epoch, slice_expiry: grant.slice_expiry, spent, back, held };
         Exchange { settle: vec![settle], ..Exchange::default() }
     }
 
@@ -382,7 +382,7 @@ mod tests {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
         let first = pool.exchange(&limits, NOW, &spend(10, 1_000));
         assert_eq!((first.taken, first.leased, first.left), (10, 50, 40));
-        assert_eq!((first.slice, first.lasts), (NOW + 5 * SECOND, 5 * SECOND));
+        assert_eq!((first.slice_expiry, first.lasts), (NOW + 5 * SECOND, 5 * SECOND));
         let second = pool.exchange(&limits, NOW, &spend(1, 1_000));
         assert_eq!((second.leased, second.left), (0, 39), "half of the burst is out");
         let refused = pool.exchange(&limits, NOW, &spend(40, 0));
@@ -458,9 +458,9 @@ mod tests {
         let limits = [Meter::Window { limit: 10, length: 3 * SECOND, offset: SECOND / 2, max_debt: 0, initial: 10 }];
         let mut pool = Pool::new(&limits, 7, NOW);
         let grant = pool.exchange(&limits, NOW, &spend(1, 4));
-        assert_eq!((grant.leased, grant.slice), (4, limits[0].window_end(NOW)));
+        assert_eq!((grant.leased, grant.slice_expiry), (4, limits[0].window_end(NOW)));
         assert_eq!(pool.exchange(&limits, NOW, &settle(&grant, 1, 2)).left, 7);
-        let next = pool.exchange(&limits, grant.slice, &settle(&grant, 0, 1));
+        let next = pool.exchange(&limits, grant.slice_expiry, &settle(&grant, 0, 1));
         assert_eq!((next.left, pool.outstanding()), (10, 0));
     }
 

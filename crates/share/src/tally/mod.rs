@@ -291,7 +291,7 @@ impl Tally {
     }
 
     /// Marks the view of a key as stale, so that it is read from the store before it is used again.
-    pub fn expire(&mut self, key: &[u8]) {
+    pub fn mark_stale(&mut self, key: &[u8]) {
         if let Some(view) = self.views.get_mut(key) {
             view.renewed_at = 0;
         }

@@ -356,7 +356,7 @@ impl LeaseSimulation {
     fn give_up(&mut self, now: u64, node: usize, flight: Flight) {
         if self.nodes[node].flight == Some(flight) {
             self.nodes[node].flight = None;
-            self.nodes[node].holder.unknown();
+            self.nodes[node].holder.on_unknown();
             self.try_waiting(now, node);
         }
     }

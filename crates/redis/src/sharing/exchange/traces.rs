@@ -56,7 +56,7 @@ struct Trace<'a> {
     pool: Pool,
     /// Whether the key does not exist.
     is_absent: bool,
-    /// The leases of all nodes: epoch, slice and remaining amount.
+    /// The leases of all nodes: epoch, slice expiry and remaining amount.
     leases: Vec<(u64, u64, u64)>,
     now: u64,
 }
@@ -115,11 +115,11 @@ impl Trace<'_> {
                 break;
             }
             let lease = random.below(self.leases.len() as u64) as usize;
-            let (epoch, slice, left) = self.leases.swap_remove(lease);
+            let (epoch, slice_expiry, left) = self.leases.swap_remove(lease);
             let spent = random.below(left + 1);
             let back = if random.happens_in_percent(50) { 0 } else { random.below(left - spent + 1) };
             let held = left - spent - back;
-            settle.push(LeaseReport { epoch, slice, spent, back, held });
+            settle.push(LeaseReport { epoch, slice_expiry, spent, back, held });
         }
         let most = self.meters.iter().map(Meter::capacity).min().unwrap_or(1);
         let need = match random.below(4) {
@@ -144,11 +144,11 @@ impl Trace<'_> {
         self.is_absent = false;
         // Holders adopt the epoch of the pool that they reported to.
         let now = self.nanos();
-        for settle in exchange.settle.iter().filter(|settle| settle.held > 0 && settle.slice > now) {
-            self.leases.push((grant.epoch, settle.slice, settle.held));
+        for settle in exchange.settle.iter().filter(|settle| settle.held > 0 && settle.slice_expiry > now) {
+            self.leases.push((grant.epoch, settle.slice_expiry, settle.held));
         }
         if grant.leased > 0 {
-            self.leases.push((grant.epoch, grant.slice, grant.leased));
+            self.leases.push((grant.epoch, grant.slice_expiry, grant.leased));
         }
     }
 

@@ -45,7 +45,7 @@ pub(super) async fn check(config: &Config) -> Vec<DoctorFinding> {
 
 fn check_diagnosis(name: &str, diagnosis: &Diagnosis, deadline: Duration) -> Vec<DoctorFinding> {
     let mut findings = vec![DoctorFinding::ok("store", format!("{name}, {}, runs the script", diagnosis.server))];
-    let times = format!("median {:?}, worst {:?} of {} calls", diagnosis.median, diagnosis.worst, diagnosis.calls);
+    let times = format!("median {:?}, worst {:?} of {} probes", diagnosis.median, diagnosis.worst, diagnosis.probes);
     findings.push(match diagnosis.worst * 2 > deadline {
         true => DoctorFinding::warning(
             "store latency",
@@ -79,10 +79,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_calls_another_clock_and_eviction_are_reported() {
+    fn slow_probes_another_clock_and_eviction_are_reported() {
         let diagnosis = |worst_ms, clock_difference_us| Diagnosis {
             server: "Redis 7".into(),
-            calls: 20,
+            probes: 20,
             median: Duration::from_millis(1),
             worst: Duration::from_millis(worst_ms),
             clock_difference_us,
@@ -95,7 +95,7 @@ mod tests {
         assert!(well.iter().all(|line| line.starts_with("ok ")), "{well:?}");
         let slow = lines(&diagnosis(6, 2_000_000));
         assert!(slow[1].starts_with(
-            "warning  store latency median 1ms, worst 6ms of 20 calls, and --store-deadline is 10ms; move"
+            "warning  store latency median 1ms, worst 6ms of 20 probes, and --store-deadline is 10ms; move"
         ));
         assert!(slow[2].starts_with("warning  store clock   2.0s ahead of this machine; synchronise"), "{slow:?}");
         assert!(lines(&diagnosis(1, -2_000_000))[2].contains("2.0s behind this machine"));
