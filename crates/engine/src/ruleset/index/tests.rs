@@ -82,7 +82,9 @@ proptest! {
             prop_assert_eq!(reused.rules(), new.rules());
             for name in ["a", "b", "long-attribute-name-b-x", "a#2"] {
                 let Some(attribute) = index.attribute_number(name) else { continue };
-                let values = |matched: &CandidateRules| -> Vec<_> { matched.attribute_values(&entries, attribute).collect() };
+                let values = |matched: &CandidateRules| -> Vec<_> {
+                    matched.attribute_values(&entries, attribute).collect()
+                };
                 prop_assert_eq!(values(&reused), values(&new));
                 prop_assert_eq!(reused.first_value(&entries, attribute), values(&new).first().copied());
             }
