@@ -19,6 +19,9 @@ const PAGES = [
   { path: "tokens", name: "Tokens", key: "s", role: "admin" },
 ];
 
+/** The frame is shown without data if the first data has not arrived after this time in milliseconds. */
+const PATIENCE = 100;
+
 /** Below this width in pixels, the page names may not fit in one line. */
 const NARROW = 800;
 
@@ -208,7 +211,10 @@ function onClick(event) {
 }
 
 async function begin() {
-  // Show the frame before the first responses arrive.
+  const started = start();
+  follow();
+  // Data that arrives soon is shown in the first frame: drawing the empty frame before it would delay the data.
+  await Promise.race([Promise.all([started, firstData()]), new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
   document.body.append(
     h("a.skip", { href: "#main", onclick: () => main.focus() }, "Skip to the content"),
     h(
@@ -221,8 +227,6 @@ async function begin() {
     h("div.content", {}, banners, main),
   );
   showNavigation();
-  const started = start();
-  follow();
   await started;
   document.addEventListener("keydown", onKey);
   document.addEventListener("click", onClick);
@@ -238,19 +242,24 @@ async function begin() {
   showUser();
   show();
   showState();
-  markFirstData();
+  // Marks the first frame with data, for measurements.
+  await firstData();
+  await drawn();
+  performance.mark("console-shown");
 }
 
-/** Sets a performance mark after the first frame with data, for measurements. */
-function markFirstData() {
-  const first = new AbortController();
-  const mark = () => {
-    if (!live.last) return;
-    first.abort();
-    drawn().then(() => performance.mark("console-shown"));
-  };
-  onEvent(mark, first.signal);
-  mark();
+/** Waits until live data has arrived. @returns {Promise<void>} */
+function firstData() {
+  return new Promise((resolve) => {
+    const first = new AbortController();
+    const check = () => {
+      if (!live.last) return;
+      first.abort();
+      resolve();
+    };
+    onEvent(check, first.signal);
+    check();
+  });
 }
 
 begin().catch((error) => fill(document.body, h("main", {}, h("h1", {}, "Tollgate"), errorBox(error))));

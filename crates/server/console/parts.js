@@ -301,9 +301,11 @@ export function plot({ label, step, points, start, format = short, height = 180 
     event.preventDefault();
     point(keys[key]);
   });
-  new ResizeObserver(() => {
-    if (node.clientWidth && node.clientWidth !== width) {
-      width = node.clientWidth;
+  new ResizeObserver(([entry]) => {
+    // Reading `clientWidth` instead would compute the layout again after another plot has been drawn.
+    const measured = Math.floor(entry.contentRect.width);
+    if (measured && measured !== width) {
+      width = measured;
       draw();
     }
   }).observe(node);
