@@ -20,7 +20,7 @@ const PAGES = [
 ];
 
 /** The frame is shown without data if the first data has not arrived after this time in milliseconds. */
-const PATIENCE = 100;
+const PATIENCE = 50;
 
 /** Below this width in pixels, the page names may not fit in one line. */
 const NARROW = 800;
