@@ -1,5 +1,5 @@
-// Helpers for every page: API requests, DOM elements, and number and time formats. This file imports nothing, so that the
-// first requests are sent while the other files are still loading.
+// Helpers for every page: API requests, DOM elements, and number and time formats. This file imports nothing, so that it runs
+// first and sends the first requests at once.
 
 // Requests to the public API. The session is a cookie that scripts cannot read.
 
@@ -37,11 +37,11 @@ export class Problem extends Error {
 }
 
 /** Shows the login dialog. Resolves when the user has logged in. @type {() => Promise<void>} */
-let login = () => Promise.reject(new Problem(401, { detail: "not logged in" }));
+let askForLogin = () => Promise.reject(new Problem(401, { detail: "not logged in" }));
 
 /** @param {() => Promise<void>} asks */
 export function onUnauthorized(asks) {
-  login = asks;
+  askForLogin = asks;
 }
 
 /**
@@ -89,7 +89,7 @@ export async function send(method, path, options = {}) {
       throw new Problem(0, { title: "No answer", detail: "the server does not answer; it may be restarting" });
     }
     if (response.status === 401 && !options.once) {
-      await login();
+      await askForLogin();
       continue;
     }
     if (!response.ok) {

@@ -109,7 +109,7 @@ export const TRACKED = 64;
 export const SPARK = 60;
 
 /** @returns {Series} */
-const empty = () => ({ admitted: [], refused: [], shadow: [], fallback: [], mean_ns: [], p99_ns: [] });
+const emptySeries = () => ({ admitted: [], refused: [], shadow: [], fallback: [], mean_ns: [], p99_ns: [] });
 
 /** The latest live data. */
 export const live = {
@@ -117,8 +117,8 @@ export const live = {
   last: null,
   /** The reason why no events arrive; empty while events arrive. @type {string} */
   lost: "",
-  seconds: empty(),
-  tens: empty(),
+  seconds: emptySeries(),
+  tens: emptySeries(),
   /** Keyed by domain and id, see `ruleKey`. @type {Map<string, RuleSeries>} */
   rules: new Map(),
 };
