@@ -272,12 +272,19 @@ fn group_properties_are_derived_from_its_limits() {
 
 #[test]
 fn report_is_of_the_tightest_limit_with_the_longest_times() {
-    let limits = Limits::new([bucket(3), FixedWindow::new(9, Nanos::from_secs(10)).unwrap().into()]).unwrap();
-    let mut state = new_state(&limits);
-    let _ = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(3)));
-    let report = limits.report(&*state, &Now::at(0), Cost::new(2));
-    assert_eq!((report.limit, report.remaining), (3, 0));
-    assert_eq!((report.retry, report.reset), (Retry::After(Nanos::from_secs(2)), Nanos::from_secs(10)));
+    // A cost of 2 passes the bucket after 2 s. The window of 9 has room for it; the window of 4 has room in the next
+    // window.
+    for (limit, retry) in [(9, 2), (4, 10)] {
+        let window: Limit = FixedWindow::new(limit, Nanos::from_secs(10)).unwrap().into();
+        for limits in [[bucket(3), window], [window, bucket(3)]] {
+            let limits = Limits::new(limits).unwrap();
+            let mut state = new_state(&limits);
+            let _ = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(3)));
+            let report = limits.report(&*state, &Now::at(0), Cost::new(2));
+            assert_eq!((report.limit, report.remaining), (3, 0));
+            assert_eq!((report.retry, report.reset), (Retry::After(Nanos::from_secs(retry)), Nanos::from_secs(10)));
+        }
+    }
     // If several limits have the least remaining, the first is reported.
     let limits = Limits::new([bucket(5), bucket(6)]).unwrap();
     let mut state = new_state(&limits);
@@ -358,6 +365,10 @@ fn state_of_other_limits_is_new_when_every_limit_is_unused() {
     assert_eq!(spent, [Spent::of(4, 5), Spent::of(4, 5), Spent::of(4, 5), Spent::of(1, 2)]);
     let surely = [1_499, 1_500, 6_000].map(|millis| own.is_surely_unused(&*state, &after(millis)));
     assert_eq!(surely, [false, false, true], "half of the bucket is used");
+    // Without the bucket, only the longest possible windows count.
+    let window = Limits::from(given);
+    let surely = [0, 1_000, 1_499, 1_500].map(|millis| window.is_surely_new(&&state[1..], &after(millis)));
+    assert_eq!(surely, [false, false, false, true]);
 }
 
 #[test]

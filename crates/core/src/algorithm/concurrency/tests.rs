@@ -395,3 +395,26 @@ fn lease_number_is_less_than_1024_ahead_of_the_clock() {
         assert!((at..at + 1_024).contains(&number), "number {number} at {at}");
     }
 }
+
+#[test]
+fn leases_keep_their_slots_if_limit_and_debt_have_the_same_sum() {
+    let old = concurrency_limit(2, 30).max_debt(2).unwrap();
+    let new = concurrency_limit(3, 30).max_debt(1).unwrap();
+    let mut state = vec![0; old.words()];
+    let state = state.as_mut_slice();
+    let [first, _] = [0, 1].map(|at| old.decide(state, &Now::at(at), ASK_ONE).stamp());
+    assert_eq!(old.release(state, &Now::at(2), first), Cost::ONE, "the first slot is free");
+    let before = state.to_vec();
+    new.convert(&old, state, &Now::at(2));
+    assert_eq!(state, before);
+}
+
+/// So a lease number never equals a stamp of another algorithm, which is a time before the year 2262.
+#[test]
+fn highest_bit_of_a_lease_number_is_set_even_after_2262() {
+    let limit = concurrency_limit(2, 10);
+    for at in [0, 1 << 40, leases::LEASE_NUMBER, leases::LEASE_NUMBER + 5] {
+        let stamp = limit.weigh(vec![0; limit.words()].as_slice(), &Now::at(at), ASK_ONE).stamp();
+        assert!(stamp.to_bits() >= leases::LEASE_NUMBER, "{stamp:?} at {at}");
+    }
+}

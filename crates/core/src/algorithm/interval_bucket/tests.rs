@@ -292,3 +292,20 @@ fn default_debt_equals_the_burst_within_the_longest_refill() {
     assert_eq!(debt(IntervalBucket::new(10, Rate::MAX_PERIOD).unwrap()), 0);
     assert_eq!(debt(yearly.max_debt(1_450).unwrap()), 1_450);
 }
+
+#[test]
+fn new_key_owes_nothing_after_the_clock_is_set_back() {
+    for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
+        let limit = limit().steps(steps);
+        let mut state = [0; 2];
+        limit.init(&mut state, &Now::at(1_000_000 * SECOND));
+        assert_eq!(limit.used(&state, &Now::at(30 * SECOND)), Tokens::ZERO, "{steps:?}");
+    }
+}
+
+#[test]
+fn longest_wait_of_other_parameters_does_not_overflow() {
+    let longest = Retry::After(Nanos::MAX);
+    let patient = limit().max_wait(Nanos::from_secs(6)).unwrap();
+    assert_eq!(patient.retry_from(Some(9 * SECOND), Ask::Exactly(Cost::ONE), |_| longest), longest);
+}

@@ -449,8 +449,23 @@ fn restored_entries_count_like_requests() {
     let used = |at| limit.used(&state, &Now::at(at)).ceil();
     assert_eq!([99, 100, 104, 105, 107].map(used), [3, 2, 2, 1, 0]);
     assert!(!limit.weigh(&state, &Now::at(99), ASK_ONE).is_admitted(), "a gap of 3 from 97");
-    limit.restore(&mut state, 9, [97].into_iter());
-    assert!(limit.weigh(&state, &Now::at(99), ASK_ONE).is_admitted(), "no entry belongs to a request");
+    for ownerless in [1, 9, u64::MAX] {
+        let mut state = [0; 5];
+        limit.restore(&mut state, ownerless, [97].into_iter());
+        assert_eq!(limit.used(&state, &Now::at(99)), Tokens::whole(1));
+        assert!(limit.weigh(&state, &Now::at(99), ASK_ONE).is_admitted(), "no entry belongs to a request");
+    }
+}
+
+/// The state has one entry. At first this is the withheld amount, which the first request overwrites.
+#[test]
+fn gap_applies_after_a_request_that_overwrites_the_withheld_amount() {
+    let limit = log(1, 10).initial(0).unwrap().minimum_gap(Nanos::from_nanos(25)).unwrap();
+    let mut state = [0; 2];
+    limit.init(&mut state, &Now::at(100));
+    assert!(limit.decide(&mut state, &Now::at(110), ASK_ONE).is_admitted(), "no gap after a withheld amount");
+    let refused = Outcome::Deny(Retry::After(Nanos::from_nanos(15)));
+    assert_eq!(limit.weigh(&state, &Now::at(120), ASK_ONE).outcome(), refused);
 }
 
 #[test]

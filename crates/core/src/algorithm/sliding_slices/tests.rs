@@ -40,6 +40,7 @@ fn state_is_as_small_as_the_limit_allows() {
     };
     assert_eq!((words(255, 10), words(256, 10), words(65_535, 60), words(65_536, 60)), (4, 5, 17, 32));
     assert_eq!((words(u32::MAX.into(), 64), words(1 << 32, 64), words(1, 1)), (34, 67, 3));
+    assert_eq!(SlidingSlices::MAX_WORDS, words(1 << 32, SlidingSlices::MAX_SLICES));
 }
 
 #[test]
@@ -205,8 +206,11 @@ fn fast_path_applies_while_older_slices_are_counted() {
     for second in [100, 110] {
         assert!(limit().decide(&mut *state, &Now::at(second * SECOND), Ask::Exactly(Cost::new(3))).is_admitted());
     }
-    let fast = |cost| limit().decide_fast(&mut *state.clone(), &Now::at(111 * SECOND), Cost::new(cost)).is_some();
-    assert_eq!([1, 4, 5, 11].map(fast), [true, true, false, false]);
+    // The same slice as the last request, and a later slice.
+    for now in [111, 121].map(|second| Now::at(second * SECOND)) {
+        let fast = |cost| limit().decide_fast(&mut *state.clone(), &now, Cost::new(cost)).is_some();
+        assert_eq!([1, 4, 5, 11].map(fast), [true, true, false, false], "{now:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::algorithm::testing::{WalkOptions, walk};
+use crate::limit::Limit;
 use crate::quantity::Nanos;
 use crate::ticks::HORIZON;
 use crate::verdict::{Outcome, Retry};
@@ -264,4 +265,27 @@ fn clock_reading_that_is_a_second_old_is_not_a_clock_step() {
     assert!(!limit.decide(&mut state, &stepped, Ask::UpTo(Cost::ONE)).is_admitted());
     assert_eq!(limit.report(&state, &stepped, Cost::ONE).reset, Nanos::from_secs(10));
     assert_ne!(state, before, "the debt refills from this instant on");
+}
+
+#[test]
+fn refusal_from_a_word_has_the_wait_and_a_request_that_passes_is_not_refused() {
+    let limit = bucket("10/s", 4);
+    let (mut state, now) = ([0], Now::at(SECOND));
+    assert!(limit.decide(&mut state, &now, Ask::Exactly(Cost::new(3))).is_admitted());
+    let after = |millis| Some(Retry::After(Nanos::from_millis(millis)));
+    let expected = [None, None, after(100), after(300), None];
+    let costs = [0, 1, 2, 4, 5].map(Cost::new);
+    assert_eq!(costs.map(|cost| limit.refuse_from_word(state[0], &now, cost)), expected);
+    assert_eq!(costs.map(|cost| Limit::from(limit).refuse_from_word(state[0], &now, cost)), expected);
+}
+
+/// At this rate and debt, the last instant of a one-word state plus the largest debt is the largest word, which means
+/// an instant that is never reached.
+#[test]
+fn report_of_an_instant_beyond_one_word_has_the_largest_debt() {
+    let rate = Rate::new(7, Nanos::from_nanos(1)).unwrap();
+    let limit = TokenBucket::new(rate, 1 << 60).unwrap().max_debt((1 << 60) - 1).unwrap();
+    assert!(limit.fits_a_word());
+    let report = limit.report(&[u64::MAX], &Now::at(HORIZON - 1), Cost::ONE);
+    assert_eq!(report.reset, Nanos::from_nanos(((1u64 << 61) - 1).div_ceil(7)));
 }
