@@ -128,6 +128,13 @@ fn fast_path_matches_the_slow_path() {
                     let in_time = !limit.fits_a_word() || at < HORIZON;
                     let usual = in_time && cost.get() <= limit.burst() && owed <= SECOND;
                     assert!(fast_verdict.is_some() || !usual, "the fast path applies: {context}");
+                    if limit.fits_a_word() {
+                        let debt = limit.owed_now(&[word], &now);
+                        let report = limit.report_owed(debt, limit.available(debt), limit.max_owed_for(cost));
+                        let fast_report = limit.report_word(word, &now, cost);
+                        assert!(fast_report.is_none_or(|fast_report| fast_report == report), "{context}");
+                        assert!(fast_report.is_some() || !usual, "the fast path of the report applies: {context}");
+                    }
                 }
             }
         }
