@@ -11,7 +11,7 @@ use crate::console::session;
 use crate::control::api::bounds as api;
 use crate::http::bounds as http;
 use crate::live;
-use crate::net::{protocol, shutdown, tls};
+use crate::net::{linger, protocol, shutdown, tls};
 use crate::ops::{acquire, idempotency};
 use crate::replay::bounds as replay;
 use crate::resp::bounds as resp;
@@ -52,6 +52,10 @@ fn markdown_table() -> String {
             format!("{} ms", http::PARTIAL_CHECK_TIMEOUT.as_millis()),
         ),
         ("HTTP: time for a client to read when its socket buffer is full", seconds(http::WRITE_TIMEOUT)),
+        (
+            "HTTP: time for the answer when the client has closed its sending side, except for `/v1/acquire`",
+            seconds(http::HALF_CLOSE_TIMEOUT),
+        ),
         ("HTTP: connections reserved for health checks", shutdown::RESERVED_CONNECTIONS.to_string()),
         ("HTTP: lifetime of a reserved connection", seconds(http::RESERVED_TIMEOUT)),
         ("console: sessions; beyond that the least recently used ends", session::MAX_SESSIONS.to_string()),
@@ -92,6 +96,15 @@ fn markdown_table() -> String {
         ("rate-limit service: time for a client to read, or to enlarge its window", seconds(rls::STALL_TIMEOUT)),
         ("time to send a valid token, where tokens are required", seconds(protocol::AUTH_TIMEOUT)),
         ("time for a TLS handshake", seconds(tls::HANDSHAKE_TIMEOUT)),
+        (
+            "time for a client to read the last replies before its connection is closed; without input; discarded input",
+            format!(
+                "{}, {} ms, {}",
+                seconds(linger::LINGER_TIMEOUT),
+                linger::LINGER_IDLE.as_millis(),
+                bytes(linger::LINGER_BYTES)
+            ),
+        ),
         (
             "TCP keepalive: idle time, interval, probes",
             format!(

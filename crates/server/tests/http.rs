@@ -213,6 +213,19 @@ fn oversized_body_is_refused_before_it_is_read() {
     assert!(grown < 8 * 1024 * 1024, "grown by {grown} bytes");
 }
 
+/// The end of the stream often arrives together with the request, or while it is answered.
+#[test]
+fn client_that_closes_its_sending_side_gets_its_answer() {
+    let server = Server::start(&[]);
+    for round in 0..100 {
+        let mut client = server.connect_http();
+        client.send("GET /v1/enforcement HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        client.close_sending_side();
+        let answer = client.rest();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "round {round}: {answer:?}");
+    }
+}
+
 #[test]
 fn bytes_that_are_not_http_close_only_their_connection() {
     let server = Server::start(&[]);

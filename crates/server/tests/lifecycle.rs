@@ -4,7 +4,7 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{Server, encode};
+use common::{Server, encode, eventually};
 
 #[test]
 fn stopped_server_closes_idle_connections_and_exits_with_success() {
@@ -48,6 +48,49 @@ fn drain_timeout_ends_connections_that_never_finish() {
     server.signal("TERM");
     assert!(server.wait().success());
     assert_eq!(client.rest(), "");
+}
+
+/// A client pipelines requests without reading until all buffers are full, and reads only when the server stops. If the
+/// server closed the socket with unread input, the kernel would discard the responses that it has not sent.
+#[test]
+fn slow_reader_gets_the_responses_to_all_decisions_of_a_stopping_server() {
+    let throttle = String::from_utf8(encode(&["CL.THROTTLE", "k", "1000000", "1000000", "60"])).expect("text");
+    let body = r#"{"key":"k","limit":"1M/s"}"#;
+    let check = |header: &str| {
+        format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\n{header}content-length: {}\r\n\r\n{body}", body.len())
+    };
+    for (request, count, response) in [
+        (throttle, 400_000, "*5\r\n"),
+        // The fast path serves this connection.
+        (check(""), 60_000, "HTTP/1.1 200 "),
+        // hyper serves this connection because of the header.
+        (check("x: y\r\n"), 60_000, "HTTP/1.1 200 "),
+    ] {
+        let mut server = Server::start(&[]);
+        let mut client = if response == "*5\r\n" { server.connect_resp() } else { server.connect_http() };
+        let sender = client.send_in_background(request.repeat(count).into_bytes());
+        let mut decided = 0;
+        eventually("the server waits for the client to read", || {
+            let before = std::mem::replace(&mut decided, count_decisions(&server));
+            decided > 0 && decided == before
+        });
+        server.signal("TERM");
+        server.wait_for_line("stopping");
+        let received = client.rest().matches(response).count();
+        assert!(received >= decided, "{response}: {received} responses to {decided} decisions");
+        drop(client);
+        sender.join().expect("no panic");
+        assert!(server.wait().success());
+    }
+}
+
+/// Returns the number of decisions so far.
+fn count_decisions(server: &Server) -> usize {
+    let mut client = server.connect_http();
+    client.send("GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    let page = client.rest();
+    let counts = page.lines().filter(|line| line.starts_with("tollgate_decisions_total{"));
+    counts.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod call;
 mod explain;
 mod fast;
 pub(crate) mod forward;
+mod half_close;
 mod json;
 pub mod problem;
 mod receive;

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -22,6 +22,7 @@ use tollgate_engine::Store;
 use super::body::ReplyBody;
 use super::bounds::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS, RESERVED_TIMEOUT, WRITE_TIMEOUT};
 use super::call::call;
+use super::half_close::HalfCloseStream;
 use super::problem::Problem;
 use super::receive::{busy, discard, read, read_bounded};
 use super::{fast, forward};
@@ -31,9 +32,11 @@ use crate::console::{self, session};
 use crate::control::api::{self, bounds::FILE_TIMEOUT};
 use crate::control::auth::{Access, AuthError, CachedToken};
 use crate::live;
+use crate::net::linger;
 use crate::net::protocol::{AUTH_TIMEOUT, Protocol};
 use crate::net::shutdown::ConnectionGuard;
 use crate::net::write_timeout::WriteTimeout;
+use crate::ops::Op;
 use crate::rls;
 
 /// A response of the HTTP front end.
@@ -64,13 +67,10 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     let first_request =
         if guard.is_reserved() { Some(RESERVED_TIMEOUT) } else { app.auth.requires_tokens().then_some(AUTH_TIMEOUT) };
     let mut deadline = first_request.map(|limit| Box::pin(sleep(limit)));
-    let mut has_unread = false;
+    let mut unread = Vec::new();
     if fast_path == FastPath::Enabled && !guard.is_reserved() {
         match fast::serve(&mut stream, &app, &connection_state, &guard, &mut deadline).await {
-            Ok(unread) => {
-                has_unread = !unread.is_empty();
-                stream.unread(unread);
-            }
+            Ok(input) => unread = input,
             Err(error) => {
                 tracing::debug!(%error, connection = guard.id(), "connection closed");
                 return;
@@ -81,16 +81,18 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
         let (app, state) = (app.clone(), connection_state.clone());
         async move { Ok::<_, Infallible>(answer_request(&app, &state, peer, request).await) }
     });
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .max_buf_size(MAX_HEAD)
-            .max_headers(MAX_HEADERS)
-            .serve_connection(TokioIo::new(stream), service)
-    );
+    let mut has_unread = !unread.is_empty();
+    let stream = HalfCloseStream::new(stream, connection_state.clone(), unread);
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .half_close(true)
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
     let mut is_closing = false;
     let outcome = poll_fn(|cx| {
+        let mut connection = Pin::new(&mut connection);
         // Let hyper read the unread input first, because a graceful shutdown closes a connection that hyper has not
         // read.
         if std::mem::take(&mut has_unread)
@@ -122,6 +124,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     if let Err(error) = outcome {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
+    linger::close(connection.into_parts().io.inner_mut()).await;
 }
 
 /// The state shared by the requests of a connection.
@@ -133,6 +136,8 @@ pub(super) struct HttpConnection {
     authenticated: AtomicBool,
     /// Whether a request is being answered.
     answering: AtomicBool,
+    /// Whether the request that is being answered waits for capacity.
+    waiting: AtomicBool,
     /// Whether only health checks are answered.
     is_reserved: bool,
 }
@@ -142,8 +147,20 @@ impl HttpConnection {
         self.authenticated.load(Ordering::Relaxed)
     }
 
-    fn is_answering(&self) -> bool {
+    pub(super) fn is_answering(&self) -> bool {
         self.answering.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_answering(&self, is_answering: bool) {
+        self.answering.store(is_answering, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_waiting(&self, is_waiting: bool) {
+        self.waiting.store(is_waiting, Ordering::Relaxed);
     }
 }
 
@@ -154,7 +171,7 @@ async fn answer_request<S: Store + 'static>(
     request: Request<Incoming>,
 ) -> HttpResponse {
     let (head, body) = request.into_parts();
-    state.answering.store(true, Ordering::Relaxed);
+    state.set_answering(true);
     let (protocol, answer) = match forward::Target::parse(&head.uri) {
         Some(_) if state.is_reserved => (Protocol::Forward, Err(too_many_connections())),
         Some(target) => (Protocol::Forward, answer_forward_auth(app, state, peer, target, &head).await),
@@ -164,7 +181,8 @@ async fn answer_request<S: Store + 'static>(
         app.metrics.front_counters(protocol).malformed();
         problem.to_response()
     });
-    state.answering.store(false, Ordering::Relaxed);
+    state.set_answering(false);
+    state.set_waiting(false);
     if state.is_reserved {
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -231,6 +249,7 @@ async fn answer_api_request<S: Store + 'static>(
         Ok(spec) => {
             let body = read(body, MAX_BODY, BODY_TIMEOUT).await?;
             let key = head.headers.get(IDEMPOTENCY_KEY_HEADER).map(HeaderValue::as_bytes);
+            state.set_waiting(spec.op == Op::Acquire);
             call(app, &access, spec, key, &body).await
         }
         Err(_) if head.uri.path() == rls::JSON && head.method == Method::POST => {

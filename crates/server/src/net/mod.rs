@@ -3,6 +3,7 @@
 pub mod accept;
 pub mod background;
 pub mod lazy_timer;
+pub mod linger;
 pub mod protocol;
 pub mod shutdown;
 #[cfg(test)]

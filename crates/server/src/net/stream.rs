@@ -18,9 +18,6 @@ pub trait ReadReady: AsyncRead + AsyncWrite + Unpin {
 
     /// Waits until the client closes the connection. A close is not detected while there is unread input.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
-
-    /// Sends the end-of-stream message of the protocol, if it has one (TLS: `close_notify`).
-    fn poll_close_notify(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
 /// Writes all bytes. If the socket buffer is full, waits at most `limit` for the client to read.
@@ -51,11 +48,6 @@ impl ReadReady for TcpStream {
             Ok(0) | Err(_) => Poll::Ready(()),
             Ok(_) => Poll::Pending,
         }
-    }
-
-    fn poll_close_notify(&mut self, _: &mut Context<'_>) -> Poll<()> {
-        // A plain TCP stream has no end-of-stream message.
-        Poll::Ready(())
     }
 }
 
@@ -95,10 +87,6 @@ impl ReadReady for TlsReadReady {
             Ok(true) => Poll::Pending,
             Ok(false) | Err(_) => Poll::Ready(()),
         }
-    }
-
-    fn poll_close_notify(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.stream).poll_shutdown(cx).map(drop)
     }
 }
 

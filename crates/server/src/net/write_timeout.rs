@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -17,19 +16,12 @@ pub struct WriteTimeout<T> {
     stream: T,
     limit: Duration,
     stall_timer: Option<Pin<Box<Sleep>>>,
-    /// Bytes to return to the reader before the bytes of the stream.
-    unread: Bytes,
 }
 
 impl<T> WriteTimeout<T> {
     /// Wraps a stream with a write timeout.
     pub fn new(stream: T, limit: Duration) -> Self {
-        Self { stream, limit, stall_timer: None, unread: Bytes::new() }
-    }
-
-    /// Puts bytes back in front of the stream, to be read again.
-    pub fn unread(&mut self, bytes: impl Into<Bytes>) {
-        self.unread = bytes.into();
+        Self { stream, limit, stall_timer: None }
     }
 
     /// Runs the timer while a write is pending. Returns an error when the timer expires.
@@ -49,13 +41,7 @@ impl<T> WriteTimeout<T> {
 
 impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeout<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.unread.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
-        }
-        let length = self.unread.len().min(buf.remaining());
-        buf.put_slice(&self.unread[..length]);
-        self.unread.advance(length);
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 

@@ -18,6 +18,7 @@ use super::session::Session;
 use super::throttle::ThrottleLimitCache;
 use super::wire::Replies;
 use crate::app::App;
+use crate::net::linger;
 use crate::net::shutdown::ConnectionGuard;
 use crate::net::stream::{ReadReady, write};
 use crate::ops::run::MAX_TURN;
@@ -29,8 +30,7 @@ pub async fn serve<S: Store, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guar
     if let Err(error) = serve_until_closed(&mut stream, &app, &mut session, &guard).await {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
-    // Best effort: poll only once, so that a client that does not read cannot block the server.
-    let _ = poll_fn(|cx| Poll::Ready(stream.poll_close_notify(cx))).await;
+    linger::close(&mut stream).await;
 }
 
 async fn serve_until_closed<S: Store, T: ReadReady>(
@@ -148,12 +148,14 @@ impl ConnectionBuffers {
                 return Ok(AfterAnswer::Close);
             }
             self.filled += read;
-            let received = self.filled;
+            // Read before the commands are answered: if the server stops meanwhile, the rest of a partial command is
+            // still awaited.
+            let (received, was_stopping) = (self.filled, guard.is_stopping());
             match self.answer_all(stream, app, session).await? {
                 AfterAnswer::Close => return Ok(AfterAnswer::Close),
                 AfterAnswer::Wait if self.filled == 0 => return Ok(AfterAnswer::Wait),
                 // A client that always sends part of the next command would keep a stopping server from ending.
-                AfterAnswer::Wait if guard.is_stopping() && self.filled < received => return Ok(AfterAnswer::Close),
+                AfterAnswer::Wait if was_stopping && self.filled < received => return Ok(AfterAnswer::Close),
                 AfterAnswer::Wait => {
                     // The timeout of a command starts with its first byte. Later bytes do not extend it.
                     if deadline.is_none() || self.filled < received {

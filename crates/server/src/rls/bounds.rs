@@ -75,9 +75,6 @@ pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for the client to read a response or to enlarge its window.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Timeout for the client to read the last bytes before the connection is closed.
-pub const LINGER: Duration = Duration::from_secs(1);
-
 /// Time between announcing that a connection will close and refusing further calls. At the end of this time, a
 /// connection without a valid token is closed even if it has open calls.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);

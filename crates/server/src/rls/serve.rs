@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
+use tokio::io::ReadBuf;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tollgate_engine::Store;
 
 use super::bounds::{
-    DRAIN_TIMEOUT, KEEPALIVE_EVERY, KEEPALIVE_TIMEOUT, LINGER, MAX_STREAMS, MAX_WAITING_CALLS, MESSAGE_TIMEOUT,
-    READ_BUFFER, STALL_TIMEOUT, WRITE_BUFFER,
+    DRAIN_TIMEOUT, KEEPALIVE_EVERY, KEEPALIVE_TIMEOUT, MAX_STREAMS, MAX_WAITING_CALLS, MESSAGE_TIMEOUT, READ_BUFFER,
+    STALL_TIMEOUT, WRITE_BUFFER,
 };
 use super::decide::decide;
 use super::grpc::{GrpcCode, GrpcError, OK_TRAILERS, RESPONSE_HEADERS, frame, unframe};
@@ -27,6 +27,7 @@ use crate::app::App;
 use crate::control::auth::{Access, CachedToken};
 use crate::http::bearer_token;
 use crate::net::lazy_timer::LazyTimer;
+use crate::net::linger;
 use crate::net::protocol::{AUTH_TIMEOUT, Protocol};
 use crate::net::shutdown::ConnectionGuard;
 use crate::net::stream::{ReadReady, write};
@@ -48,16 +49,7 @@ pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
     drop(session);
-    // Reads the remaining input before the socket is closed. Closing a socket with unread input would reset the
-    // connection, and the client could lose the last responses.
-    let ended = async {
-        stream.shutdown().await?;
-        let mut rest = [0; 1024];
-        while stream.read(&mut rest).await? > 0 {}
-        io::Result::Ok(())
-    };
-    // This is best effort; errors and timeouts are ignored.
-    let _ = timeout(LINGER, ended).await;
+    linger::close(&mut stream).await;
 }
 
 /// The stream id and the result of a call that was answered later.

@@ -336,6 +336,18 @@ impl Client {
         self.stream.read_exact(&mut vec![0; length]).expect("a whole body");
     }
 
+    /// Sends bytes from another thread, so that the caller can read meanwhile.
+    pub fn send_in_background(&self, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
+        let mut stream = self.stream.try_clone().expect("a descriptor");
+        // The server may close the connection before it has read everything.
+        std::thread::spawn(move || drop(stream.write_all(&bytes)))
+    }
+
+    /// Closes the sending side of the connection.
+    pub fn close_sending_side(&self) {
+        self.stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+    }
+
     /// Reads until the server closes the connection.
     pub fn rest(&mut self) -> String {
         let mut rest = Vec::new();

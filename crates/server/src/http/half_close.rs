@@ -1,0 +1,108 @@
+//! Answers clients that close their sending side before they read the response, as `nc -N` and some scripts do.
+//!
+//! A client that has closed only its sending side looks the same as a client that has closed the whole connection,
+//! until the server writes. hyper's option `half_close` makes it answer both, but hyper then does not notice at all
+//! that a client is gone. This stream notices it and ends the connection:
+//! - At once if the request waits for capacity: a client that is gone must not take what becomes available.
+//! - After [`HALF_CLOSE_TIMEOUT`] otherwise.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+use super::bounds::HALF_CLOSE_TIMEOUT;
+use super::serve::HttpConnection;
+
+/// A stream for hyper with `half_close`.
+#[derive(Debug)]
+pub(super) struct HalfCloseStream<T> {
+    stream: T,
+    state: Arc<HttpConnection>,
+    /// Bytes to return to the reader before the bytes of the stream.
+    unread: Bytes,
+    /// Present once the client has closed its sending side.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T: AsyncRead + Unpin> HalfCloseStream<T> {
+    /// Wraps a stream of which `unread` was already read.
+    pub(super) fn new(stream: T, state: Arc<HttpConnection>, unread: impl Into<Bytes>) -> Self {
+        Self { stream, state, unread: unread.into(), timer: None }
+    }
+
+    /// Waits until the request in progress must end because its client has closed its sending side. A close is not
+    /// detected while there is unread input.
+    fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.timer.is_none() {
+            if !self.unread.is_empty() {
+                return Poll::Pending;
+            }
+            let mut byte = [0];
+            let mut peeked = ReadBuf::new(&mut byte);
+            let outcome = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut peeked));
+            if outcome.is_err() {
+                return Poll::Ready(());
+            }
+            if !peeked.filled().is_empty() {
+                self.unread = Bytes::copy_from_slice(peeked.filled());
+                return Poll::Pending;
+            }
+        }
+        if self.state.is_waiting() {
+            return Poll::Ready(());
+        }
+        self.timer.get_or_insert_with(|| Box::pin(sleep(HALF_CLOSE_TIMEOUT))).as_mut().poll(cx)
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for HalfCloseStream<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.unread.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let length = self.unread.len().min(buf.remaining());
+        buf.put_slice(&self.unread[..length]);
+        self.unread.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HalfCloseStream<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// Also notices that the client is gone, because hyper flushes whenever it is polled, and does not read while a
+    /// request is answered.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        if self.state.is_answering() && self.poll_abandoned(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;
