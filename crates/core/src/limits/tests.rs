@@ -367,7 +367,7 @@ fn state_of_other_limits_is_new_when_every_limit_is_unused() {
     assert_eq!(surely, [false, false, true], "half of the bucket is used");
     // Without the bucket, only the longest possible windows count.
     let window = Limits::from(given);
-    let surely = [0, 1_000, 1_499, 1_500].map(|millis| window.is_surely_new(&&state[1..], &after(millis)));
+    let surely = [0, 1_000, 1_499, 1_500].map(|millis| window.is_surely_unused(&&state[1..], &after(millis)));
     assert_eq!(surely, [false, false, false, true]);
 }
 

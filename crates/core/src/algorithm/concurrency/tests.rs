@@ -413,8 +413,8 @@ fn leases_keep_their_slots_if_limit_and_debt_have_the_same_sum() {
 #[test]
 fn highest_bit_of_a_lease_number_is_set_even_after_2262() {
     let limit = concurrency_limit(2, 10);
-    for at in [0, 1 << 40, leases::LEASE_NUMBER, leases::LEASE_NUMBER + 5] {
+    for at in [0, 1 << 40, leases::LEASE_NUMBER_BIT, leases::LEASE_NUMBER_BIT + 5] {
         let stamp = limit.weigh(vec![0; limit.words()].as_slice(), &Now::at(at), ASK_ONE).stamp();
-        assert!(stamp.to_bits() >= leases::LEASE_NUMBER, "{stamp:?} at {at}");
+        assert!(stamp.to_bits() >= leases::LEASE_NUMBER_BIT, "{stamp:?} at {at}");
     }
 }

@@ -282,8 +282,8 @@ fn refusal_from_a_word_has_the_wait_and_a_request_that_passes_is_not_refused() {
     let after = |millis| Some(Retry::After(Nanos::from_millis(millis)));
     let expected = [None, None, after(100), after(300), None];
     let costs = [0, 1, 2, 4, 5].map(Cost::new);
-    assert_eq!(costs.map(|cost| limit.refuse_from_word(state[0], &now, cost)), expected);
-    assert_eq!(costs.map(|cost| Limit::from(limit).refuse_from_word(state[0], &now, cost)), expected);
+    assert_eq!(costs.map(|cost| limit.try_refuse_from_word(state[0], &now, cost)), expected);
+    assert_eq!(costs.map(|cost| Limit::from(limit).try_refuse_from_word(state[0], &now, cost)), expected);
 }
 
 /// At this rate and debt, the last instant of a one-word state plus the largest debt is the largest word, which means

@@ -28,6 +28,31 @@ pub(super) fn operation_schemas() -> Value {
     let cost =
         json!({"type": "integer", "minimum": 0, "description": "The cost; by default the cost in the rule, or 1"});
     let receipt = json!({"type": "boolean", "description": "Whether to return a receipt for refunds"});
+    let decision = json!({
+        "type": "object",
+        "required": ["allowed", "outcome", "rule", "standing", "retry_after_ms", "limits"],
+        "properties": {
+            "allowed": {"type": "boolean"},
+            "outcome": outcome,
+            "rule": {"type": ["string", "null"], "description": "The rule that decided; null for an inline limit"},
+            "standing": {"type": "string", "enum": ["exact", "leased", "eventual", "fallback"]},
+            "retry_after_ms": wait,
+            "taken": count, "delay_ms": count,
+            "counted": {"type": "boolean", "description": "False if no limit counted the request"},
+            "observed": outcome, "shadow_refused": {"type": "boolean"}, "banned": {"type": "boolean"},
+            "closed": {"type": "boolean", "description": "Refused by `on_fault: closed`, because the store did not answer"},
+            "status": {"type": "integer", "description": "The status that the rule sets for refusals"},
+            "message": {"type": "string"}, "drop": {"type": "boolean"}, "receipt": {"type": "string"},
+            "replayed": {"type": "boolean", "description": "A stored reply to an earlier call with the same idempotency key"},
+            "limits": {"type": "array", "items": {
+                "type": "object", "required": ["limit", "remaining"],
+                "properties": {
+                    "rule": {"type": ["string", "null"]}, "limit": count, "remaining": count, "retry_after_ms": wait,
+                    "reset_after_ms": wait, "shadow": {"type": "boolean"},
+                },
+            }},
+        },
+    });
     json!({
         "RequestByRules": {
             "type": "object", "additionalProperties": false, "required": ["domain"],
@@ -74,31 +99,7 @@ pub(super) fn operation_schemas() -> Value {
             },
         },
         "Receipts": {"anyOf": [schema_reference("Receipt"), {"type": "array", "maxItems": MAX_BATCH, "items": schema_reference("Receipt")}]},
-        "Decision": {
-            "type": "object",
-            "required": ["allowed", "outcome", "rule", "standing", "retry_after_ms", "limits"],
-            "properties": {
-                "allowed": {"type": "boolean"},
-                "outcome": outcome,
-                "rule": {"type": ["string", "null"], "description": "The rule that decided; null for an inline limit"},
-                "standing": {"type": "string", "enum": ["exact", "leased", "eventual", "fallback"]},
-                "retry_after_ms": wait,
-                "taken": count, "delay_ms": count,
-                "counted": {"type": "boolean", "description": "False if no limit counted the request"},
-                "observed": outcome, "shadow_refused": {"type": "boolean"}, "banned": {"type": "boolean"},
-                "closed": {"type": "boolean", "description": "Refused by `on_fault: closed`, because the store did not answer"},
-                "status": {"type": "integer", "description": "The status that the rule sets for refusals"},
-                "message": {"type": "string"}, "drop": {"type": "boolean"}, "receipt": {"type": "string"},
-                "replayed": {"type": "boolean", "description": "A stored reply to an earlier call with the same idempotency key"},
-                "limits": {"type": "array", "items": {
-                    "type": "object", "required": ["limit", "remaining"],
-                    "properties": {
-                        "rule": {"type": ["string", "null"]}, "limit": count, "remaining": count, "retry_after_ms": wait,
-                        "reset_after_ms": wait, "shadow": {"type": "boolean"},
-                    },
-                }},
-            },
-        },
+        "Decision": decision,
         "Decisions": {"anyOf": [
             schema_reference("Decision"), {"type": "array", "items": {"anyOf": [schema_reference("Decision"), schema_reference("Problem")]}},
         ]},
