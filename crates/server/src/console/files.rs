@@ -1,7 +1,8 @@
 //! The console's static files, compiled into the program.
 //!
-//! The files that every page needs are served as one module: the first view takes 0.87 of the time that it takes with
-//! one request for each file (40 alternating runs in Chromium on two busy cores).
+//! The files that every page needs are served as one module: the first view needs 5 requests until its data is shown,
+//! instead of 9. Beside one request for each file, it took 0.86 of the time (43 alternating views in Chromium on two busy
+//! cores; 0.73 to 1.01 with 95 % confidence).
 
 use std::io::Write;
 use std::sync::OnceLock;
