@@ -90,9 +90,11 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
             }
             then
         }
-        Params::SlidingWindow(_) | Params::SlidingSlices { .. } | Params::TokenBucket(_) => then,
-        // `check_limits` refuses algorithms that peers cannot merge; unlimited and denied keys have no state.
-        Params::Unlimited
+        // Recent charges; unlimited and denied keys, which have no state; and algorithms that `check_limits` refuses.
+        Params::SlidingWindow(_)
+        | Params::SlidingSlices { .. }
+        | Params::TokenBucket(_)
+        | Params::Unlimited
         | Params::DenyAll
         | Params::LeakyBucket { .. }
         | Params::IntervalBucket { .. }
