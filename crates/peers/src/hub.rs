@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) asks: PendingAsks,
     /// Wakes the peers thread: many charges are unsent, or this node should leave.
     pub(crate) urgent: Notify,
+    /// Wakes the timers: the next work is due earlier than [`Shared::run_due_work`] returned.
+    pub(crate) earlier: Notify,
     pub(crate) stage: watch::Sender<Stage>,
     pub(crate) counters: Counters,
     /// Revision of the active rules, and the first bytes of their checksum.
@@ -94,6 +96,8 @@ struct Hub {
     /// Distinguishes a link from an earlier link to the same peer.
     generation: u64,
     actions: Vec<Action>,
+    /// When the timers run next.
+    wake_at: Time<Mono>,
     /// Whether this node has left, so that it neither dials nor accepts links.
     closed: bool,
     /// Addresses and reasons of refused links that were already logged.
@@ -136,6 +140,7 @@ impl Shared {
             links: HashMap::new(),
             generation: 0,
             actions: Vec::new(),
+            wake_at: now.mono(),
             closed: false,
             logged: HashSet::new(),
             logged_at: now.mono(),
@@ -150,6 +155,7 @@ impl Shared {
             outboxes: ArcSwap::default(),
             asks: PendingAsks::default(),
             urgent: Notify::new(),
+            earlier: Notify::new(),
             stage: watch::Sender::new(Stage::Joining),
             counters: Counters::default(),
             rules: Mutex::default(),
@@ -200,8 +206,8 @@ impl Shared {
         }
         let due = if hub.closed { Vec::new() } else { hub.members.due(now.mono()) };
         self.perform(&mut hub, &now);
-        let wake_at = hub.mesh.wake_at().min(hub.members.wake_at());
-        (due, wake_at)
+        hub.wake_at = hub.mesh.wake_at().min(hub.members.wake_at());
+        (due, hub.wake_at)
     }
 
     /// Starts leaving the cluster.
@@ -322,6 +328,10 @@ impl Shared {
             let Hub { mesh, actions, .. } = &mut *hub;
             mesh.on(&now, Event::Frame { peer, frame }, actions);
             self.perform(&mut hub, &now);
+            if hub.mesh.wake_at() < hub.wake_at {
+                hub.wake_at = hub.mesh.wake_at();
+                self.earlier.notify_one();
+            }
         }
     }
 

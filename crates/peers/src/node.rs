@@ -90,6 +90,7 @@ async fn run_timers(shared: &Arc<Shared>, tls: Option<&LinkTls>) {
         let pause = Duration::from(wake_at.since(shared.clock.mono())).min(LONGEST_PAUSE);
         urgent = tokio::select! {
             () = shared.urgent.notified() => true,
+            () = shared.earlier.notified() => false,
             () = sleep(pause) => false,
         };
     }

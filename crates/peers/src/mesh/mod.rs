@@ -318,7 +318,8 @@ impl Mesh {
     /// Returns the latest time for the next [`Event::Timer`].
     pub fn wake_at(&self) -> Time<Mono> {
         let urgent = if self.is_urgent { self.flushed_at.saturating_add(MIN_URGENT_INTERVAL) } else { u64::MAX };
-        Time::from_nanos(self.next_tick.min(urgent))
+        let pull = self.pull.as_ref().and_then(Pull::wake_at).unwrap_or(u64::MAX);
+        Time::from_nanos(self.next_tick.min(urgent).min(pull))
     }
 
     /// Returns the member state of this node.
@@ -377,6 +378,7 @@ impl Mesh {
         if is_tick || (self.is_urgent && at >= self.flushed_at.saturating_add(MIN_URGENT_INTERVAL)) {
             self.flush(at, actions);
         }
+        self.request_parts(at, actions);
         if !is_tick {
             return;
         }

@@ -14,6 +14,11 @@ const PARTS_AHEAD: u32 = 16;
 const PULL_TIMEOUT: u64 = 1_000_000_000;
 /// Maximum number of parts in a snapshot.
 const MAX_PARTS: u32 = 1 << 16;
+/// Time per requested byte, in nanoseconds: 12.5 MB, or about 700,000 keys, per second. At full speed, packing and
+/// merging a snapshot would occupy a core of each node, which the decisions there need.
+const NANOS_PER_BYTE: u64 = 80;
+/// Maximum time for which late requests are caught up, in nanoseconds. Timers may be some milliseconds late.
+const MAX_CATCH_UP: u64 = 5_000_000;
 
 /// A snapshot transfer in progress.
 #[derive(Debug)]
@@ -26,7 +31,28 @@ pub(super) struct Pull {
     next: u32,
     /// Next part to request.
     asked: u32,
+    /// Size of the last part, in bytes. The next part has about the same size, because keys are spread by their hash.
+    part_bytes: u64,
+    /// When the next part may be requested, see [`NANOS_PER_BYTE`].
+    request_at: u64,
     progress_at: u64,
+}
+
+impl Pull {
+    /// Returns when the next part can be requested. `None` if a part has to arrive first.
+    pub(super) fn wake_at(&self) -> Option<u64> {
+        let can_ask = self.next > 0 && self.asked < self.parts.min(self.next + PARTS_AHEAD);
+        can_ask.then_some(self.request_at)
+    }
+
+    /// Returns the next part to request at `at`, if there is one.
+    fn next_request(&mut self, at: u64) -> Option<u32> {
+        self.wake_at().filter(|wake_at| *wake_at <= at)?;
+        let due_at = self.request_at.max(at.saturating_sub(MAX_CATCH_UP));
+        self.request_at = due_at.saturating_add(self.part_bytes.saturating_mul(NANOS_PER_BYTE));
+        self.asked += 1;
+        Some(self.asked - 1)
+    }
 }
 
 impl Mesh {
@@ -49,7 +75,8 @@ impl Mesh {
         let Some((from, peer)) = useful.min_by_key(|(_, peer)| peer.pulls) else { return };
         peer.pulls += 1;
         let from = *from;
-        self.pull = Some(Pull { from, vector: Vec::new(), parts: 1, next: 0, asked: 1, progress_at: at });
+        let (vector, part_bytes, request_at) = (Vec::new(), 0, 0);
+        self.pull = Some(Pull { from, vector, parts: 1, next: 0, asked: 1, part_bytes, request_at, progress_at: at });
         self.send(at, from, Frame::Want { part: 0 }, actions);
     }
 
@@ -99,16 +126,19 @@ impl Mesh {
         if part.part == 0 {
             (pull.vector, pull.parts) = (part.vector, part.parts.clamp(1, MAX_PARTS));
         }
-        (pull.next, pull.progress_at) = (pull.next + 1, at);
-        let (first, last) = (pull.asked, pull.parts.min(pull.next + PARTS_AHEAD));
-        pull.asked = pull.asked.max(last);
+        (pull.next, pull.part_bytes, pull.progress_at) = (pull.next + 1, part.body.len() as u64, at);
         if pull.next >= pull.parts {
             let pull = self.pull.take();
             self.finish_pull(at, pull.map_or_else(Vec::new, |pull| pull.vector), actions);
             return;
         }
-        for part in first..last {
-            self.send(at, node, Frame::Want { part }, actions);
+        self.request_parts(at, actions);
+    }
+
+    /// Requests the snapshot parts that are due.
+    pub(super) fn request_parts(&mut self, at: u64, actions: &mut Vec<Action>) {
+        while let Some((from, part)) = self.pull.as_mut().and_then(|pull| Some((pull.from, pull.next_request(at)?))) {
+            self.send(at, from, Frame::Want { part }, actions);
         }
     }
 
@@ -172,5 +202,45 @@ impl Mesh {
             let Some(link) = peer.link.as_ref().filter(|link| link.is_greeted) else { return true };
             link.is_resumed && peer.applied.unwrap_or(0) >= link.head
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLI: u64 = 1_000_000;
+
+    #[test]
+    fn parts_are_requested_at_the_rate_of_their_bytes_even_if_timers_are_late() {
+        const PARTS: u32 = 1_000;
+        const PART_BYTES: u64 = 20_000;
+        const PART_TIME: u64 = PART_BYTES * NANOS_PER_BYTE;
+        let start = 1_000 * MILLI;
+        let (from, vector, part_bytes) = (NodeId(1), Vec::new(), PART_BYTES);
+        let mut pull =
+            Pull { from, vector, parts: PARTS, next: 1, asked: 1, part_bytes, request_at: start, progress_at: 0 };
+        let mut at = start;
+        while pull.asked < PARTS {
+            while pull.next_request(at).is_some() {}
+            assert!(u64::from(pull.asked) * PART_TIME <= at - start + MAX_CATCH_UP + 2 * PART_TIME);
+            // All requested parts arrive before the next timer.
+            pull.next = pull.asked;
+            at = pull.wake_at().map_or(at, |wake_at| wake_at.max(at) + 2 * MILLI);
+        }
+        let ideal = u64::from(PARTS) * PART_TIME;
+        assert!((ideal * 9 / 10..ideal * 11 / 10).contains(&(at - start)), "{} of {ideal}", at - start);
+        assert_eq!(pull.wake_at(), None, "nothing is left to request");
+    }
+
+    #[test]
+    fn parts_that_do_not_arrive_bound_the_requests() {
+        let (from, vector, part_bytes) = (NodeId(1), Vec::new(), 10);
+        let mut pull =
+            Pull { from, vector, parts: 1_000, next: 0, asked: 1, part_bytes, request_at: 0, progress_at: 0 };
+        assert_eq!(pull.next_request(MILLI), None, "the first part has the number of parts");
+        pull.next = 1;
+        while pull.next_request(1_000 * MILLI).is_some() {}
+        assert_eq!((pull.asked, pull.wake_at()), (1 + PARTS_AHEAD, None));
     }
 }
