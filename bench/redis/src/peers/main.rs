@@ -27,6 +27,7 @@ rules:
 - {id: joined, when: {kind: joined}, per: [key], limit: 1000/day, consistency: eventual}
 ";
 
+const PARTS: [&str; 5] = ["eventual", "strict", "load", "bytes", "join"];
 const CALLERS: usize = 64;
 const KEYS: usize = 1_000;
 
@@ -62,15 +63,20 @@ fn main() -> Result<()> {
         ["node", own, seeds, max_keys] => runtime.block_on(node::run(own, seeds, max_keys)),
         [] | ["short"] => {
             let sizes = if words.is_empty() { Sizes::FULL_RUN } else { Sizes::SHORT_RUN };
-            let missed = runtime.block_on(measure(sizes))?;
+            let missed = runtime.block_on(measure(sizes, None))?;
             std::process::exit(missed.into())
         }
-        _ => anyhow::bail!("usage: bench-peers [short]"),
+        [part] if PARTS.contains(&part) => {
+            let missed = runtime.block_on(measure(Sizes::FULL_RUN, Some(part)))?;
+            std::process::exit(missed.into())
+        }
+        _ => anyhow::bail!("usage: bench-peers [short | {}]", PARTS.join(" | ")),
     }
 }
 
-/// Runs all measurements. Returns whether a goal was missed.
-async fn measure(sizes: Sizes) -> Result<bool> {
+/// Runs all measurements, or only one of [`PARTS`]. Returns whether a goal was missed.
+async fn measure(sizes: Sizes, part: Option<&str>) -> Result<bool> {
+    let is_chosen = |name: &str| part.is_none_or(|part| part == name);
     let addresses: Vec<SocketAddr> = {
         let listeners: Result<Vec<_>, _> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
         listeners?.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?
@@ -85,12 +91,22 @@ async fn measure(sizes: Sizes) -> Result<bool> {
     engine.put(&Rules::read(&[Source { name: "bench", text: RULES.as_bytes() }])?)?;
     let engine = Arc::new(engine);
     let mut goals = Goals::default();
-    eventual(&engine, sizes, &mut goals)?;
+    if is_chosen("eventual") {
+        eventual(&engine, sizes, &mut goals)?;
+    }
     let (here, elsewhere) = keys_by_home(&engine, &store).await?;
-    strict(&engine, &elsewhere, &others[0], sizes, &mut goals).await?;
-    load(&engine, &here, &elsewhere, &others, sizes, &mut goals).await?;
-    bytes(&engine, &mut others, &mut goals).await?;
-    join(&engine, &mut others, (addresses[3], &seeds, max_keys), sizes, &mut goals).await?;
+    if is_chosen("strict") {
+        strict(&engine, &elsewhere, &others[0], sizes, &mut goals).await?;
+    }
+    if is_chosen("load") {
+        load(&engine, &here, &elsewhere, &others, sizes, &mut goals).await?;
+    }
+    if is_chosen("bytes") {
+        bytes(&engine, &mut others, &mut goals).await?;
+    }
+    if is_chosen("join") {
+        join(&engine, &mut others, (addresses[3], &seeds, max_keys), sizes, &mut goals).await?;
+    }
     Ok(goals.missed)
 }
 
