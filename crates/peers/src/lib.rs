@@ -33,6 +33,7 @@ mod link;
 pub mod members;
 pub mod mesh;
 mod node;
+mod outbox;
 mod pending_asks;
 mod secret;
 mod status;
@@ -46,9 +47,10 @@ use std::fmt;
 /// Bounds on the data that other processes can send, and on the memory that they can occupy.
 pub mod bounds {
     pub use crate::ask::Ask;
-    pub use crate::link::{MAX_QUEUED, SILENCE, WRITE_TIMEOUT};
+    pub use crate::link::SILENCE;
     pub use crate::members::MAX_SEEDS;
     pub use crate::node::{HANDSHAKE, MAX_UNGREETED};
+    pub use crate::outbox::{MAX_QUEUED, WRITE_TIMEOUT};
     pub use crate::wire::{MAX_FRAME, MAX_NODES};
 }
 

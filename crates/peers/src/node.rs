@@ -13,11 +13,12 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tollgate::clock::Clock;
 
 use crate::NodeId;
-use crate::ask::{self, AskStep};
+use crate::ask::{self, Answer, AskStep};
 use crate::frame::Frames;
 use crate::greeting::{self, OwnFrame, Record};
 use crate::hub::{Admission, Counters, Shared};
-use crate::link::{self, LinkEndReason, Outbox, Receive};
+use crate::link::{self, LinkEndReason, Receive};
+use crate::outbox::Outbox;
 use crate::tls::LinkTls;
 use crate::wire::{self, Frame, VERSION};
 
@@ -113,9 +114,9 @@ async fn accept(shared: &Arc<Shared>, listener: &TcpListener, tls: Option<&LinkT
         tokio::spawn(async move {
             let _ = stream.set_nodelay(true);
             let outcome = match tls {
-                None => serve(&shared, stream, None, permit).await,
+                None => serve(&shared, stream.into_split(), None, permit).await,
                 Some(tls) => match timeout(HANDSHAKE, tls.acceptor.accept(stream)).await {
-                    Ok(Ok(stream)) => serve(&shared, stream, None, permit).await,
+                    Ok(Ok(stream)) => serve(&shared, split(stream), None, permit).await,
                     Ok(Err(error)) => Err(tls_problem(&error)),
                     Err(_) => Err(format!("no TLS handshake within {HANDSHAKE:?}")),
                 },
@@ -142,11 +143,11 @@ async fn connect(shared: &Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>
     let _ = stream.set_nodelay(true);
     let permit = Semaphore::new(1);
     let permit = Arc::new(permit).try_acquire_owned().map_err(|error| error.to_string())?;
-    let Some(tls) = tls else { return serve(shared, stream, Some(address), permit).await };
+    let Some(tls) = tls else { return serve(shared, stream.into_split(), Some(address), permit).await };
     let name = ServerName::IpAddress(address.ip().into());
     let connected = timeout(HANDSHAKE, tls.connector.connect(name, stream)).await;
     let stream = connected.map_err(|_| format!("no TLS handshake within {HANDSHAKE:?}"))?;
-    serve(shared, stream.map_err(|error| tls_problem(&error))?, Some(address), permit).await
+    serve(shared, split(stream.map_err(|error| tls_problem(&error))?), Some(address), permit).await
 }
 
 fn tls_problem(error: &io::Error) -> String {
@@ -159,14 +160,14 @@ fn tls_problem(error: &io::Error) -> String {
 ///
 /// # Errors
 /// Fails if no link was established.
-async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+async fn serve<R: AsyncRead + Unpin, W: AsyncWrite + Send + Unpin + 'static>(
     shared: &Arc<Shared>,
-    mut stream: S,
+    (mut reader, mut writer): (R, W),
     dialled: Option<SocketAddr>,
     permit: tokio::sync::OwnedSemaphorePermit,
 ) -> Result<(), String> {
     let mut frames = Frames::default();
-    let greeted = timeout(HANDSHAKE, greet(shared, &mut stream, &mut frames)).await;
+    let greeted = timeout(HANDSHAKE, greet(shared, (&mut reader, &mut writer), &mut frames)).await;
     let record = match greeted.map_err(|_| format!("no greeting within {HANDSHAKE:?}"))? {
         Ok(record) => record,
         Err(GreetingError::Failed(why)) => return Err(why),
@@ -174,8 +175,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             let mut refusal = Vec::new();
             greeting::push_refused(&mut refusal, &why);
             // Best effort: the peer may be gone.
-            let _ = timeout(HANDSHAKE, stream.write_all(&refusal)).await;
-            let _ = timeout(HANDSHAKE, stream.shutdown()).await;
+            let _ = timeout(HANDSHAKE, writer.write_all(&refusal)).await;
+            let _ = timeout(HANDSHAKE, writer.shutdown()).await;
             return Err(why);
         }
     };
@@ -188,9 +189,9 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     }
     let peer = record.node;
     let Some(Admission { outbox, generation }) = shared.admit(record, dialled) else { return Ok(()) };
-    let mut receiver = Receiver { shared, peer, generation, outbox: outbox.clone(), urgent: false, has_answers: false };
-    let (mut reader, mut writer) = split(stream);
-    let end = link::run((&mut reader, &mut writer), &mut frames, &outbox, &mut receiver).await;
+    let answers = Vec::new();
+    let mut receiver = Receiver { shared, peer, generation, outbox: outbox.clone(), urgent: false, answers };
+    let end = link::run((&mut reader, writer), &mut frames, &outbox, &mut receiver).await;
     shared.on_link_end(peer, generation, &end.to_string());
     Ok(())
 }
@@ -204,17 +205,17 @@ enum GreetingError {
 
 /// Exchanges greetings and waits until the peer accepts. If the peer refuses the link, this node must not count the
 /// peer as a member.
-async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     shared: &Shared,
-    stream: &mut S,
+    (reader, writer): (&mut R, &mut W),
     frames: &mut Frames,
 ) -> Result<Record, GreetingError> {
     let mut own = Vec::new();
     greeting::push_greeting(&mut own, shared.cluster, &shared.own());
     let failed = |end: LinkEndReason| GreetingError::Failed(end.to_string());
-    stream.write_all(&own).await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
-    stream.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
-    let record = match next_frame(stream, frames).await? {
+    writer.write_all(&own).await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
+    writer.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
+    let record = match next_frame(reader, frames).await? {
         OwnFrame::Greeting { version, .. } if version != VERSION => {
             return Err(GreetingError::Refuse(format!("protocol version {version} instead of {VERSION}")));
         }
@@ -229,9 +230,9 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     }
     own.clear();
     greeting::push_accepted(&mut own);
-    stream.write_all(&own).await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
-    stream.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
-    match next_frame(stream, frames).await? {
+    writer.write_all(&own).await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
+    writer.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
+    match next_frame(reader, frames).await? {
         OwnFrame::Accepted => Ok(record),
         _ => Err(GreetingError::Failed("no answer to the greeting".to_owned())),
     }
@@ -263,8 +264,8 @@ struct Receiver<'a> {
     generation: u64,
     outbox: Arc<Outbox>,
     urgent: bool,
-    /// Whether the current read contained answers.
-    has_answers: bool,
+    /// Answers in the current read.
+    answers: Vec<Answer>,
 }
 
 impl Receive for Receiver<'_> {
@@ -282,10 +283,7 @@ impl Receive for Receiver<'_> {
         }
         match wire::decode(whole) {
             Ok(Some((Frame::Ask(ask), _))) => self.on_ask(ask),
-            Ok(Some((Frame::Answer(answer), _))) => {
-                self.has_answers = true;
-                self.shared.asks.answer(self.peer, answer);
-            }
+            Ok(Some((Frame::Answer(answer), _))) => self.answers.push(answer),
             Ok(Some((frame, _))) => self.shared.frame(self.peer, self.generation, frame),
             Ok(None) => return Err("frame shorter than its length prefix".to_owned()),
             Err(error) => return Err(error.to_string()),
@@ -294,7 +292,11 @@ impl Receive for Receiver<'_> {
     }
 
     fn end_of_read(&mut self) {
-        if std::mem::take(&mut self.has_answers) {
+        if self.answers.is_empty() {
+            self.outbox.flush();
+        } else {
+            // The woken callers may ask again at once. Their asks then share the write of the held ones.
+            self.shared.asks.answer(self.peer, &mut self.answers);
             self.outbox.release_asks();
         }
         if std::mem::take(&mut self.urgent) {
@@ -318,14 +320,15 @@ impl Receiver<'_> {
                 let here = shared.asks.relay(to, self.outbox.clone(), id, Instant::now() + RELAY_TIMEOUT);
                 let is_sent = outbox.zip(here).is_some_and(|(outbox, here)| {
                     ask.id = here;
-                    outbox.push_ask(|out| wire::encode(&Frame::Ask(ask), out))
+                    outbox.push_ask(false, |out| wire::encode(&Frame::Ask(ask), out))
                 });
                 if is_sent {
                     return;
                 }
-                ask::Answer { id, result: Err(ask::Refusal::NoHome) }
+                Answer { id, result: Err(ask::Refusal::NoHome) }
             }
         };
-        self.outbox.push(|out| wire::encode(&Frame::Answer(answer), out));
+        // The queue is flushed at the end of the read. If it is full, the caller gets no answer.
+        let _ = self.outbox.queue(|out| wire::encode(&Frame::Answer(answer), out));
     }
 }

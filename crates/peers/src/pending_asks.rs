@@ -10,12 +10,13 @@ use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::NodeId;
 use crate::ask::Answer;
-use crate::link::Outbox;
+use crate::outbox::Outbox;
 use crate::wire::{self, Frame};
 
 /// Maximum number of unanswered asks. Further asks fail.
@@ -68,6 +69,8 @@ pub(crate) struct PendingAsk<'a> {
     pub(crate) id: u64,
     answer: oneshot::Receiver<Result<Answer, AskError>>,
     is_pending: bool,
+    /// Whether no other ask was unanswered when this one was made.
+    pub(crate) is_only: bool,
 }
 
 impl PendingAsk<'_> {
@@ -91,17 +94,18 @@ impl PendingAsks {
     /// Registers an ask of this node. `None` if [`MAX_ASKS`] are unanswered.
     pub(crate) fn ask(&self, peer: NodeId, deadline: Instant) -> Option<PendingAsk<'_>> {
         let (sender, answer) = oneshot::channel();
-        let id = self.add(PendingEntry { peer, waiter: Waiter::Caller(sender), deadline })?;
-        Some(PendingAsk { asks: self, id, answer, is_pending: true })
+        let (id, is_only) = self.add(PendingEntry { peer, waiter: Waiter::Caller(sender), deadline })?;
+        Some(PendingAsk { asks: self, id, answer, is_pending: true, is_only })
     }
 
     /// Registers an ask that is relayed from another node to `peer`, and returns its local id. `None` if [`MAX_ASKS`]
     /// are unanswered.
     pub(crate) fn relay(&self, peer: NodeId, outbox: Arc<Outbox>, id: u64, deadline: Instant) -> Option<u64> {
-        self.add(PendingEntry { peer, waiter: Waiter::Relay { outbox, id }, deadline })
+        self.add(PendingEntry { peer, waiter: Waiter::Relay { outbox, id }, deadline }).map(|(id, _)| id)
     }
 
-    fn add(&self, entry: PendingEntry) -> Option<u64> {
+    /// Adds an ask. Returns its id, and whether it is the only one.
+    fn add(&self, entry: PendingEntry) -> Option<(u64, bool)> {
         let mut state = self.state();
         if state.is_closed || state.waiting.len() >= MAX_ASKS {
             return None;
@@ -113,28 +117,34 @@ impl PendingAsks {
         let id = state.next_id;
         state.next_id += 1;
         state.waiting.insert(id, entry);
+        let is_only = state.waiting.len() == 1;
         drop(state);
         if is_earlier {
             self.earlier.notify_one();
         }
-        Some(id)
+        Some((id, is_only))
     }
 
-    /// Passes an answer to its waiter. Drops answers without a waiter and answers from the wrong node.
-    pub(crate) fn answer(&self, from: NodeId, mut answer: Answer) {
-        let mut state = self.state();
-        let Entry::Occupied(found) = state.waiting.entry(answer.id) else { return };
-        if found.get().peer != from {
+    /// Passes the answers of one read to their waiters. Drops answers without a waiter and answers from the wrong node.
+    pub(crate) fn answer(&self, from: NodeId, answers: &mut Vec<Answer>) {
+        if answers.is_empty() {
             return;
         }
-        let waiter = found.remove().waiter;
+        let mut state = self.state();
+        let waiters = answers.drain(..).filter_map(|answer| {
+            let Entry::Occupied(found) = state.waiting.entry(answer.id) else { return None };
+            (found.get().peer == from).then(|| (found.remove().waiter, answer))
+        });
+        let waiters: SmallVec<[(Waiter, Answer); 8]> = waiters.collect();
         drop(state);
-        match waiter {
-            // The caller may have given up.
-            Waiter::Caller(sender) => drop(sender.send(Ok(answer))),
-            Waiter::Relay { outbox, id } => {
-                answer.id = id;
-                outbox.push(|to| wire::encode(&Frame::Answer(answer), to));
+        for (waiter, mut answer) in waiters {
+            match waiter {
+                // The caller may have given up.
+                Waiter::Caller(sender) => drop(sender.send(Ok(answer))),
+                Waiter::Relay { outbox, id } => {
+                    answer.id = id;
+                    outbox.push(|to| wire::encode(&Frame::Answer(answer), to));
+                }
             }
         }
     }
@@ -235,11 +245,11 @@ mod tests {
         let asks = PendingAsks::default();
         let asked = asks.ask(PEER, later(10)).unwrap();
         let id = asked.id;
-        asks.answer(NodeId(2), answer(id));
+        asks.answer(NodeId(2), &mut vec![answer(id)]);
         assert_eq!(asks.len(), 1, "another node answered");
-        asks.answer(PEER, answer(id));
+        asks.answer(PEER, &mut vec![answer(id)]);
         assert_eq!(asked.answer().await.unwrap().id, id);
-        asks.answer(PEER, answer(id));
+        asks.answer(PEER, &mut vec![answer(id)]);
         assert_eq!(asks.len(), 0, "a second answer is dropped");
     }
 
@@ -296,7 +306,7 @@ mod tests {
         let outbox = Arc::new(Outbox::default());
         let relay = || asks.relay(PEER, outbox.clone(), 7, later(10));
         let id = relay().unwrap();
-        asks.answer(PEER, answer(id));
+        asks.answer(PEER, &mut vec![answer(id)]);
         assert!(outbox.queued() > 0, "the answer is relayed");
         while relay().is_some() {}
         assert_eq!(asks.len(), MAX_ASKS);

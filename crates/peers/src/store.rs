@@ -1,8 +1,7 @@
 //! The store: decides charges locally, or asks the key's home.
 //!
 //! This node's table decides charges of `eventual` rules and charges whose home is this node. Other charges are sent to
-//! their home as an *ask*, which is written at once
-//! unless an earlier ask is unanswered (see `link.rs`).
+//! their home as an *ask*, which is written at once unless an earlier ask is unanswered (see `outbox.rs`).
 
 mod groups;
 #[cfg(test)]
@@ -218,7 +217,7 @@ impl PeerStore {
         let asked = self.shared.asks.ask(node, deadline);
         let asked = asked.ok_or_else(|| unavailable("too many requests in flight to peers"))?;
         let ask = Ask { id: asked.id, hop: Hop::Relayed, verb, charges };
-        if !outbox.push_ask(|to| wire::encode(&Frame::Ask(ask), to)) {
+        if !outbox.push_ask(asked.is_only, |to| wire::encode(&Frame::Ask(ask), to)) {
             return Err(unavailable("the link queue to the key's home is full"));
         }
         Counters::add(&self.shared.counters.asked, 1);

@@ -1,0 +1,359 @@
+//! The send queue of a link.
+//!
+//! Frames are appended to one buffer. A flush takes the whole buffer together with the write half of the connection,
+//! and writes without holding the lock. Frames that are queued during a write share the next write, which the same
+//! thread makes.
+//!
+//! The link's own task flushes the queue, on the peers thread. Two writes are made elsewhere, because each switch of
+//! threads delays an ask by about as much as the decision itself: an ask that is the only unanswered one of this node is
+//! written by its caller, and answers are written at the end of the read that contained the asks. If the connection
+//! accepts no more bytes, the rest goes to the link's task, which waits until the connection is writable. With all
+//! processes on one core, the p50 of a decision by another node was 31.5 µs instead of 36.3 µs, beside 13.7 µs of a
+//! bare echo.
+//!
+//! Asks are batched further. While an ask is unanswered, later asks are held until an answer arrives, and then share one
+//! write. The system calls and wake-ups of a write cost more CPU time than several decisions. Asks to a peer that needs
+//! more than [`MAX_HOLD`] for an answer are not held, because they could miss their deadline.
+//!
+//! The queue is bounded by [`MAX_QUEUED`], and a write without progress for [`WRITE_TIMEOUT`] ends the link. A peer that
+//! never reads therefore costs bounded memory for a bounded time and does not affect other links.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use crate::link::LinkEndReason;
+
+/// Maximum number of bytes queued for one peer.
+pub const MAX_QUEUED: usize = 32 << 20;
+/// Maximum time that a write may take without progress.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time for which asks wait for the answer to an earlier ask. It is a small part of the usual deadline.
+const MAX_HOLD: Duration = Duration::from_millis(1);
+/// Maximum number of bytes that a thread other than the peers thread writes. It leaves longer queues to the link's task.
+const MAX_DIRECT_BYTES: usize = 64 << 10;
+/// Write buffers larger than this are shrunk after the write.
+const MAX_KEPT_BUFFER: usize = 256 << 10;
+
+/// Queue of frames to write to a peer.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    state: Mutex<OutboxState>,
+    /// Wakes the link's task.
+    wake: Notify,
+}
+
+/// Decides which asks wait until an earlier ask is answered.
+#[derive(Debug, Default)]
+struct AskHold {
+    /// When the last asks were sent, if no answer has arrived since.
+    sent_at: Option<Instant>,
+    /// Whether the last answer arrived within [`MAX_HOLD`].
+    answers_fast: bool,
+}
+
+impl AskHold {
+    /// Returns whether an ask made at `now` is held. An answer is then expected, and releases the ask.
+    fn holds(&self, now: Instant) -> bool {
+        self.answers_fast && self.sent_at.is_some_and(|at| now < at + MAX_HOLD)
+    }
+
+    fn on_sent(&mut self, now: Instant) {
+        self.sent_at = Some(now);
+    }
+
+    fn on_answers(&mut self, now: Instant) {
+        if let Some(at) = self.sent_at.take() {
+            self.answers_fast = now < at + MAX_HOLD;
+        }
+    }
+}
+
+/// The write half of a connection.
+type LinkWriter = Box<dyn AsyncWrite + Send + Unpin>;
+
+#[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they change independently of each other")]
+struct OutboxState {
+    bytes: Vec<u8>,
+    /// An empty buffer, which replaces `bytes` during a write.
+    spare: Vec<u8>,
+    /// The write half of the connection. `None` before the link begins, while a thread writes, and after the link ended.
+    writer: Option<LinkWriter>,
+    /// A write that the link's task has to continue.
+    interrupted: Option<InterruptedWrite>,
+    /// Whether the queue contains asks.
+    has_asks: bool,
+    hold: AskHold,
+    /// Whether the link's task was woken for asks that it has not written yet.
+    is_task_woken: bool,
+    /// Whether a flush found another thread writing. That thread writes again.
+    is_flush_waiting: bool,
+    /// Why the last write failed.
+    failed: Option<LinkEndReason>,
+    /// Whether the link ends once the queue is written.
+    closing: bool,
+    /// Whether the link has ended.
+    ended: bool,
+}
+
+/// A write that made less progress than the connection had bytes to send.
+struct InterruptedWrite {
+    writer: LinkWriter,
+    buffer: Vec<u8>,
+    written: usize,
+}
+
+/// Progress of a write that does not wait.
+enum WriteProgress {
+    Complete,
+    /// The connection accepted this many bytes.
+    Partial(usize),
+}
+
+/// Whether the link's task has something to do after a flush.
+#[derive(PartialEq)]
+enum LeftOver {
+    None,
+    Some,
+}
+
+/// What the link's task does next.
+enum NextStep {
+    Wait,
+    Continue(InterruptedWrite),
+    Close(LinkWriter),
+    End(LinkEndReason),
+}
+
+impl OutboxState {
+    fn queue(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let is_open = !self.ended && !self.closing && self.bytes.len() <= MAX_QUEUED;
+        if is_open {
+            encode(&mut self.bytes);
+        }
+        is_open
+    }
+}
+
+impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues the frames that `encode` appends, and wakes the link's task to write them. Returns `false` if the link has
+    /// ended or its queue is full.
+    pub(crate) fn push(&self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let is_queued = self.queue(encode);
+        if is_queued {
+            self.wake.notify_one();
+        }
+        is_queued
+    }
+
+    /// Queues frames like [`push`](Self::push) for a flush that the caller makes.
+    pub(crate) fn queue(&self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
+        self.lock().queue(encode)
+    }
+
+    /// Queues an ask like [`push`](Self::push). Writes it at once if it is the only unanswered one of this node. Holds it
+    /// if an earlier ask was sent less than [`MAX_HOLD`] ago, is unanswered, and the peer answered the one before within
+    /// that time.
+    pub(crate) fn push_ask(&self, is_only: bool, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let now = Instant::now();
+        let mut queued = self.lock();
+        if !queued.queue(encode) {
+            return false;
+        }
+        queued.has_asks = true;
+        let wakes_task = !is_only && !queued.hold.holds(now) && !std::mem::replace(&mut queued.is_task_woken, true);
+        drop(queued);
+        if is_only {
+            self.flush();
+        } else if wakes_task {
+            self.wake.notify_one();
+        }
+        true
+    }
+
+    /// Sends the held asks, because answers have arrived.
+    pub(crate) fn release_asks(&self) {
+        self.lock().hold.on_answers(Instant::now());
+        self.flush();
+    }
+
+    /// Writes the queue to the connection; see the start of this file.
+    pub(crate) fn flush(&self) {
+        if self.flush_up_to(MAX_DIRECT_BYTES) == LeftOver::Some {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Writes the queue, unless another thread is writing; that thread then writes it too. Leaves queues above
+    /// `max_bytes`, and bytes that the connection does not accept at once, to the link's task.
+    fn flush_up_to(&self, max_bytes: usize) -> LeftOver {
+        let mut queued = self.lock();
+        while !queued.bytes.is_empty() && queued.bytes.len() <= max_bytes {
+            let Some(mut writer) = queued.writer.take() else {
+                queued.is_flush_waiting = true;
+                return LeftOver::None;
+            };
+            (queued.is_task_woken, queued.is_flush_waiting) = (false, false);
+            if std::mem::take(&mut queued.has_asks) {
+                queued.hold.on_sent(Instant::now());
+            }
+            let mut buffer = std::mem::take(&mut queued.spare);
+            std::mem::swap(&mut buffer, &mut queued.bytes);
+            drop(queued);
+            let written = try_write_all(&mut writer, &buffer);
+            queued = self.lock();
+            match written {
+                Ok(WriteProgress::Complete) => {
+                    queued.writer = Some(writer);
+                    buffer.clear();
+                    buffer.shrink_to(MAX_KEPT_BUFFER);
+                    queued.spare = buffer;
+                }
+                Ok(WriteProgress::Partial(written)) => {
+                    queued.interrupted = Some(InterruptedWrite { writer, buffer, written });
+                    return LeftOver::Some;
+                }
+                Err(end) => {
+                    queued.failed = Some(end);
+                    return LeftOver::Some;
+                }
+            }
+            if !queued.is_flush_waiting {
+                break;
+            }
+        }
+        let is_long = queued.bytes.len() > max_bytes;
+        let is_done = !is_long && !queued.is_flush_waiting && !queued.closing && !queued.ended;
+        if is_done { LeftOver::None } else { LeftOver::Some }
+    }
+
+    /// Returns the number of queued bytes.
+    pub(crate) fn queued(&self) -> usize {
+        self.lock().bytes.len()
+    }
+
+    /// Ends the link after the queue is written.
+    pub(crate) fn close(&self) {
+        self.lock().closing = true;
+        self.wake.notify_one();
+    }
+
+    /// Ends the link and discards its queue.
+    pub(crate) fn end(&self) {
+        let mut queued = self.lock();
+        (queued.ended, queued.bytes) = (true, Vec::new());
+        drop(queued);
+        self.wake.notify_one();
+    }
+
+    /// Starts writing to a connection. The link ends when the returned guard is dropped.
+    pub(crate) fn begin(&self, writer: impl AsyncWrite + Send + Unpin + 'static) -> EndOutbox<'_> {
+        self.lock().writer = Some(Box::new(writer));
+        EndOutbox(self)
+    }
+
+    /// Writes the frames that no other thread writes, until the link ends.
+    pub(crate) async fn write_all(&self) -> LinkEndReason {
+        loop {
+            // What is left is the next step of this task.
+            let _ = self.flush_up_to(usize::MAX);
+            match self.next_step() {
+                NextStep::Wait => self.wake.notified().await,
+                NextStep::Continue(InterruptedWrite { mut writer, buffer, written }) => {
+                    if let Err(end) = write_rest(&mut writer, &buffer[written..]).await {
+                        return end;
+                    }
+                    self.lock().writer = Some(writer);
+                }
+                NextStep::Close(mut writer) => {
+                    // Best effort: the peer may already have closed the connection.
+                    let _ = timeout(WRITE_TIMEOUT, writer.shutdown()).await;
+                    return LinkEndReason::Ended;
+                }
+                NextStep::End(end) => return end,
+            }
+        }
+    }
+
+    fn next_step(&self) -> NextStep {
+        let mut queued = self.lock();
+        if let Some(end) = queued.failed.take() {
+            return NextStep::End(end);
+        }
+        if let Some(write) = queued.interrupted.take() {
+            return NextStep::Continue(write);
+        }
+        if !queued.closing && !queued.ended {
+            return NextStep::Wait;
+        }
+        // A thread that is still writing wakes this task afterwards.
+        queued.writer.take().map_or(NextStep::Wait, NextStep::Close)
+    }
+}
+
+/// Ends a link when it is dropped, also if the peers thread panics.
+pub(crate) struct EndOutbox<'a>(&'a Outbox);
+
+impl Drop for EndOutbox<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+        let mut queued = self.0.lock();
+        (queued.writer, queued.interrupted) = (None, None);
+    }
+}
+
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("queued", &self.queued()).finish_non_exhaustive()
+    }
+}
+
+/// Writes as many bytes as the connection accepts at once.
+fn try_write_all(writer: &mut LinkWriter, bytes: &[u8]) -> Result<WriteProgress, LinkEndReason> {
+    // If the connection accepts no more bytes, the link's task polls it again with its own waker.
+    let (mut context, mut written) = (Context::from_waker(Waker::noop()), 0);
+    while written < bytes.len() {
+        match Pin::new(&mut *writer).poll_write(&mut context, &bytes[written..]) {
+            Poll::Ready(Ok(0)) => return Err(LinkEndReason::Closed),
+            Poll::Ready(Ok(count)) => written += count,
+            Poll::Ready(Err(error)) => return Err(LinkEndReason::Failed(error)),
+            Poll::Pending => return Ok(WriteProgress::Partial(written)),
+        }
+    }
+    match Pin::new(writer).poll_flush(&mut context) {
+        Poll::Ready(Ok(())) => Ok(WriteProgress::Complete),
+        Poll::Ready(Err(error)) => Err(LinkEndReason::Failed(error)),
+        Poll::Pending => Ok(WriteProgress::Partial(written)),
+    }
+}
+
+/// Writes bytes as the connection accepts them.
+async fn write_rest(writer: &mut LinkWriter, mut bytes: &[u8]) -> Result<(), LinkEndReason> {
+    while !bytes.is_empty() {
+        match timeout(WRITE_TIMEOUT, writer.write(bytes)).await {
+            Ok(Ok(0)) => return Err(LinkEndReason::Closed),
+            Ok(Ok(written)) => bytes = &bytes[written..],
+            Ok(Err(error)) => return Err(LinkEndReason::Failed(error)),
+            Err(_) => return Err(LinkEndReason::NotReading),
+        }
+    }
+    match timeout(WRITE_TIMEOUT, writer.flush()).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(LinkEndReason::Failed(error)),
+        Err(_) => Err(LinkEndReason::NotReading),
+    }
+}
