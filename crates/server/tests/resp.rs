@@ -93,6 +93,10 @@ fn protocol_error_is_reported_and_closes_the_connection() {
 #[test]
 fn endless_line_is_refused_within_bounded_memory() {
     let server = Server::start(&[]);
+    // Loads the code that refuses a command into memory.
+    let mut client = server.connect_resp();
+    client.send("\"\r\n");
+    assert!(client.rest().starts_with("-ERR Protocol error"));
     let before = server.memory();
     let mut client = server.connect_resp();
     let mut sent = 0;

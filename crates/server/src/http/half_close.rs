@@ -25,19 +25,38 @@ pub(super) struct HalfCloseStream<T> {
     state: Arc<HttpConnection>,
     /// Bytes to return to the reader before the bytes of the stream.
     unread: Bytes,
+    /// The result of hyper's last read, if hyper has read since the last flush.
+    last_read: Option<LastRead>,
     /// Present once the client has closed its sending side.
     timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The result of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastRead {
+    Ready,
+    Pending,
 }
 
 impl<T: AsyncRead + Unpin> HalfCloseStream<T> {
     /// Wraps a stream of which `unread` was already read.
     pub(super) fn new(stream: T, state: Arc<HttpConnection>, unread: impl Into<Bytes>) -> Self {
-        Self { stream, state, unread: unread.into(), timer: None }
+        Self { stream, state, unread: unread.into(), last_read: None, timer: None }
     }
 
     /// Waits until the request in progress must end because its client has closed its sending side. A close is not
     /// detected while there is unread input.
     fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.last_read.take() {
+            // hyper waits for the rest of the body and detects a close itself.
+            Some(LastRead::Pending) => return Poll::Pending,
+            // The body may be complete now. hyper then does not read when it is polled again.
+            Some(LastRead::Ready) => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            None => {}
+        }
         if self.timer.is_none() {
             if !self.unread.is_empty() {
                 return Poll::Pending;
@@ -50,6 +69,8 @@ impl<T: AsyncRead + Unpin> HalfCloseStream<T> {
             }
             if !peeked.filled().is_empty() {
                 self.unread = Bytes::copy_from_slice(peeked.filled());
+                // hyper may soon wait for the rest of a body, and would not learn of the byte that was taken here.
+                cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
         }
@@ -63,8 +84,11 @@ impl<T: AsyncRead + Unpin> HalfCloseStream<T> {
 impl<T: AsyncRead + Unpin> AsyncRead for HalfCloseStream<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.unread.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
+            let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
+            self.last_read = Some(if outcome.is_ready() { LastRead::Ready } else { LastRead::Pending });
+            return outcome;
         }
+        self.last_read = Some(LastRead::Ready);
         let length = self.unread.len().min(buf.remaining());
         buf.put_slice(&self.unread[..length]);
         self.unread.advance(length);

@@ -19,7 +19,7 @@ pub const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 pub const LINGER_IDLE: Duration = Duration::from_millis(500);
 
 /// Maximum number of discarded bytes: more than the socket buffers of both sides usually hold.
-pub const LINGER_BYTES: usize = 16 * 1024 * 1024;
+pub const LINGER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Size of the buffer for discarded input, in bytes.
 const DISCARD_BUFFER: usize = 4 * 1024;

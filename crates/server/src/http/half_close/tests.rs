@@ -61,6 +61,30 @@ async fn incomplete_request_of_a_closed_client_ends_at_once() {
     assert!(start.elapsed() < Duration::from_millis(1));
 }
 
+/// The body arrives while hyper waits for it, and is partly read by the stream's check for a closed client.
+#[tokio::test]
+async fn body_that_arrives_in_parts_is_received() {
+    let app = Arc::new(App::new(MemoryStore::new(100).and_then(Engine::new).expect("an engine"), None));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    for _ in 0..20 {
+        let mut client =
+            tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let (server, _) = listener.accept().await.expect("a connection");
+        let guard = app.connections.open(Protocol::Http, 1).expect("a slot");
+        let serving = tokio::spawn(serve(server, None, app.clone(), guard, FastPath::Enabled));
+        let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+        let mut received = String::new();
+        for part in [head, "1a\r\n", "{\"key\":", "\"k\",\"lim", "it\":\"1M/s", "\"}", "\r\n0\r\n", "\r\n"] {
+            client.write_all(part.as_bytes()).await.expect("the server reads");
+            tokio::task::yield_now().await;
+        }
+        client.read_to_string(&mut received).await.expect("an orderly end");
+        drop(client);
+        serving.await.expect("no panic");
+        assert!(received.starts_with("HTTP/1.1 200 OK\r\n"), "{received}");
+    }
+}
+
 /// Returns a client, and a stream whose request is being answered.
 fn answering() -> (DuplexStream, HalfCloseStream<DuplexStream>, Arc<HttpConnection>) {
     let (client, server) = duplex(16);
