@@ -14,8 +14,8 @@ const PARTS_AHEAD: u32 = 16;
 const PULL_TIMEOUT: u64 = 1_000_000_000;
 /// Maximum number of parts in a snapshot.
 const MAX_PARTS: u32 = 1 << 16;
-/// Time per requested byte, in nanoseconds: 12.5 MB, or about 700,000 keys, per second. At full speed, packing and
-/// merging a snapshot would occupy a core of each node, which the decisions there need.
+/// Time per requested byte, in nanoseconds: 12.5 MB per second. A million keys then take less than two seconds. Without
+/// a bound, packing and merging take CPU time from the decisions of both nodes for as long as the transfer lasts.
 const NANOS_PER_BYTE: u64 = 80;
 /// Maximum time for which late requests are caught up, in nanoseconds. Timers may be some milliseconds late.
 const MAX_CATCH_UP: u64 = 5_000_000;
