@@ -55,7 +55,7 @@ pub(crate) fn longest_wait(address: SocketAddr, length: Duration, request: Optio
                 let mut stream = connect(address)?;
                 let mut count = 0;
                 while !over.load(Ordering::Relaxed) {
-                    send_post(&mut stream, request.path, &request.body)?;
+                    post_expecting_ok(&mut stream, request.path, &request.body)?;
                     count += 1;
                 }
                 Ok(count)
@@ -87,7 +87,7 @@ fn probe(address: SocketAddr, length: Duration) -> anyhow::Result<f64> {
     while begin.elapsed() < length {
         std::thread::sleep(Duration::from_millis(1));
         let sent = Instant::now();
-        send_post(&mut stream, "/v1/check", r#"{"key":"k","limit":"1M/s"}"#)?;
+        post_expecting_ok(&mut stream, "/v1/check", r#"{"key":"k","limit":"1M/s"}"#)?;
         longest = longest.max(sent.elapsed());
     }
     Ok(longest.as_secs_f64() * 1e6)
@@ -100,7 +100,7 @@ fn connect(address: SocketAddr) -> anyhow::Result<BufReader<TcpStream>> {
 }
 
 /// Sends a request and reads the whole response.
-fn send_post(stream: &mut BufReader<TcpStream>, path: &str, body: &str) -> anyhow::Result<()> {
+fn post_expecting_ok(stream: &mut BufReader<TcpStream>, path: &str, body: &str) -> anyhow::Result<()> {
     let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.get_mut().write_all(format!("{head}{body}").as_bytes())?;
     let (mut line, mut length) = (String::new(), 0);

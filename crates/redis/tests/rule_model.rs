@@ -37,12 +37,12 @@ impl EngineOnRedis {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (server, store, store_clock) = runtime.block_on(with_manual_clock(kind));
         let store = Arc::new(store);
-        let (clock, engine) = engine_at(&store, 0);
+        let (clock, engine) = engine_with_clock_at(&store, 0);
         Self { runtime, server, store, store_clock, clock, at: 0, engine }
     }
 }
 
-fn engine_at(
+fn engine_with_clock_at(
     store: &Arc<RedisStore>,
     at: u64,
 ) -> (Arc<ManualClock>, Engine<Arc<RedisStore>, MemoryStore<ManualClock>>) {
@@ -60,7 +60,7 @@ impl RuleSubject for EngineOnRedis {
     fn begin(&mut self, at: u64) {
         self.server.command(&["FLUSHALL"]);
         self.store_clock.set(at / 1_000);
-        (self.clock, self.engine) = engine_at(&self.store, at);
+        (self.clock, self.engine) = engine_with_clock_at(&self.store, at);
         self.at = at;
     }
 

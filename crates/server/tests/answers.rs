@@ -129,7 +129,7 @@ fn refusals_are_logged_at_the_configured_rate() {
     let lines = logged_refusals(&["--log-refusals", "1/h"]);
     assert_eq!(lines.len(), 2, "{lines:#?}");
     for expected in [
-        "front=Http domain=\"api\" rule=\"paid\" key=\"user=alice\" retry_after_ms=86",
+        "front=\"http\" domain=\"api\" rule=\"paid\" key=\"user=alice\" retry_after_ms=86",
         "standing=\"exact\" observed=false banned=false closed=false suppressed=0 why=\"+ paid (",
         "matches, counted by user = \\\"alice\\\", costs 1: refuses, 1/day: 0 of 1 left, full again in ",
         "; - silent (",
@@ -138,7 +138,7 @@ fn refusals_are_logged_at_the_configured_rate() {
     ] {
         assert!(lines[0].contains(expected), "no {expected} in\n{}", lines[0]);
     }
-    assert!(lines[1].contains("front=Resp") && lines[1].contains("suppressed=8"), "{}", lines[1]);
+    assert!(lines[1].contains("front=\"resp\"") && lines[1].contains("suppressed=8"), "{}", lines[1]);
 }
 
 #[test]

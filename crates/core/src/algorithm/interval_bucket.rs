@@ -290,9 +290,9 @@ impl IntervalBucket {
     /// Returns the time until `ask` is admitted. `wait(amount)` is the time until at most `amount` is used; `elapsed`
     /// is the time since the current step began.
     ///
-    /// The number of steps within `max_wait` is `max_wait / period` rounded down, or one more near the end of the
-    /// current step. So the request is admitted once the smaller number of steps suffices. Near the end of a step it is
-    /// admitted earlier, once the larger number suffices.
+    /// The number of steps within `max_wait` is `max_wait / period` rounded down. In the last `max_wait % period` of a
+    /// step it is one more. The request is admitted at the earlier of two times: when the refills of the smaller number
+    /// of steps cover it, or when those of the larger number cover it and the step is in that last part.
     pub(crate) fn retry_from(&self, elapsed: Option<u64>, ask: Ask, wait: impl Fn(Tokens) -> Retry) -> Retry {
         let cost = match ask {
             Ask::Exactly(cost) => cost.get(),

@@ -42,7 +42,8 @@ pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) ->
     let mut notes = Notes::new("");
     for domain in rules.domains() {
         unreachable_rules(domain, &mut notes);
-        // These warnings compare rules with each other, so they need all rules.
+        // If rules with mistakes were left out, these warnings could be wrong: an attribute or an id may occur only in
+        // such a rule.
         if !rules.is_partial() {
             unindexed_rules(domain, &mut notes);
             misspelled_attributes(domain, &mut notes);

@@ -1,4 +1,4 @@
-//! Limits as a tower layer, for axum, hyper, tonic and every other tower service.
+//! Limits as a tower layer, for axum, hyper, tonic and every other cloneable tower service for HTTP requests.
 //!
 //! ```text
 //! request ─▶ layer ─▶ identify ─▶ decide ─▶ inner service ─▶ response with RateLimit headers

@@ -2,8 +2,8 @@
 --
 -- Mirrors `tollgate-core` for times in whole microseconds: `Limits` (`weigh`, `commit`, `refund`, `renew`, `init`, `convert`), and
 -- the algorithms `Bucket` (`TokenBucket`, `LeakyBucket`), `IntervalBucket`, `FixedWindow`, `SlidingWindow`, `SlidingSlices`,
--- `SlidingLog` and `Concurrency`. Waits and remaining amounts are not computed here. The reply contains the state after the
--- decision, and Rust computes the answer from it (`answer.rs`).
+-- `SlidingLog` and `Concurrency`. The reply contains the state after the decision, and Rust computes waits and remaining amounts
+-- from it (`answer.rs`). The states of logs and leases are long, so the reply contains summaries of them, with their waits.
 --
 -- KEYS     the charged keys, without duplicates. A key holds the states of all limits of one rule.
 -- ARGV[1]  the charges in order. Fields of each charge, with their sizes in bytes:

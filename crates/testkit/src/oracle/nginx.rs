@@ -76,7 +76,7 @@ impl Player for Nginx {
         let at = step.at.into();
         let limits = &self.limits;
         let excesses = self.keys.entry(step.args.read_text("key")?.to_owned()).or_insert_with(|| {
-            // A state far in the past, so that the first request leaves no excess.
+            // An excess of minus one request, so that the first request leaves an excess of 0.
             vec![NginxExcess { milli: -1_000, at }; limits.len()]
         });
         for (limit, excess) in limits.iter().zip(excesses.iter_mut()) {

@@ -56,8 +56,9 @@ fn seal(words: &[u64]) -> u64 {
     words.iter().fold(0x6C62_272E_07BB_0142, mix)
 }
 
-/// Builds a file with valid seals, so that the test reaches the later checks. The file has the head of `stored`, with
-/// entries and instants from the input. With `forged`, the limit parameters come from the input as well.
+/// Builds a file with valid seals, so that the test reaches the later checks. The head is that of a snapshot under the
+/// limits `stored`, with instants from the input. The entries come from the input too; with `forged`, the parameters of
+/// the limits do instead, and there are no entries.
 fn build_file(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     keyed(stored).snapshot(&mut bytes).expect("memory takes it");
