@@ -61,7 +61,7 @@ pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
         LeakyBucket::new(fine, 10).unwrap().free(10).unwrap().max_debt(5).unwrap().into(),
     ];
     let words: Vec<usize> = limits.iter().map(Limit::words).collect();
-    assert_eq!(words, [1, 2, 2, 2, 0, 16, 0, 47, 1, 2]);
+    assert_eq!(words, [1, 2, 2, 2, 3, 16, 1, 47, 1, 2]);
     limits
 }
 
