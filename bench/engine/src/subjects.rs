@@ -9,9 +9,9 @@ use limitador::RateLimiter;
 use limitador::limit::{Context, Limit, Namespace};
 use tollgate::{Keyed, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, CandidateRules, MemoryStore, Request};
+use tollgate_engine::{CandidateRules, Decisions, Engine, Entry, Item, MemoryStore, Request};
 
-use crate::rules::{Attributes, NEVER_REACHED_LIMIT, matching_requests, limitador_condition, rule_file};
+use crate::rules::{Attributes, NEVER_REACHED_LIMIT, limitador_condition, matching_requests, rule_file};
 
 /// The engine with a given number of rules.
 pub(crate) struct Subject {

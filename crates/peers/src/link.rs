@@ -60,7 +60,7 @@ pub(crate) trait Receive {
     /// Fails if the message is invalid. The link then ends.
     fn frame(&mut self, frame: &[u8]) -> Result<(), String>;
 
-    /// Called after all complete frames of one read were handled.
+    /// Called after all complete frames of one read were handled, or those before an invalid frame.
     fn end_of_read(&mut self) {}
 }
 
@@ -71,11 +71,15 @@ async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to
             match frames.next_frame() {
                 Ok(Some(frame)) => {
                     if let Err(why) = to.frame(frame) {
+                        to.end_of_read();
                         return LinkEndReason::BadMessage(why);
                     }
                 }
                 Ok(None) => break,
-                Err(bad) => return LinkEndReason::LengthError(bad),
+                Err(bad) => {
+                    to.end_of_read();
+                    return LinkEndReason::LengthError(bad);
+                }
             }
         }
         to.end_of_read();

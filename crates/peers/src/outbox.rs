@@ -1,22 +1,20 @@
 //! The send queue of a link.
 //!
 //! Frames are appended to one buffer. A flush takes the whole buffer together with the write half of the connection,
-//! and writes without holding the lock. Frames that are queued during a write share the next write, which the same
-//! thread makes.
+//! and writes without holding the lock. Frames that are queued during a write share the next write.
 //!
 //! The link's own task flushes the queue, on the peers thread. Two writes are made elsewhere, because each switch of
-//! threads delays an ask: an ask that is the only unanswered one of this node is
-//! written by its caller, and answers are written at the end of the read that contained the asks. If the connection
-//! accepts no more bytes, the rest goes to the link's task, which waits until the connection is writable. With all
-//! processes on one core, the p50 of a decision by another node was 31.5 µs instead of 36.3 µs, beside 13.7 µs of a
-//! bare echo.
+//! threads delays an ask: an ask that is the only unanswered one of this node is written by its caller, and answers are
+//! written at the end of the read that contained the asks. Each of these threads writes once. The link's task writes
+//! frames that were queued meanwhile, and bytes that the connection does not accept yet. With all processes on one
+//! core, the p50 of a decision by another node was 31.5 µs instead of 36.3 µs, beside 13.7 µs of a bare echo.
 //!
-//! Asks are batched further. While an ask is unanswered, later asks are held until an answer arrives, and then share one
-//! write. The system calls and wake-ups of a write cost more CPU time than several decisions. Asks to a peer that needs
-//! more than [`MAX_HOLD`] for an answer are not held, because they could miss their deadline.
+//! Asks are batched further. While an ask is unanswered, later asks are held until an answer arrives, and then share
+//! one write. The system calls and wake-ups of a write cost more CPU time than several decisions. Asks to a peer that
+//! needs more than [`MAX_HOLD`] for an answer are not held, because they could miss their deadline.
 //!
-//! The queue is bounded by [`MAX_QUEUED`], and a write without progress for [`WRITE_TIMEOUT`] ends the link. A peer that
-//! never reads therefore costs bounded memory for a bounded time and does not affect other links.
+//! The queue is bounded by [`MAX_QUEUED`], and a write without progress for [`WRITE_TIMEOUT`] ends the link. A peer
+//! that never reads therefore costs bounded memory for a bounded time and does not affect other links.
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +37,8 @@ pub const MAX_QUEUED: usize = 32 << 20;
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for which asks wait for the answer to an earlier ask. It is a small part of the usual deadline.
 const MAX_HOLD: Duration = Duration::from_millis(1);
-/// Maximum number of bytes that a thread other than the peers thread writes. It leaves longer queues to the link's task.
+/// Maximum number of bytes that a thread other than the peers thread writes. It leaves longer queues to the link's
+/// task.
 const MAX_DIRECT_BYTES: usize = 64 << 10;
 /// Write buffers larger than this are shrunk after the write.
 const MAX_KEPT_BUFFER: usize = 256 << 10;
@@ -87,7 +86,8 @@ struct OutboxState {
     bytes: Vec<u8>,
     /// An empty buffer, which replaces `bytes` during a write.
     spare: Vec<u8>,
-    /// The write half of the connection. `None` before the link begins, while a thread writes, and after the link ended.
+    /// The write half of the connection. `None` before the link begins, while a thread writes, and after the link
+    /// ended.
     writer: Option<LinkWriter>,
     /// A write that the link's task has to continue.
     interrupted: Option<InterruptedWrite>,
@@ -96,7 +96,7 @@ struct OutboxState {
     hold: AskHold,
     /// Whether the link's task was woken for asks that it has not written yet.
     is_task_woken: bool,
-    /// Whether a flush found another thread writing. That thread writes again.
+    /// Whether a flush found another thread writing. That thread, or the link's task, writes again.
     is_flush_waiting: bool,
     /// Why the last write failed.
     failed: Option<LinkEndReason>,
@@ -104,9 +104,11 @@ struct OutboxState {
     closing: bool,
     /// Whether the link has ended.
     ended: bool,
+    /// Whether the link's task has ended, so that no thread may put the write half back.
+    is_over: bool,
 }
 
-/// A write that made less progress than the connection had bytes to send.
+/// A write that the connection did not accept whole.
 struct InterruptedWrite {
     writer: LinkWriter,
     buffer: Vec<u8>,
@@ -123,8 +125,8 @@ enum WriteProgress {
 /// Whether the link's task has something to do after a flush.
 #[derive(PartialEq)]
 enum LeftOver {
-    None,
-    Some,
+    Nothing,
+    Work,
 }
 
 /// What the link's task does next.
@@ -150,8 +152,8 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues the frames that `encode` appends, and wakes the link's task to write them. Returns `false` if the link has
-    /// ended or its queue is full.
+    /// Queues the frames that `encode` appends, and wakes the link's task to write them. Returns `false` if the link
+    /// has ended or its queue is full.
     pub(crate) fn push(&self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
         let is_queued = self.queue(encode);
         if is_queued {
@@ -165,9 +167,9 @@ impl Outbox {
         self.lock().queue(encode)
     }
 
-    /// Queues an ask like [`push`](Self::push). Writes it at once if it is the only unanswered one of this node. Holds it
-    /// if an earlier ask was sent less than [`MAX_HOLD`] ago, is unanswered, and the peer answered the one before within
-    /// that time.
+    /// Queues an ask like [`push`](Self::push). Writes it at once if it is the only unanswered one of this node. Holds
+    /// it if an earlier ask was sent less than [`MAX_HOLD`] ago, is unanswered, and the peer answered the one before
+    /// within that time.
     pub(crate) fn push_ask(&self, is_only: bool, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
         let now = Instant::now();
         let mut queued = self.lock();
@@ -193,7 +195,7 @@ impl Outbox {
 
     /// Writes the queue to the connection; see the start of this file.
     pub(crate) fn flush(&self) {
-        if self.flush_up_to(MAX_DIRECT_BYTES) == LeftOver::Some {
+        if self.flush_up_to(MAX_DIRECT_BYTES) == LeftOver::Work {
             self.wake.notify_one();
         }
     }
@@ -205,7 +207,7 @@ impl Outbox {
         while !queued.bytes.is_empty() && queued.bytes.len() <= max_bytes {
             let Some(mut writer) = queued.writer.take() else {
                 queued.is_flush_waiting = true;
-                return LeftOver::None;
+                return LeftOver::Nothing;
             };
             (queued.is_task_woken, queued.is_flush_waiting) = (false, false);
             if std::mem::take(&mut queued.has_asks) {
@@ -216,6 +218,9 @@ impl Outbox {
             drop(queued);
             let written = try_write_all(&mut writer, &buffer);
             queued = self.lock();
+            if queued.is_over {
+                return LeftOver::Nothing;
+            }
             match written {
                 Ok(WriteProgress::Complete) => {
                     queued.writer = Some(writer);
@@ -225,20 +230,22 @@ impl Outbox {
                 }
                 Ok(WriteProgress::Partial(written)) => {
                     queued.interrupted = Some(InterruptedWrite { writer, buffer, written });
-                    return LeftOver::Some;
+                    return LeftOver::Work;
                 }
                 Err(end) => {
                     queued.failed = Some(end);
-                    return LeftOver::Some;
+                    return LeftOver::Work;
                 }
             }
-            if !queued.is_flush_waiting {
+            // A caller's thread writes only once. Before the link closes, its task writes the whole queue.
+            let is_task = max_bytes == usize::MAX;
+            if !is_task || !(queued.is_flush_waiting || queued.closing) {
                 break;
             }
         }
         let is_long = queued.bytes.len() > max_bytes;
         let is_done = !is_long && !queued.is_flush_waiting && !queued.closing && !queued.ended;
-        if is_done { LeftOver::None } else { LeftOver::Some }
+        if is_done { LeftOver::Nothing } else { LeftOver::Work }
     }
 
     /// Returns the number of queued bytes.
@@ -312,7 +319,7 @@ impl Drop for EndOutbox<'_> {
     fn drop(&mut self) {
         self.0.end();
         let mut queued = self.0.lock();
-        (queued.writer, queued.interrupted) = (None, None);
+        (queued.writer, queued.interrupted, queued.is_over) = (None, None, true);
     }
 }
 

@@ -81,9 +81,14 @@ impl<T: Store, F: Store> ByRules<T, F> {
                 self.passed_without_rules_count.fetch_add(1, Ordering::Relaxed);
                 return RuleDecision::Pass;
             }
-            // The values are within the engine's size limits, so too many rules match. If such a request passed, a client
-            // could choose one to bypass every limit.
-            Err(_) => return refuse_uncounted(request, config, Reason::Misconfigured(TOO_MANY_RULES)),
+            // The values are within the engine's size limits, so too many rules match. If such a request passed, a
+            // client could choose one to bypass every limit.
+            Err(RequestError::TooMany { .. }) => {
+                return refuse_uncounted(request, config, Reason::Misconfigured(TOO_MANY_RULES));
+            }
+            Err(RequestError::NoItems | RequestError::NoAmount | RequestError::BadLimit { .. }) => {
+                return refuse_uncounted(request, config, Reason::Misconfigured("the request cannot be decided"));
+            }
         };
         if config.send_headers == SendHeaders::Always && decision.is_admitted() {
             add_decision(headers, config.styles, &decision);

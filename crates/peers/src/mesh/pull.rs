@@ -17,6 +17,9 @@ const MAX_PARTS: u32 = 1 << 16;
 /// Time per requested byte, in nanoseconds: 12.5 MB per second. A million keys then take less than two seconds. Without
 /// a bound, packing and merging take CPU time from the decisions of both nodes for as long as the transfer lasts.
 const NANOS_PER_BYTE: u64 = 80;
+/// Maximum time for which the parts of a snapshot are spread, in nanoseconds. A larger snapshot is pulled faster: the rings
+/// of the peers must hold all deltas of the transfer.
+const MAX_SPREAD: u64 = 5_000_000_000;
 /// Maximum time for which late requests are caught up, in nanoseconds. Timers may be some milliseconds late.
 const MAX_CATCH_UP: u64 = 5_000_000;
 
@@ -49,7 +52,8 @@ impl Pull {
     fn next_request(&mut self, at: u64) -> Option<u32> {
         self.wake_at().filter(|wake_at| *wake_at <= at)?;
         let due_at = self.request_at.max(at.saturating_sub(MAX_CATCH_UP));
-        self.request_at = due_at.saturating_add(self.part_bytes.saturating_mul(NANOS_PER_BYTE));
+        let interval = self.part_bytes.saturating_mul(NANOS_PER_BYTE).min(MAX_SPREAD / u64::from(self.parts.max(1)));
+        self.request_at = due_at.saturating_add(interval);
         self.asked += 1;
         Some(self.asked - 1)
     }
@@ -176,8 +180,9 @@ impl Mesh {
         if self.state != MemberState::Joining {
             return;
         }
-        // A snapshot that makes progress gets more time, because a large snapshot takes seconds.
-        let has_begun = self.pull.as_ref().is_some_and(|pull| pull.next > 0);
+        // A snapshot that makes progress gets more time, because a large snapshot takes seconds, and so do the deltas of
+        // that time, which arrive after it.
+        let has_begun = self.has_joined || self.pull.as_ref().is_some_and(|pull| pull.next > 0);
         let wait = if has_begun { MAX_JOIN_TIME } else { JOIN_TIMEOUT };
         let is_late = at >= self.started_at.saturating_add(wait);
         let is_complete = self.has_joined && self.has_caught_up();
@@ -185,7 +190,7 @@ impl Mesh {
             return;
         }
         // If no peer has ever been ready, this node is the first node and has missed nothing.
-        let complete = self.has_joined || !self.peers.values().any(|peer| peer.membership != Membership::New);
+        let complete = is_complete || !self.peers.values().any(|peer| peer.membership != Membership::New);
         self.counts.joined_without = !complete;
         self.state = MemberState::Ready;
         self.homes_changed = true;
@@ -221,6 +226,7 @@ mod tests {
         let mut pull =
             Pull { from, vector, parts: PARTS, next: 1, asked: 1, part_bytes, request_at: start, progress_at: 0 };
         let mut at = start;
+        assert!(u64::from(PARTS) * PART_TIME < MAX_SPREAD);
         while pull.asked < PARTS {
             while pull.next_request(at).is_some() {}
             assert!(u64::from(pull.asked) * PART_TIME <= at - start + MAX_CATCH_UP + 2 * PART_TIME);

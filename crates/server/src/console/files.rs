@@ -1,8 +1,8 @@
 //! The console's static files, compiled into the program.
 //!
 //! The files that every page needs are served as one module: the first view needs 5 requests until its data is shown,
-//! instead of 9. Beside one request for each file, it took 0.86 of the time (43 alternating views in Chromium on two busy
-//! cores; 0.73 to 1.01 with 95 % confidence).
+//! instead of 9. Beside one request for each file, it took 0.86 of the time (43 alternating views in Chromium on two
+//! busy cores; 0.73 to 1.01 with 95 % confidence).
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -51,8 +51,8 @@ const ENTRY: &str = "main.js";
 /// The files that are served as one module. Each file imports only earlier ones.
 const JOINED: [&str; 5] = ["base.js", "server.js", "parts.js", "overview.js", ENTRY];
 
-/// Returns the text of a file as it is served: `main.js` contains all joined files without their imports, and other files
-/// import from `main.js` instead of the joined files. Returns `None` for the other joined files.
+/// Returns the text of a file as it is served: `main.js` contains all joined files without their imports, and other
+/// files import from `main.js` instead of the joined files. Returns `None` for the other joined files.
 fn served_text(name: &str, text: &str) -> Option<String> {
     if name == ENTRY {
         let joined = JOINED.iter().filter_map(|name| FILES.iter().find(|(known, _)| known == name));
@@ -124,7 +124,8 @@ pub(super) fn prepare() {
     compressed_files();
 }
 
-/// Finds a file by the part of its path after [`FILES_PATH_PREFIX`]. Returns `None` if the digest or the name is unknown.
+/// Finds a file by the part of its path after [`FILES_PATH_PREFIX`]. Returns `None` if the digest or the name is
+/// unknown.
 pub(super) fn find(path: &str) -> Option<&'static StaticFile> {
     let name = path.strip_prefix(digest())?.strip_prefix('/')?;
     compressed_files().iter().find(|file| file.name == name)
@@ -168,6 +169,7 @@ mod tests {
             let (_, text) = FILES.iter().find(|(name, _)| name == file).expect("the file");
             for line in text.lines() {
                 if line.starts_with("import ") {
+                    assert!(line.starts_with("import { ") && !line.contains(" as "), "the name changes: {line}");
                     assert!(
                         JOINED[..at].iter().any(|name| line.ends_with(&format!(" from {};", import_path(name)))),
                         "{line}"

@@ -32,8 +32,8 @@ pub const PARTIAL_CHECK_TIMEOUT: Duration = Duration::from_millis(200);
 /// Write timeout. A connection is closed if its socket buffer stays full for this long.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time for the answer to a request whose client has closed its sending side. Such a client may be gone, so a request
-/// that waits for capacity ends at once.
+/// Time for all answers to a client that has closed its sending side. Such a client may be gone, so a call of
+/// `/v1/acquire` ends at once.
 pub const HALF_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lifetime of a reserved connection. Reserved connections are accepted above the connection limit, for health checks

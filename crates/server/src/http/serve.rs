@@ -124,7 +124,10 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     if let Err(error) = outcome {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
-    linger::close(connection.into_parts().io.inner_mut()).await;
+    // A reserved connection has a fixed lifetime.
+    if !guard.is_reserved() {
+        linger::close(connection.into_parts().io.inner_mut()).await;
+    }
 }
 
 /// The state shared by the requests of a connection.

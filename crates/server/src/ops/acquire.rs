@@ -310,7 +310,7 @@ mod tests {
         let (allowed, waited) = acquire_for(&app, "c", 2_000).await;
         assert!(!allowed && (1_950..=2_000).contains(&waited), "{waited} ms");
         for _ in 0..5 {
-            assert!(acquire_for(&app, "s", 0).await.1 == 0, "each takes the delay of the next to a second more");
+            assert_eq!(acquire_for(&app, "s", 0).await.1, 0, "each adds a second to the delay of the next");
         }
         let [waiting, delayed] = ["c", "s"].map(|user| {
             let app = app.clone();

@@ -118,7 +118,7 @@ async fn request_of_a_closed_client_ends_after_a_bounded_time_or_at_once_if_it_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn input_behind_a_request_is_kept() {
+async fn input_after_a_request_is_kept() {
     let (mut client, mut stream, _state) = answering();
     client.write_all(b"next").await.expect("room");
     drop(client);
