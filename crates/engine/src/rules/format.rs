@@ -7,6 +7,7 @@
 //! to the next key or item; any other comment is attached to the key or item before it on the same line. The result is
 //! verified by parsing it again: it must have the same content and the same number of comments.
 
+use std::collections::hash_map::Entry;
 use std::fmt;
 
 use super::mistake::{Mistakes, Notes, Position};
@@ -122,11 +123,13 @@ fn attach_comments(tree: &Node, found: &[Comment]) -> Comments {
             target = parent;
         }
         let position = targets[target].position;
-        if comments.after.contains_key(&position) {
-            // The value spans several lines and already has a comment. This comment moves to its own line before the value.
-            comments.before.entry(position).or_default().push(found.text.clone());
-        } else {
-            comments.after.insert(position, found.text.clone());
+        match comments.after.entry(position) {
+            Entry::Vacant(entry) => {
+                entry.insert(found.text.clone());
+            }
+            // The value spans several lines and already has a comment. This comment moves to its own line before the
+            // value.
+            Entry::Occupied(_) => comments.before.entry(position).or_default().push(found.text.clone()),
         }
     }
     while comments.last.last().is_some_and(String::is_empty) {
