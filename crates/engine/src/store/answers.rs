@@ -12,7 +12,7 @@ use crate::decision::Standing;
 
 /// The answers to a batch, in buffers that are reused.
 ///
-/// For each group, in order, a store calls [`charge`](Self::charge) once per charge and then
+/// For each group, in order, a store calls [`push_answer`](Self::push_answer) once per charge and then
 /// [`end_group`](Self::end_group). If the group failed, it calls [`fail_group`](Self::fail_group).
 #[derive(Debug, Default)]
 pub struct Answers {
@@ -160,7 +160,7 @@ impl Answers {
         self.charges.push(Answer { outcome, taken, standing, stamps: None, reports, least_remaining: least });
     }
 
-    /// Like [`charge`](Self::charge), from a verdict.
+    /// Like [`push_answer`](Self::push_answer), from a verdict.
     #[inline]
     pub fn push_verdict(&mut self, verdict: &Verdict<Stamps>, reports: impl IntoIterator<Item = Report>) {
         self.push_answer(verdict.outcome(), verdict.taken(), verdict.stamp(), reports);

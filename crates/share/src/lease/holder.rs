@@ -208,8 +208,8 @@ impl Holder {
     }
 
     /// Starts an exchange with this need. Call it only if no exchange is in flight. Report the outcome through
-    /// [`on_grant`](Self::on_grant), [`on_no_grant`](Self::on_no_grant), [`unknown`](Self::unknown) or
-    /// [`unavailable`](Self::unavailable).
+    /// [`on_grant`](Self::on_grant), [`on_no_grant`](Self::on_no_grant), [`on_unknown`](Self::on_unknown) or
+    /// [`on_unavailable`](Self::on_unavailable).
     pub fn exchange(&mut self, now: u64, need: Need) -> Exchange {
         let keep = if now >= self.used_at.saturating_add(MAX_EXCHANGE_INTERVAL) {
             0
