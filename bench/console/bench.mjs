@@ -161,7 +161,10 @@ async function firstView(browser, url) {
   const context = await browser.newContext();
   const page = await context.newPage();
   await page.goto(url);
-  if (!url.endsWith("/healthz")) await page.waitForFunction(() => performance.getEntriesByName("console-shown").length > 0);
+  if (!url.endsWith("/healthz")) {
+    // Chromium reports a paint only after the frame.
+    await page.waitForFunction(() => ["console-shown", "first-contentful-paint"].every((name) => performance.getEntriesByName(name).length > 0));
+  }
   const times = await page.evaluate(() => {
     const time = (name) => performance.getEntriesByName(name)[0]?.startTime ?? NaN;
     const [navigation] = performance.getEntriesByType("navigation");
