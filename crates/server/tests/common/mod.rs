@@ -170,12 +170,13 @@ impl Server {
         self.child.wait().expect("it was started")
     }
 
-    /// Returns the resident memory in bytes.
+    /// Returns the resident memory in bytes, without the pages of the program file: the kernel loads those when code
+    /// first runs, and how many it loads depends on what else uses the memory of the machine.
     pub fn memory(&self) -> usize {
-        self.memory_status("VmRSS:")
+        self.memory_status("RssAnon:")
     }
 
-    /// Returns the peak resident memory in bytes.
+    /// Returns the peak resident memory in bytes, including pages of the program file.
     pub fn peak_memory(&self) -> usize {
         self.memory_status("VmHWM:")
     }
