@@ -1,5 +1,5 @@
-// Helpers for every page: API requests, DOM elements, and number and time formats. This file imports nothing, so that it runs
-// first and sends the first requests at once.
+// Helpers for every page: API requests, DOM elements, and number and time formats. This file imports nothing, so that
+// it runs first and sends the first requests immediately.
 
 // Requests to the public API. The session is a cookie that scripts cannot read.
 

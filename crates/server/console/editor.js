@@ -22,7 +22,7 @@ rules:
 export function editor({ query, signal }) {
   if (source !== "database") return h("div", {}, heading("Editor"), empty("The rules of this server are not edited here.", `They come from ${source}; change them there.`));
   const [domain, rule] = [query.get("domain"), query.get("rule")];
-  // The draft survives page changes until the window is closed.
+  // The draft is kept until the tab is closed, even if the user opens another page.
   const draft = `draft ${domain ?? ""} ${rule ?? ""}`;
   const text = /** @type {HTMLTextAreaElement} */ (
     h("textarea", { id: "rules", spellcheck: "false", autocomplete: "off", wrap: "off", rows: "14", "aria-label": "Rule file", "aria-describedby": "findings" })

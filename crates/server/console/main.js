@@ -59,7 +59,7 @@ async function show() {
   showNavigation();
   try {
     let render = known ? RENDER[known.path](page.parts) : () => nothing(url.pathname);
-    // No `await` for the overview: it would show an empty page first.
+    // The overview is not awaited, because `await` would show an empty page first.
     if (render instanceof Promise) render = await render;
     // The user may have opened another page while the code was loading.
     if (!signal.aborted) fill(main, render(page));

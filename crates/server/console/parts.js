@@ -187,8 +187,8 @@ const BOTTOM = 22;
 const TOP = 8;
 
 /**
- * Creates a plot. The right edge is the current time. With `start`, the plot shows historical data that begins at `start`, and the legend
- * shows totals while no point is selected.
+ * Creates a plot. Without `start`, the right edge is the current time. With `start`, the plot shows historical data
+ * that begins at `start`, and the legend shows totals while no point is selected.
  * @param {PlotOptions} options
  * @returns {{node: HTMLElement, update: (lines: Line[], step?: number, points?: number) => void}}
  */

@@ -1,8 +1,8 @@
 //! The console's static files, compiled into the program.
 //!
 //! The files that every page needs are served as one module: the first view needs 5 requests until its data is shown,
-//! instead of 9. Beside one request for each file, it took 0.86 of the time (43 alternating views in Chromium on two
-//! busy cores; 0.73 to 1.01 with 95 % confidence).
+//! instead of 9. Its time was 0.86 times that with one request for each file (43 alternating views in Chromium on two
+//! busy cores; 95 % confidence interval 0.73 to 1.01).
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -45,7 +45,7 @@ const FILES: &[(&str, &str)] = files!(
     "try.js",
 );
 
-/// The last of [`JOINED`], whose name the joined module has.
+/// The last of [`JOINED`]. The joined module is served under this name.
 const ENTRY: &str = "main.js";
 
 /// The files that are served as one module. Each file imports only earlier ones.
@@ -66,7 +66,7 @@ fn served_text(name: &str, text: &str) -> Option<String> {
     Some(JOINED.iter().fold(text.to_owned(), imports_entry))
 }
 
-/// Returns how a module names another one in an import.
+/// Returns the path of a module as it is written in an import, with its quotes.
 fn import_path(name: &str) -> String {
     format!("\"./{name}\"")
 }

@@ -1,8 +1,8 @@
 //! The web console at `/console`: its static files, and browser sessions.
 //!
 //! The console is an ordinary client of the public API without special privileges. The pages are the static files of
-//! `crates/server/console/`; those that every page needs are joined to one module. A browser session has the rights of
-//! the token with which it was opened.
+//! `crates/server/console/`; those that every page needs are joined into one module. A browser session has the rights
+//! of the token with which it was opened.
 //!
 //! Every server refuses requests from web pages (`http/web.rs`). Requests from the console are accepted if they meet
 //! three conditions:
@@ -30,7 +30,8 @@ use files::StaticFile;
 /// The header that marks requests from the console.
 pub(crate) const CONSOLE_HEADER: &str = "tollgate-console";
 
-/// The content security policy: load everything from this server, no inline scripts or styles, no embedding in frames.
+/// The content security policy: load everything from this server (images also from data URLs), no inline scripts or
+/// styles, no embedding in frames.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 

@@ -2,8 +2,9 @@
 //!
 //! The console sends a token once and gets a cookie with a random 256-bit session id. The cookie is `HttpOnly`, so
 //! scripts cannot read it, and `SameSite=Strict`, so browsers do not send it with requests from other sites. The cookie
-//! is accepted only together with the console's header ([`super::CONSOLE_HEADER`]). A session has the rights of its token. The
-//! session ends when it expires or when the token becomes invalid.
+//! is accepted only together with the console's header ([`super::CONSOLE_HEADER`]). A session has the rights of its
+//! token. It ends when the user logs out, when it expires, when too many sessions are open, or when the token becomes
+//! invalid.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +30,7 @@ pub(crate) const PATH: &str = "/v1/session";
 /// Maximum size of the request body that opens a session, in bytes.
 pub(crate) const MAX_BODY: usize = 4 * 1024;
 
-/// Maximum number of open sessions. OpenRequest another session ends the least recently used session.
+/// Maximum number of open sessions. Opening another session ends the least recently used one.
 pub(crate) const MAX_SESSIONS: usize = 1_024;
 
 /// Idle timeout of a session.

@@ -1,4 +1,4 @@
-//! Response bodies: bytes in memory, or a stream that ends when the client disconnects or the server stops.
+//! Response bodies: bytes in memory, or a stream that is produced while it is sent.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

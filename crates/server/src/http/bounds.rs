@@ -1,4 +1,4 @@
-//! Bounds on HTTP requests. Every bound is checked before memory is allocated.
+//! Bounds on HTTP connections, requests and responses.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub const MAX_BODY: usize = 1024 * 1024;
 /// Maximum number of requests in a batch.
 pub const MAX_BATCH: usize = 1_000;
 
-/// Maximum number of attributes of a request. All protocols share this bound.
+/// Maximum number of attribute values of a request. All protocols share this bound.
 pub const MAX_ATTRIBUTES: usize = Item::MAX_ENTRIES;
 
 /// Maximum size of the request line and all headers, in bytes.
@@ -33,15 +33,15 @@ pub const PARTIAL_CHECK_TIMEOUT: Duration = Duration::from_millis(200);
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for all answers to a client that has closed its sending side. Such a client may be gone, so a call of
-/// `/v1/acquire` ends at once.
+/// `/v1/acquire` that has to wait ends immediately.
 pub const HALF_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Lifetime of a reserved connection. Reserved connections are accepted above the connection limit, for health checks
-/// only.
+/// Lifetime of a reserved connection; a request in progress may take [`BODY_TIMEOUT`] longer. Reserved connections are
+/// accepted above the connection limit, for health checks only.
 pub const RESERVED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum number of requests that one list may ask to explain.
 pub const MAX_EXPLAINED: usize = 100;
 
-/// Maximum size of the response to a list, in bytes. When it is exceeded, the remaining requests are not decided.
+/// Size of the response to a list, in bytes, above which the remaining requests are not decided.
 pub const MAX_RESPONSE: usize = 8 * 1024 * 1024;

@@ -2,14 +2,14 @@
 //!
 //! For each request, hyper builds a header map, a body channel and a boxed future. Together they cost several times as
 //! much as the decision. The fast path parses the bytes of a complete request in place and appends the response to a
-//! buffer. One write sends the responses to all pipelined requests that were read together.
+//! buffer. One write usually sends the responses to all pipelined requests that were read together.
 //!
 //! A request is ordinary if all of these conditions hold:
 //! - The request line is [`CHECK_REQUEST_LINE`].
-//! - The request has at most [`MAX_HEADERS`] headers. Each header is in [`IGNORED_HEADERS`] or handled by
-//!   [`parse_head`].
-//! - The length of the body is known, and the body is one JSON object.
-//! - The token is valid, if the server requires tokens.
+//! - The request has at most [`READ_BUFFER_SIZE`] bytes and [`MAX_HEADERS`] headers. Each header is in
+//!   [`IGNORED_HEADERS`] or accepted by [`parse_head`].
+//! - The length of the body is known, and the body is one JSON object that describes a valid request.
+//! - The server accepts the `Host`, and the token is valid if the server requires tokens.
 //!
 //! If a request is not ordinary, hyper takes over the connection permanently and reads that request again from its
 //! first byte. The fast path therefore writes only decisions and their errors. It shares authentication, the `Host`

@@ -50,7 +50,7 @@ impl<T: AsyncRead + Unpin> HalfCloseStream<T> {
         match self.last_read.take() {
             // hyper waits for the rest of the body and detects a close itself.
             Some(LastRead::Pending) => return Poll::Pending,
-            // The body may be complete now. hyper then does not read when it is polled again.
+            // The body may be complete now. Poll hyper again: if the body is complete, hyper does not read.
             Some(LastRead::Ready) => {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;

@@ -17,7 +17,7 @@ pub(super) async fn read(body: Incoming, max: usize, time_limit: Duration) -> Re
     read_bounded(body, max, time_limit, None).await.map(|(body, _)| body)
 }
 
-/// Same as [`read`], but acquires one permit for each received kilobyte before storing it.
+/// Same as [`read`], but if `kilobytes` is given, acquires one of its permits for each received kilobyte.
 pub(super) async fn read_bounded(
     mut body: Incoming,
     max: usize,
@@ -83,7 +83,7 @@ pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration
     let _ = timeout(time_limit, all).await;
 }
 
-/// Returns the error for a rule file that is refused because no memory or processing permit is available.
+/// Returns the error for a rule file that did not get a permit in time.
 pub(super) fn busy() -> Problem {
     let detail = "too many rule files are being received; try again later";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail)

@@ -93,8 +93,8 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     let mut is_closing = false;
     let outcome = poll_fn(|cx| {
         let mut connection = Pin::new(&mut connection);
-        // Let hyper read the unread input first, because a graceful shutdown closes a connection that hyper has not
-        // read.
+        // Let hyper read the unread input first, because a graceful shutdown closes a connection from which hyper has
+        // read nothing.
         if std::mem::take(&mut has_unread)
             && let Poll::Ready(outcome) = connection.as_mut().poll(cx)
         {
@@ -124,7 +124,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     if let Err(error) = outcome {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
-    // A reserved connection has a fixed lifetime.
+    // A reserved connection does not linger, which would extend its lifetime.
     if !guard.is_reserved() {
         linger::close(connection.into_parts().io.inner_mut()).await;
     }
@@ -239,7 +239,7 @@ async fn answer_api_request<S: Store + 'static>(
         Ok(_) | Err(_) if state.is_reserved => return Err(too_many_connections()),
         Ok(_) | Err(_) if !app.auth.requires_tokens() => Access::Local,
         Ok(_) | Err(_) => match bearer_from_headers(&head) {
-            // The fast path for callers that send a token.
+            // A caller that sends a token needs no lookup of a browser session.
             token if token.is_some() => authenticate(app, state, token)?,
             token => {
                 let credentials = credentials.insert(session::Credentials::from_request(app, &head, token));

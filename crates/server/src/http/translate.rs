@@ -13,7 +13,8 @@ use crate::ops::input::{self, Input, LimitsInput, RequestInput};
 /// Converts an item to the input of an operation.
 ///
 /// # Errors
-/// Returns an error if a field is missing, is invalid, or does not belong to the operation.
+/// Returns an error if a required field is missing, or if a field is invalid or not allowed in a request. For a
+/// receipt, all fields except `receipt` and `cost` are ignored.
 pub(super) fn to_input<'a, S: Store>(
     engine: &Engine<S>,
     op: Op,

@@ -2,8 +2,9 @@
 //!
 //! Browsers mark requests from web pages with `Origin` or `Sec-Fetch-Site`. The server refuses such requests, except
 //! those from its own console. With DNS rebinding, the host name of a foreign page resolves to this server. The
-//! browser then treats the page and the server as the same origin. A loopback server without tokens therefore answers
-//! only requests whose `Host` is a loopback name or listed in `--allowed-hosts`.
+//! browser then treats the page and the server as the same origin. A loopback server without tokens, and every server
+//! with `--allowed-hosts`, therefore answers only requests whose `Host` is a loopback name or listed in
+//! `--allowed-hosts`.
 
 use std::net::IpAddr;
 
@@ -53,11 +54,11 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Refuses requests from web pages, and requests whose host is not in `hosts`. If `hosts` is `None`, any host is
-/// accepted.
+/// Refuses requests from web pages other than the console, and requests whose host is not in `hosts`. If `hosts` is
+/// `None`, any host is accepted.
 ///
 /// # Errors
-/// Returns a 403 for a request from a web page, or a 421 for a host that is not accepted.
+/// Returns a 403 for a request from another web page, or a 421 for a host that is not accepted.
 pub(super) fn check(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
     if head.headers.contains_key(ORIGIN) || head.headers.contains_key(SEC_FETCH_SITE) {
         check_web_page(head)?;

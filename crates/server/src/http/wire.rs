@@ -27,7 +27,7 @@ pub struct WireRequest<'a> {
     /// The attributes of the request.
     #[serde(borrow, default)]
     pub attributes: Option<Attributes<'a>>,
-    /// The cost. Default: set by each rule.
+    /// The cost; for a commit, the actual cost. Default for a decision: set by each rule, or 1 for an inline limit.
     #[serde(default, deserialize_with = "deserialize_integer")]
     pub cost: Option<u64>,
     /// The key that an inline limit counts.
@@ -80,7 +80,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Reads a list in parts.
+/// Parses a body that is a list, some items at a time.
 #[derive(Debug)]
 pub struct ListReader<'a> {
     unread: &'a [u8],

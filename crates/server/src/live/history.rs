@@ -33,7 +33,7 @@ const _: () = assert!(HISTORY_BYTES < 4_000_000, "the history is kept in less th
 pub(super) struct OverallPoint {
     pub(super) admitted: u32,
     pub(super) refused: u32,
-    /// Requests above a limit that were admitted in observe mode or by a tracked shadow rule.
+    /// Requests admitted only because of observe mode, plus the refusals that tracked shadow rules reported.
     pub(super) shadow: u32,
     /// Requests decided without the store.
     pub(super) fallback: u32,
@@ -150,7 +150,7 @@ impl Default for LiveHistory {
 }
 
 impl LiveHistory {
-    /// Adds a sample. Rates are computed from the elapsed time, so they are exact even after a late call.
+    /// Adds a sample. Rates are computed from the elapsed time, so a late call does not distort them.
     pub(super) fn add(&mut self, now: Time<Mono>, totals: Totals, rules: &RuleReader<'_>) {
         let replaced = self.version != Some(rules.version);
         if replaced {
@@ -296,7 +296,7 @@ impl LiveHistory {
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const NANOS_PER_HALF_SECOND: u64 = NANOS_PER_SECOND / 2;
 
-/// Number of ten-second points that the page of all rules shows for each rule. They cover ten minutes.
+/// Number of ten-second points of each rule in [`HistoryPage`]. They cover ten minutes.
 const SPARKLINE_POINTS: usize = 60;
 
 impl TrackedRule {
@@ -343,7 +343,7 @@ fn rule_point(before: &RuleCounts, now: &RuleCounts, elapsed: Nanos) -> RulePoin
     }
 }
 
-/// The response of `GET /v1/history`.
+/// The response of `GET /v1/history` without parameters.
 #[derive(Debug, Serialize)]
 pub(super) struct HistoryPage<T> {
     at_ms: i64,

@@ -34,8 +34,8 @@ impl Listener for TcpListener {
     }
 }
 
-/// Accepts the connections of one listener. Above the connection limit, or when the process is out of file descriptors,
-/// a connection gets one reply and is closed.
+/// Accepts the connections of one listener. Above the connection limit, or without free file descriptors, it sends one
+/// reply on a new connection and closes it.
 #[derive(Debug)]
 pub struct Acceptor<'w> {
     protocol: Protocol,
@@ -68,7 +68,7 @@ impl LogLimiter {
 }
 
 impl<'w> Acceptor<'w> {
-    /// Creates an acceptor that allows at most `max` open connections.
+    /// Creates an acceptor that allows at most `max` open connections of its protocol.
     pub fn new(
         protocol: Protocol,
         connections: Arc<Connections>,

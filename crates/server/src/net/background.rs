@@ -60,8 +60,8 @@ impl BackgroundThread {
     }
 }
 
-/// Nice value of background threads. With a lower value, compiling 10 000 rules would slow down decisions. With a
-/// higher value, a fully loaded machine would never compile new rules.
+/// Nice value of background threads. With a lower value, compiling 10,000 rules would slow down decisions. With a
+/// higher value, a fully loaded machine would take very long to compile new rules.
 const BACKGROUND_NICE: i32 = 10;
 
 /// Lowers the priority of the current thread below the worker threads.

@@ -41,7 +41,8 @@ async fn discard_input<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io:
             length => discarded += length,
         }
     }
-    // The client goes on sending. Its input fills the buffers, which stops it, while it reads the replies.
+    // The client is still sending. Its input fills the socket buffers until it cannot send more. It has the rest of the
+    // time to read the replies.
     sleep(LINGER_TIMEOUT).await;
     Ok(())
 }

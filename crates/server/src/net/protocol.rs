@@ -34,7 +34,8 @@ pub const KEEPALIVE_PROBES: u32 = 4;
 /// Timeout for sending a valid token, if tokens are required.
 pub const AUTH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The protocol of a connection, determined by its port.
+/// The protocol of a request. The port determines the protocol of a connection; on the HTTP port, the path
+/// distinguishes forward-auth from HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// HTTP/1.1.
@@ -51,7 +52,7 @@ impl Protocol {
     /// All protocols, in the order of their discriminants.
     pub const ALL: [Self; 4] = [Self::Http, Self::Resp, Self::Forward, Self::Rls];
 
-    /// Returns the name used as a metrics label.
+    /// Returns the name used in metrics labels and in the log.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",

@@ -1,4 +1,4 @@
-//! Open connections and graceful shutdown: each connection answers the requests it has received, then closes.
+//! Open connections and graceful shutdown: each connection answers the requests in progress, then closes.
 //!
 //! Idle connections must also close on shutdown. A `select!` on every read would cost more than a decision. Instead,
 //! each connection registers its waker once when it starts, and checks a flag whenever it is woken.
@@ -19,7 +19,7 @@ use super::protocol::Protocol;
 pub struct Connections {
     stopping: AtomicBool,
     next_id: AtomicU64,
-    /// Locked at shutdown and when a connection opens, registers or closes, but never during a decision.
+    /// Locked when a connection opens, registers or closes, at shutdown and to count, but never during a decision.
     open_connections: Mutex<OpenConnections>,
     /// Notified when a connection closes.
     connection_closed: Notify,
@@ -57,8 +57,8 @@ pub struct ConnectionGuard {
 }
 
 impl Connections {
-    /// Registers a connection. Returns `None` if `max` connections of its protocol are open. For HTTP, [`RESERVED_CONNECTIONS`]
-    /// more connections are accepted for health checks.
+    /// Registers a connection. Returns `None` if `max` connections of its protocol are open. For HTTP,
+    /// [`RESERVED_CONNECTIONS`] more connections are accepted for health checks.
     pub fn open(self: &Arc<Self>, protocol: Protocol, max: usize) -> Option<ConnectionGuard> {
         let mut open = self.lock();
         let slot = if open.regular_counts[protocol as usize] < max {
@@ -141,8 +141,8 @@ impl ConnectionGuard {
         self.connections.is_stopping()
     }
 
-    /// Registers the calling task to be woken at shutdown. The future is ready at the first poll. The waker of a task
-    /// never changes, so one call per connection is enough.
+    /// Registers the calling task to be woken at shutdown. The future is ready at the first poll. The waker of a Tokio
+    /// task never changes, so one call per task is enough.
     pub fn register(&self) -> impl Future<Output = ()> + '_ {
         struct RegisterWaker<'a>(&'a ConnectionGuard);
         impl Future for RegisterWaker<'_> {

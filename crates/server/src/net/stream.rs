@@ -1,4 +1,4 @@
-//! Plain and TLS streams for the front ends that read from sockets directly.
+//! Plain and TLS streams for the Redis-protocol front end and the rate-limit service.
 
 use std::future::{Future, poll_fn};
 use std::io;

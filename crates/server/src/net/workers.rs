@@ -1,4 +1,4 @@
-//! Worker threads that serve connections: one per core, each with its own event loop.
+//! Worker threads that serve connections: one per core by default, each with its own event loop.
 //!
 //! A connection stays on one thread, so that its data stays in one core's cache. New connections are assigned
 //! round-robin. `SO_REUSEPORT` is not used: it would spread a few dozen connections unevenly, and a second server could

@@ -1,5 +1,5 @@
-//! Converts commands to operation inputs. Consecutive commands of the same operation in a pipeline form a batch, which
-//! needs one round trip to a shared store.
+//! Converts commands to operation inputs. Consecutive commands of the same verb in a pipeline form a batch, so that
+//! they share round trips to a shared store. A command of any other operation is a batch of its own.
 //!
 //! `ONCE key` sets the idempotency key. It follows the mandatory words and precedes the attributes:
 //! `TG.CHECK api 1 ONCE 7f3a path /login`. `ONCE` must be in upper case. The first attribute must not be named `ONCE`.
@@ -24,7 +24,7 @@ use crate::ops::{OPERATIONS, Op, RespCommand, Spec, Verb};
 /// Maximum number of commands in a batch.
 const MAX_BATCHED_COMMANDS: usize = 64;
 
-/// Consecutive commands of one operation that are run together.
+/// Consecutive commands of one verb that are run together, or a single command of another operation.
 #[derive(Debug)]
 pub(super) struct Batch<'a> {
     spec: &'static Spec,
@@ -64,9 +64,9 @@ impl BatchCommand {
 }
 
 impl<'a> Batch<'a> {
-    /// Builds a batch from the command in `args` and the following commands of the same operation in `input`. Returns
-    /// the batch and the number of bytes used from `input`. If no batch is returned, the reply to the first command is
-    /// already written.
+    /// Builds a batch from the command in `args` and, if it is a verb, the following commands of the same verb in
+    /// `input`. Returns the batch and the number of bytes used from `input`. If no batch is returned, the reply to the
+    /// first command is already written.
     pub(super) fn read<S: Store>(
         app: &'a App<S>,
         first: BatchCommand,
@@ -90,7 +90,7 @@ impl<'a> Batch<'a> {
                 return (None, 0);
             }
         }
-        // Nearly always, the name is that of the first command, whose lookup would take about 200 instructions.
+        // The name is nearly always that of the first command. Comparing it saves a lookup of about 200 instructions.
         let find = |name: &[u8]| if Some(name) == first_name { Some(first) } else { BatchCommand::find(app, name) };
         let mut at = 0;
         while matches!(batch.spec.op, Op::Decide(_))

@@ -1,8 +1,9 @@
-//! Bounds on commands of the Redis protocol. Every bound is checked before memory is allocated.
+//! Bounds on connections and commands of the Redis protocol. Sizes are checked before memory is allocated for them.
 
 use std::time::Duration;
 
-/// Maximum number of arguments of one command: enough for a few hundred attributes, and few enough for a linear scan.
+/// Maximum number of arguments of one command: more than the permitted number of attributes needs, and few enough for a
+/// linear scan.
 pub const MAX_ARGS: usize = 1_024;
 
 /// Maximum size of one argument, in bytes.

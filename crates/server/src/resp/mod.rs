@@ -1,5 +1,5 @@
-//! The Redis-protocol front end: `CL.THROTTLE` as in redis-cell, the `TG.*` commands for all operations, and the
-//! connection commands that Redis clients send, so that any Redis client can connect.
+//! The Redis-protocol front end: `CL.THROTTLE` as in redis-cell, the `TG.*` commands for all operations on limits, and
+//! the connection commands that Redis clients send.
 
 mod batch;
 pub mod bounds;

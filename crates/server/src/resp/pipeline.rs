@@ -1,4 +1,4 @@
-//! Processes the commands in a read buffer in order, and returns the next step: write, run a batch, or read.
+//! Processes the commands in a read buffer in order, and returns the next step: write, run a batch, read, or close.
 //!
 //! Connection commands and local `CL.THROTTLE` calls are answered here. Operations are collected into a [`Batch`],
 //! because they may need a round trip to a shared store.
@@ -14,8 +14,8 @@ use super::wire::{Replies, RespFrame, parse};
 use crate::app::App;
 use crate::net::protocol::Protocol;
 
-/// Maximum number of commands other than operations that are answered before other connections get a turn. An unknown
-/// command takes about a microsecond.
+/// Maximum number of connection commands and invalid commands that are answered before the replies are written and the
+/// connection can yield to others. An unknown command takes about a microsecond.
 const MAX_SLOW_COMMANDS: usize = 64;
 
 /// The next step of a connection.

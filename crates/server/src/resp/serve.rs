@@ -23,7 +23,7 @@ use crate::net::shutdown::ConnectionGuard;
 use crate::net::stream::{ReadReady, write};
 use crate::ops::run::MAX_TURN;
 
-/// Serves a connection until the client closes it, violates the protocol, a timeout expires, or the server stops.
+/// Serves a connection until the client closes it or violates the protocol, a timeout expires, or the server stops.
 pub async fn serve<S: Store, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
     guard.register().await;
     let mut session = Session::new(guard.id());
@@ -52,8 +52,8 @@ async fn serve_until_closed<S: Store, T: ReadReady>(
     Ok(())
 }
 
-/// Waits for input. Returns false if the server stops or the deadline of the first command passes. If tokens are
-/// required, an unauthenticated connection has an earlier deadline, which commands do not extend.
+/// Waits for input. Returns false if the server stops or the deadline passes. The first command has a deadline. If
+/// tokens are required, an unauthenticated connection has an earlier deadline instead, which commands do not extend.
 async fn wait_for_input<S: Store, T: ReadReady>(
     stream: &mut T,
     app: &App<S>,
@@ -148,8 +148,8 @@ impl ConnectionBuffers {
                 return Ok(AfterAnswer::Close);
             }
             self.filled += read;
-            // Read before the commands are answered: if the server stops meanwhile, the rest of a partial command is
-            // still awaited.
+            // The flag is loaded before the commands are answered. If the server stops while they are answered, the
+            // rest of a partial command is still awaited.
             let (received, was_stopping) = (self.filled, guard.is_stopping());
             match self.answer_all(stream, app, session).await? {
                 AfterAnswer::Close => return Ok(AfterAnswer::Close),
@@ -288,7 +288,8 @@ mod tests {
             let guard = app.connections.open(crate::net::protocol::Protocol::Resp, 2).unwrap();
             tokio::spawn(serve(stream, app.clone(), guard));
         }
-        // All replies are larger than the socket buffers can be, so they are only complete after reading.
+        // Together, the replies exceed the largest possible socket buffers, so the client must read while the server
+        // writes.
         const COMMANDS: usize = 1_800;
         let pipeline = b"COMMAND\r\n".repeat(COMMANDS);
         let reading = tokio::spawn(async move {

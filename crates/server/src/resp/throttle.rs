@@ -1,6 +1,6 @@
 //! `CL.THROTTLE`, the redis-cell command, and its fast path. If the keys are in this process, consecutive calls in a
-//! pipeline are decided in one batch, without rules, engine or allocation. With a shared store, the engine decides each
-//! call as an inline limit.
+//! pipeline are decided in batches of up to [`MAX_LOCAL_BATCH`], without rules, engine or allocation. With a shared
+//! store, the engine decides each call as an inline limit.
 
 use tollgate::core::{Cost, Nanos};
 use tollgate::redis_cell::Throttle;
@@ -14,7 +14,7 @@ use crate::observe::metrics::Tally;
 use crate::ops::input::{Input, LimitsInput, RequestInput};
 use crate::ops::view::DecisionView;
 
-/// Batch size: the number of keys that the table prefetches.
+/// Batch size: the number of keys that the table prefetches together.
 const MAX_LOCAL_BATCH: usize = 16;
 
 /// The prefix of all redis-cell errors.

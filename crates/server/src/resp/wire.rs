@@ -1,8 +1,8 @@
 //! The wire format of the Redis protocol (RESP), independent of sockets and commands.
 //!
 //! A request is an array of bulk strings, or an inline command: one line of words, as typed at a terminal. Requests are
-//! parsed in place: the arguments are slices of the input. Replies are written in version 2 or 3 of the protocol, which
-//! differ only in maps and null.
+//! parsed in place: the arguments are slices of the input. Replies are written in version 2 or 3 of the protocol. The
+//! replies of this server differ between the versions only in maps and null.
 
 use super::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND, MAX_LENGTH_DIGITS};
 

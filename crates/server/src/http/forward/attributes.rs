@@ -49,7 +49,7 @@ impl<'a> ClientRequest<'a> {
     /// Returns the attributes in `names` that the request has.
     ///
     /// # Errors
-    /// Returns a problem if the proxy did not send a header that an attribute in `names` requires.
+    /// Returns a problem if a header that an attribute in `names` requires is missing or invalid.
     pub(super) fn read<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<Attribute<'n, 'a>>, Problem> {
         let mut values = Vec::with_capacity(names.len().min(Item::MAX_ENTRIES));
         for name in names {

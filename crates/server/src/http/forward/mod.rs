@@ -100,7 +100,8 @@ fn refusal_status(text: &str) -> Result<StatusCode, Problem> {
 /// Decides the client request that a call describes. The response to a delayed request is sent after the delay.
 ///
 /// # Errors
-/// Returns a problem if the call does not describe a client request or the domain is unknown.
+/// Returns a problem if the call does not describe a client request, or if the check fails, for example because the
+/// domain is unknown.
 pub(super) async fn answer<S: Store>(
     app: &App<S>,
     access: &Access,

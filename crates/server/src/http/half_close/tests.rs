@@ -35,7 +35,7 @@ async fn client_that_closes_its_sending_side_gets_every_answer() {
         post("/v1/check", "x: y\r\n", item),
         post("/v1/check", "", &list),
         post("/v1/acquire", "", r#"{"key":"k","limit":"1M/s","wait_ms":1000}"#),
-        // A blocking thread explains it.
+        // A blocking thread produces the explanation, so this response is not ready at the first poll.
         post("/v1/explain", "", item),
         "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n".repeat(3),
     ];
