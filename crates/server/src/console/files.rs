@@ -1,7 +1,7 @@
 //! The console's static files, compiled into the program.
 //!
 //! The files that every page needs are served as one module: the first view needs 5 requests until its data is shown,
-//! instead of 9. Its time was 0.86 times that with one request for each file (43 alternating views in Chromium on two
+//! instead of 9. It took 0.86 times as long as with one request for each file (43 alternating views in Chromium on two
 //! busy cores; 95 % confidence interval 0.73 to 1.01).
 
 use std::io::Write;

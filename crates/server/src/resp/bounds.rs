@@ -15,7 +15,7 @@ pub const MAX_COMMAND: usize = 128 * 1024;
 /// Maximum number of digits in a length prefix.
 pub const MAX_LENGTH_DIGITS: usize = 20;
 
-/// Initial size of the read buffer, in bytes. It holds a pipeline of about 150 `CL.THROTTLE` calls.
+/// Initial size of the read buffer, in bytes. It holds a pipeline of about 200 `CL.THROTTLE` calls of 80 bytes each.
 pub const READ_BUFFER: usize = 16 * 1024;
 
 /// Number of buffered reply bytes above which the replies are sent before the next command is processed.

@@ -58,7 +58,7 @@ fn not_an_integer(text: &[u8]) -> String {
 /// Builds the limit of a call.
 ///
 /// # Errors
-/// Returns an error if the rate is zero (with redis-cell's message) or a parameter is too large.
+/// Returns an error if the rate is zero (with redis-cell's message) or the limit is out of range.
 fn build_throttle([max_burst, count, period, quantity]: Params) -> Result<Throttle, String> {
     Throttle::new(max_burst, count, period, quantity).map_err(|error| format!("{CELL_ERROR_PREFIX} {error}"))
 }
@@ -185,7 +185,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
 pub(super) enum SharedCall<'a> {
     /// The input for the engine, and the limit that formats the reply.
     Decide(Input<'a>, Box<Throttle>),
-    /// The reply, which is known in advance because the limit never admits a request.
+    /// The reply, which is known in advance because the limit never admits a quantity above zero.
     Known([i64; 5]),
 }
 
