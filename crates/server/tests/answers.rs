@@ -31,7 +31,7 @@ fn request_of_kind(kind: &str) -> Value {
     json!({"domain": "api", "attributes": {"kind": kind, "user": "alice"}})
 }
 
-/// Sends a request of this kind over both protocols. Returns the HTTP status and reply. Panics if the two replies
+/// Peeks at a request of this kind over both protocols. Returns the HTTP status and reply. Panics if the two replies
 /// differ.
 fn decide_kind(server: &Server, kind: &str) -> (u16, Value) {
     let (status, http) = post(server, "/v1/peek", &request_of_kind(kind));
@@ -112,7 +112,8 @@ fn closed_refusal_differs_from_an_exceeded_limit() {
     assert!(line.contains("closed=true") && line.contains("standing=\"fallback\""), "{line}");
 }
 
-/// Sends nine requests that two rules refuse, and returns the log lines about refusals.
+/// Sends nine requests that the rule `paid` refuses and then one that `silent` refuses. Returns the log lines about
+/// refusals.
 fn logged_refusals(args: &[&str]) -> Vec<String> {
     let rules = Rules::new(RULES);
     let server = Server::start(&[&["--rules", rules.path()], args].concat());
@@ -152,7 +153,7 @@ fn hidden_values_are_not_logged() {
 }
 
 #[test]
-fn keys_without_an_entry_are_counted_in_all_stores() {
+fn keys_without_an_entry_are_counted_by_the_engine_and_by_throttle() {
     let server = Server::start(&["--capacity", "64"]);
     let overflowed = || {
         let metrics = run(Command::new("curl").args(["-s", &server.url("/metrics")]));

@@ -58,7 +58,7 @@ fn dns_rebinding_lets_a_web_page_neither_read_nor_switch() {
         document.body.textContent = ask('GET', '/metrics') + ' | ' + ask('POST', '/v1/enforcement', '{\"mode\":\"observe\"}');
     </script></body>";
     let folder = Folder::new();
-    // The attack succeeds against a server that does not check the headers.
+    // The attack succeeds against a server that checks neither `Host` nor `Origin`.
     let naive = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = naive.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -75,7 +75,7 @@ fn dns_rebinding_lets_a_web_page_neither_read_nor_switch() {
     let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/", rebinding_host(PAGE, address)));
     assert!(!page.contains("tollgate_") && page.contains("421 ") | page.contains("403 "), "{page}");
     assert!(ask(&server, "GET", "/v1/enforcement", &[], "").body.contains("\"enforce\""), "the mode was not switched");
-    // A user who opens the attacker's address gets no metrics either.
+    // A user who opens the attacker's host name with the port of the server gets no metrics either.
     let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/metrics", address.port()));
     assert!(!page.contains("tollgate_build_info") && page.contains("Misdirected"), "{page}");
     // A direct request by the operator is served.

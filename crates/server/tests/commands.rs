@@ -144,7 +144,7 @@ fn decide_reports_bad_lines_in_order_and_fails() {
 }
 
 #[test]
-fn endless_line_takes_bounded_memory() {
+fn line_of_100_mib_is_refused_and_the_next_line_is_decided() {
     let mut lines = vec![b'x'; 100 << 20];
     lines.extend_from_slice(b"\n{\"key\":\"a\",\"limit\":\"1/h\"}");
     let ran = tollgate(&["decide"], &lines);
@@ -241,7 +241,7 @@ fn bad_files_are_reported() {
 }
 
 #[test]
-fn each_command_shows_examples() {
+fn help_of_commands_shows_examples() {
     for (command, example) in [
         ("import", "tollgate import envoy.yaml > rules.yaml"),
         ("decide", "tollgate decide --rules rules.yaml requests.jsonl"),

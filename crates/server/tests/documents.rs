@@ -5,8 +5,8 @@
 //! start with `> `. The other lines are the expected output, on standard output and standard error together. In the
 //! expected output, `…` stands for any text within a line, and a line with only `…` stands for any number of lines. A
 //! command that ends with `&` starts a server, and the script continues when the server answers. A `sleep` in a
-//! document is replaced by a wait for a change: the script continues when all servers that follow a rules service
-//! have the new rules, and all servers that share limits are linked. Ports are replaced by free ports.
+//! document also waits until all servers that follow a rules service have the rules of the first server, and until all
+//! servers that share limits are linked. Ports are replaced by free ports.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -105,8 +105,7 @@ impl Ports {
 
 const STEP_MARK: &str = "==== step";
 
-/// Replacement for `sleep` that waits until a change has arrived, because a fixed time may be too short on a busy
-/// machine.
+/// A `sleep` that also waits until changes have arrived, because a fixed time may be too short on a busy machine.
 const SLEEP_FUNCTION: &str = r#"
 revision_of() { curl -s -H "Authorization: Bearer $TOLLGATE_TOKEN" "$1/v1/rules-status" | grep -o '"revision":[0-9]*'; }
 sleep() {
@@ -252,7 +251,7 @@ fn faults_page_examples_run() {
     run_with_rules("docs/faults.md");
 }
 
-/// A program that is killed at the end of the test.
+/// A program that gets `TERM` at the end of the test.
 struct KilledOnDrop(Child);
 
 impl Drop for KilledOnDrop {
@@ -280,8 +279,8 @@ fn proxies_page_examples_run() {
     for part in [nginx, envoy] {
         let (folder, mut ports) = (Folder::new(), Ports::new());
         ports.0.push(("9000", start_app().port()));
-        // Wrapper programs that run nginx within the folder. They extend the snippets' 50 ms timeouts, because the
-        // machine may be busy.
+        // Wrapper programs for nginx, which run it within the folder, and for Envoy. They extend the snippets' 50 ms
+        // timeouts, because the machine may be busy.
         let (home, proxy) = (folder.path().display().to_string(), ports.free_address(PROXY_PORT_INDEX));
         let nginx = format!(
             "#!/bin/bash\nsed -i 's/50ms/2s/' {home}/conf.d/*\n\
@@ -318,8 +317,8 @@ fn tests_that_the_faults_page_names_exist() {
     }
 }
 
-/// Checks that each fault of the page's upper tables has a line in the last table. Such a line begins with a
-/// consistency or a store, followed by the first words of the fault.
+/// Checks that each fault in the page's upper tables has a row in the last table. Such a row begins with the first words
+/// of the fault. Except for faults on a shared store, a consistency or a store precedes them, such as `peers: `.
 #[test]
 fn every_line_of_the_faults_page_names_a_test() {
     let page = read_document("docs/faults.md");

@@ -1,5 +1,5 @@
-//! Runs the clients in `examples/clients/` in their frameworks. Each client checks requests, forwards headers and the
-//! status of refusals, and fails open if the server is unreachable or answers with an error.
+//! Runs the clients in `examples/clients/` in their frameworks. Each client checks requests, and fails open or closed if
+//! the server does not answer. Middleware also forwards headers and the status of refusals.
 
 use crate::common;
 
@@ -251,7 +251,7 @@ fn start_server_that_never_answers(start: &'static str) -> u16 {
         for mut stream in listener.incoming().map_while(Result::ok) {
             std::thread::spawn(move || {
                 let _ = stream.write_all(start.as_bytes());
-                // Continues until the client closes the connection.
+                // Ends when the client closes the connection. Without bytes to send, the thread never ends.
                 while start.is_empty() || stream.write_all(b"1").is_ok() {
                     std::thread::sleep(Duration::from_millis(100));
                 }

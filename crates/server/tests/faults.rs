@@ -35,12 +35,12 @@ fn killed_stopped_joining_and_leaving_nodes_with_leases_admit_nothing_more() {
     run_with_node_faults(&Faults { rule, burst: 400, rate: 200, excess: 0, stopped_for: Duration::from_secs(7) });
 }
 
-/// Three nodes decide from their views, so the permitted excess is (N − 1)·(B + r·δ). The killed node adds at most B
-/// + r·`sync_every`.
+/// N = 3 nodes decide from their views, so the permitted excess is (N − 1)·(B + r·δ) for the burst B, the rate r and the
+/// age δ of a view. The killed node adds at most B + r·`sync_every`.
 #[test]
 fn killed_stopped_joining_and_leaving_nodes_with_views_lose_at_most_unsent_charges() {
     let rule = "{id: all, limit: 50/s, burst: 100, on_fault: closed, consistency: eventual}";
-    // The age δ of a view is at most two seconds, even on a busy machine.
+    // δ is at most two seconds, even on a busy machine. `sync_every` is 100 ms.
     let excess = 2 * (100 + 2 * 50) + 100 + 5;
     run_with_node_faults(&Faults { rule, burst: 100, rate: 50, excess, stopped_for: Duration::from_secs(3) });
 }
@@ -137,7 +137,7 @@ fn joining_node_knows_earlier_charges_and_terminated_node_has_sent_its_own() {
     }
 }
 
-/// A killed node's lease counts as spent until the lease expires. Then the limit refills.
+/// A killed node's tokens stay outstanding until their lease expires. Then they count as spent, and the limit refills.
 #[test]
 fn tokens_leased_to_a_killed_node_are_usable_soon_after_the_lease_expires() {
     let store = StoreServer::start(Kind::Redis);
@@ -153,6 +153,7 @@ fn tokens_leased_to_a_killed_node_are_usable_soon_after_the_lease_expires() {
     let lost = Instant::now();
     assert!(send_request(&other, "peek", "k", 1).1 < 2_000, "the lease is stranded");
     eventually("the whole limit is usable", || send_request(&other, "peek", "k", 1).1 == 2_000);
-    // A lease lasts 5 s, plus one second. The remaining time is a margin for a busy machine.
+    // A lease lasts 5 s, rounded up to a whole second, and a refill takes up to 2 s. The remaining time is a margin for
+    // a busy machine.
     assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
 }

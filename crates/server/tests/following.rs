@@ -154,7 +154,7 @@ fn slow_or_broken_network_only_delays_changes() {
     let begun = now();
     wait_for(&node, service.set_limit("6/day"));
     println!("with 100 ms for every kilobyte the change took {:?}", begun.elapsed());
-    // A connection that breaks between two polls causes no log line.
+    // The node reconnects after its connection breaks.
     network.cut();
     wait_for(&node, service.set_limit("7/day"));
     assert_eq!(limit_of(&node), 7);
@@ -165,7 +165,7 @@ fn slow_or_broken_network_only_delays_changes() {
     network.stall();
     let revision = service.set_limit("8/day");
     assert_eq!(limit_of(&node), 7);
-    // A starting node does not wait longer for a stalled service than for an unreachable one.
+    // A node starts with the rules on its disk, although the service does not answer.
     let begun = now();
     let another = start_follower(&service, &url, "b", &{
         let data = folder.path().join("b");

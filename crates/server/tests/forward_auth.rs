@@ -55,7 +55,7 @@ fn forwarded_addresses_are_accepted_only_from_trusted_proxies() {
 }
 
 #[test]
-fn delay_is_held_and_the_request_passes() {
+fn delayed_request_is_held_and_then_admitted() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let ((), time) = timed(|| {

@@ -60,7 +60,7 @@ fn inline_limit_admits_until_it_is_used_up_and_reports_the_wait() {
 }
 
 #[test]
-fn every_algorithm_can_be_an_inline_limit() {
+fn inline_limit_may_name_its_algorithm() {
     let server = Server::start(&[]);
     for algorithm in ["token_bucket", "fixed_window", "sliding_window", "sliding_log"] {
         let ask = json!({"key": algorithm, "limit": "1/h", "algorithm": algorithm});
@@ -72,7 +72,7 @@ fn every_algorithm_can_be_an_inline_limit() {
     let reply = post(&server, "/v1/check", &ask).json();
     assert_eq!((&reply["allowed"], &reply["outcome"]), (&json!(true), &json!("delay")), "{reply}");
     assert!(reply["delay_ms"].as_u64().is_some_and(|wait| wait > 50_000), "{reply}");
-    // An integer, as documented, or a string.
+    // `limit` is an integer, as documented, or a string.
     for limit in [json!(1), json!("1")] {
         let ask = json!({"key": format!("slots {limit}"), "limit": limit, "algorithm": "concurrency", "receipt": true});
         let taken = post(&server, "/v1/check", &ask).json();
@@ -213,7 +213,7 @@ fn oversized_body_is_refused_before_it_is_read() {
     assert!(grown < 8 * 1024 * 1024, "grown by {grown} bytes");
 }
 
-/// The end of the stream often arrives together with the request, or while it is answered.
+/// Repeats the request, because the end of the stream may arrive together with it or while it is answered.
 #[test]
 fn client_that_closes_its_sending_side_gets_its_answer() {
     let server = Server::start(&[]);

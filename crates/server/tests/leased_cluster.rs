@@ -17,8 +17,8 @@ fn standing(server: &Server, user: &str) -> String {
     reply["standing"].as_str().expect("a standing").to_owned()
 }
 
-/// Sends checks to both servers until the first of `users` gets the standing `wanted`. The second user must never get
-/// the fallback.
+/// Sends checks to both servers until the first of `users` gets the standing `wanted` from both. The second user must
+/// never get the fallback.
 fn ask_until(servers: &[Server; 2], users: [&str; 2], wanted: &str) {
     let start = Instant::now();
     loop {

@@ -16,7 +16,7 @@ fn check(client: &mut Client, body: &str, status: u16, expected: &str) {
 }
 
 #[test]
-fn lengths_of_names_values_and_keys_and_number_of_attributes_are_bounded() {
+fn lengths_of_keys_and_values_and_number_of_attributes_are_bounded() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let mut http = server.connect_http();

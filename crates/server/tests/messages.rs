@@ -14,7 +14,7 @@ use tollgate_testkit::golden::Page;
 
 const RULES: &str = "domain: api\nrules:\n- {id: login, per: [user], limit: 5/m}\n";
 
-/// Runs the program in a folder, without the environment variables of the test run.
+/// Runs the program in a folder, without the `TOLLGATE_` variables of the test run.
 fn run_tollgate(folder: &Folder, line: &str) -> CommandResult {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TOLLGATE_")) {
@@ -295,7 +295,7 @@ fn command_line_errors() {
     golden!("command_line_errors", page);
 }
 
-/// Removes the time of a log line, and parts that differ between machines.
+/// Removes the time of a log line.
 fn without_time(line: &str) -> String {
     match line.split_once("Z ") {
         Some((time, rest)) if time.starts_with("20") => rest.trim_start().to_owned(),
@@ -306,7 +306,7 @@ fn without_time(line: &str) -> String {
 #[test]
 fn log_of_a_server() {
     let rules = Rules::new(RULES);
-    // So few connections do not exceed the open-file limit of any machine.
+    // With 100 connections, the server logs no warning about the open-file limit on any machine.
     let server = Server::start(&["--rules", rules.path(), "--connections", "100"]);
     rules.write("domain: api\nrules:\n- {id: login, limt: 5/m}\n");
     let mut lines = server.start_log.clone();

@@ -103,7 +103,7 @@ fn use_up(servers: &[Server], key: &str) {
         eventually("the key is used up", || is_used_up(server, key));
     }
     for (index, server) in servers.iter().enumerate() {
-        // Deltas are applied in order, so earlier charges have arrived as well.
+        // Deltas are applied in order: once the marker has arrived, earlier charges have arrived as well.
         let key = format!("marker {key} {index}");
         assert!(passes(server, "eventual", &key));
         for other in servers {
@@ -142,7 +142,8 @@ fn unplugged_hosts_refuse_and_keep_their_counts_when_they_return() {
         assert!(!passes(server, "strict", "used"), "a key that was used up before the cut");
     }
     let [history] = load.finish();
-    // Two servers get requests, one on each side of the cut. Both may therefore admit the fault-free excess.
+    // Two servers get requests, one on each side of the cut. Each may admit the fault-free excess, and during the cut
+    // each admits the whole rate.
     let excess = FAULT_FREE_EXCESS + FAULT_FREE_EXCESS + RATE * seconds;
     assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
     assert!(excess_observed(&bound(RATE * 2), &history).is_some(), "the cut had no effect: {}", history.len());
@@ -238,8 +239,7 @@ fn clocks_an_hour_apart_change_no_limit() {
     // Tries a second key, because an hour may end while the first key is used.
     let is_exact = |key: &str| admitted("exact-window", key) == 30;
     assert!(is_exact("k") || is_exact("l"), "the key's home decides by its own clock");
-    // A server sends a delta immediately when a sixteenth of the limit is unsent. Therefore only a few requests
-    // pass before the other servers receive the charges.
+    // Each of the three servers may admit the whole limit in its own window.
     let seen = admitted("seen-window", "k");
     assert!((30..=90).contains(&seen), "{seen}");
     for server in &servers {

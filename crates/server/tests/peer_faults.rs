@@ -1,5 +1,5 @@
 //! Faults of servers that share limits as peers. For each fault, the admitted amount must be within the bound in
-//! `docs/sharing.md`. It must also be above the fault-free maximum, which shows that the fault had an effect.
+//! `docs/sharing.md`. Each test also shows that the fault had an effect.
 
 use crate::common;
 

@@ -36,7 +36,8 @@ pub(crate) const RATE: u64 = 20;
 /// machine.
 pub(crate) const FAULT_FREE_EXCESS: u64 = BURST + 3 * RATE;
 
-/// Returns the bound `B + r·T + E` of the rules `seen-rate` and `exact-rate` with the excess `E`.
+/// Returns the bound `B + r·T + E` on the requests of the rules `seen-rate` and `exact-rate` that are admitted in `T`
+/// seconds, with the excess `E`.
 pub(crate) fn bound(excess: u64) -> Bound {
     Bound::new(BURST + excess, RATE, 1_000_000_000)
 }
@@ -352,7 +353,7 @@ pub(crate) fn wait_until_others_know_all(servers: &[Server]) {
 #[test]
 fn killed_server_changes_nothing_for_callers_of_other_servers() {
     let servers = ThreeServers::new().start_all();
-    // The keys are distributed over all three servers, and half of each limit is spent.
+    // Several keys, so that probably each server is the home of some. Half of each limit is spent.
     let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     for key in &keys {
         for number in 0..25 {
@@ -383,7 +384,7 @@ fn killed_server_changes_nothing_for_callers_of_other_servers() {
 #[test]
 fn paused_server_loses_its_homes_and_catches_up_when_it_resumes() {
     let servers = ThreeServers::new().start_all();
-    // The keys are distributed over all three servers, and their limits are spent.
+    // Several keys, so that probably each server is the home of some. Their limits are spent.
     let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     let is_used_up = |server: &Server, key: &str| {
         let answer = ask(server, "check", "strict", key);

@@ -1,4 +1,4 @@
-//! `tollgate replay` from end to end. Replays logs of all formats against rules, and compares the decisions with
+//! `tollgate replay` from end to end. Replays logs of several formats against rules, and compares the decisions with
 //! `tollgate decide` and with nginx itself.
 
 use crate::common;
@@ -112,7 +112,7 @@ fn any_requests() -> impl Strategy<Value = Vec<SentRequest>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Independent code writes the requests twice: as a log, and as input for `tollgate decide`.
+    /// The same requests are written as a log and as input for `tollgate decide`.
     #[test]
     fn refusals_equal_those_of_decide(sent in any_requests(), format in prop::sample::select(&FORMATS[..])) {
         assert_decided_alike(&sent, format);
@@ -583,8 +583,8 @@ fn replay_refuses_nearly_the_same_requests_as_nginx() {
 
     // Compares line by line. The clock in nginx's log differs from the clock by which nginx limits. Of two requests
     // in the same millisecond, nginx logs the refused one first. A request may therefore pass one millisecond earlier
-    // or later in the replay. At any line, the numbers of admitted requests differ by at most the burst of a
-    // millisecond, and the differences do not accumulate.
+    // or later in the replay. At any line, the numbers of admitted requests of a key differ by only a few, and the
+    // differences do not accumulate.
     let mut passed: std::collections::HashMap<&str, i64> = std::collections::HashMap::new();
     let mut same = 0;
     for (fields, answer) in lines.iter().zip(decided.lines()) {

@@ -191,7 +191,7 @@ fn rules_decide_by_names_and_values_in_pipeline_order() {
     client.expect("+PONG\r\n");
     assert_eq!(allowed(&mut client), ":0");
     client.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
-    // All commands of a pipeline use the same counter.
+    // The pipeline's `CL.THROTTLE` has used up this counter.
     client.send("CL.THROTTLE k 0 1 60\r\n");
     client.expect("*5\r\n:1\r\n:1\r\n:0\r\n:");
     client.line();

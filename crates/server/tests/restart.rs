@@ -35,7 +35,7 @@ impl Restarted {
         Server::start(&["--rules", &self.rules, "--data", &self.data(), "--snapshot-every", every])
     }
 
-    /// Waits for a snapshot that was started after this call.
+    /// Waits until a snapshot exists, and then for the next one.
     fn wait_for_snapshot(&self) {
         let written = || std::fs::metadata(self.snapshot()).and_then(|file| file.modified()).ok();
         let mut after: Option<SystemTime> = None;
@@ -158,7 +158,7 @@ fn full_disk_keeps_the_last_snapshot_and_decisions_continue() {
 }
 
 #[test]
-fn nothing_is_written_without_a_data_directory_or_interval() {
+fn no_snapshot_is_written_with_an_interval_of_zero() {
     let restarted = Restarted::new();
     let server = restarted.start("0");
     assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);

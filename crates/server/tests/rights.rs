@@ -1,4 +1,5 @@
-//! Tests tokens for one domain, and the audit log, over every protocol of the real program.
+//! Tests tokens for one domain over the Redis protocol and the rate-limit service (over HTTP: `api/roles.rs`), and the
+//! audit log.
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Envoy's rate-limit service, called by grpcio. The first tests are the cases of the reference service's own
-//! integration tests, with its rule files.
+//! integration tests, with rule files in its format.
 
 use crate::common;
 

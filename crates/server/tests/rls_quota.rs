@@ -198,7 +198,7 @@ rules:
 }
 
 #[test]
-fn descriptor_values_may_be_any_bytes() {
+fn unusual_descriptor_values_have_their_own_counters() {
     let (_server, mut client, _rules) = start("{domain: d, rules: [{id: each, per: [path], limit: 1/h}]}", &[]);
     for path in ["/a/../b", "/%2e%2e/b", "/b?x=1", "//b", "/\u{1f600}", "", " "] {
         assert_eq!(client.ask("d", &[&[("path", path)]]).code(), "OK", "{path:?} has its own counter");

@@ -96,8 +96,8 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
     assert!(kills > 10, "it was killed {kills} times only");
 }
 
-/// Checks that the stored state is the last acknowledged write or the write after it, and that no write of several
-/// rules is partial.
+/// Checks that each stored rule comes from its last acknowledged write or from a later write, and that no write of
+/// several rules is partial.
 fn check_stored_rules(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usize) {
     let number = |rule: &serde_json::Value| -> usize {
         let limit = rule["rule"]["limit"].as_str().expect("a limit");

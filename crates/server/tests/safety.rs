@@ -118,7 +118,7 @@ fn lists_are_bounded() {
     assert!(status == 400 && body.contains("too many requests to explain: 101 (maximum 100)"), "{status} {body}");
     let (status, body) = client.post("/v1/explain", &format!("[{}]", vec![one; 100].join(",")));
     assert_eq!((status, body.matches("\"outcome\"").count()), (200, 100), "{body}");
-    // The list is decided in parts, but answered in order.
+    // A list that is decided in parts has an answer for every item.
     let items: Vec<String> =
         (0..100).map(|n| format!("{{\"key\":\"k\",\"limit\":\"1000/h\",\"cost\":{}}}", n % 3)).collect();
     let (status, body) = client.post("/v1/check", &format!("[{}]", items.join(",")));
@@ -356,7 +356,7 @@ fn log_is_json_if_asked_for() {
 fn transactions_are_refused_and_take_nothing() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
-    // Sends all commands at once, like redis-py's default pipeline.
+    // Sends all commands before it reads a reply, like redis-py's default pipeline.
     for command in [&["MULTI"][..], &["CL.THROTTLE", "k", "0", "1", "60"], &["TG.PEEK", "api", "1"], &["EXEC"]] {
         client.send_command(command);
     }

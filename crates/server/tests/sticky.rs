@@ -40,7 +40,7 @@ fn check_through_proxy(proxy: SocketAddr, key: &str) -> bool {
     answer.starts_with("HTTP/1.1 200")
 }
 
-/// Returns whether a server has counted a key.
+/// Returns whether a key is used up on a server.
 fn has_counted(server: &Server, key: &str) -> bool {
     let body = json!({"domain": "api", "attributes": {"key": key}}).to_string();
     let (_, answer) = server.connect_http().post("/v1/peek", &body);

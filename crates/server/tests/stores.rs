@@ -1,5 +1,4 @@
-//! The same requests get the same decisions from a server in memory, a server on a real Redis and a server on a real
-//! Valkey.
+//! The same requests get the same decisions from a server in memory, on a real Redis, on a real Valkey, and with peers.
 
 use crate::common;
 
@@ -29,7 +28,7 @@ fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
     pattern.into_iter().cycle().take(20)
 }
 
-/// Returns the parts of a decision that are compared: everything except times.
+/// Returns the parts of a decision that are compared. Times differ, so they are left out.
 fn without_times(decision: &Value) -> Value {
     let limits = decision["limits"].as_array().expect("limits").iter();
     let limits: Vec<_> = limits.map(|limit| json!([limit["rule"], limit["limit"], limit["remaining"]])).collect();

@@ -131,7 +131,7 @@ fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
         remaining_of(&run_redis_cli(server, &["TG.CHARGE", "api", "-", "kind", "fixed", "user", "charged"])),
         [7]
     );
-    // Anything other than a number is an error.
+    // `TG.TAKEUPTO` needs a cost. A cost that is neither a number nor a dash is an error.
     let mut client = server.connect_resp();
     client.send("TG.TAKEUPTO api - kind fixed user x\r\nTG.CHECK api --\r\nTG.COMMIT x -\r\nPING\r\n");
     client.expect("-ERR missing cost: the maximum amount to take\r\n");
@@ -140,7 +140,7 @@ fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
 }
 
 #[test]
-fn charge_is_taken_regardless() {
+fn charge_is_taken_up_to_the_maximum_debt() {
     on_every_store(|server| {
         let ask = |cost: u64| json!({"domain": "api", "attributes": {"kind": "bytes"}, "cost": cost});
         let (status, answer) = post(server, "/v1/charge", &ask(120));

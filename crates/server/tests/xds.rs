@@ -184,7 +184,7 @@ fn xds_server_that_resends_refused_rules_is_answered_with_pauses() {
 }
 
 #[test]
-fn both_sides_have_certificates() {
+fn rules_are_received_over_mutual_tls() {
     let folder = common::Folder::new();
     let made = Certificates::make(folder.path());
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
@@ -199,7 +199,7 @@ fn both_sides_have_certificates() {
 }
 
 #[test]
-fn start_without_rules_reports_the_reason() {
+fn unusable_xds_arguments_are_reported_at_start() {
     for (args, expected) in [
         (&["--rules", "xds://"][..], "is not the address of an xDS server; write it like xds://127.0.0.1:18001"),
         (&["--rules", "xds+tls://h"], "needs the certificates of its CA: add --rules-ca FILE"),

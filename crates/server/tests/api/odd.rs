@@ -1,4 +1,5 @@
-//! Unusual ids, wrong methods and content types, bodies that are too large or arrive too slowly, and injection.
+//! Unusual ids and values, invalid calls, wrong methods and content types, oversized bodies, and servers without a
+//! database.
 
 use tollgate_server::control::auth::TokenPolicy;
 use tollgate_server::rules_source::status::RulesSource;

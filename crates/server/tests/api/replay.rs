@@ -169,7 +169,7 @@ async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
     let odd = format!("{}\u{0}\u{1}\nbroken <b>\n{}\n", log.1, "x".repeat(40_000));
     let report = replay(&server, "", &[rules, ("log", &odd)]).await.is(200).json();
     assert_eq!((&report["left_out"], &report["result"]["requests"]), (&3.into(), &120.into()), "{report}");
-    // A rule set without a rule in force decides nothing.
+    // A replay in which no rule would be in force is refused.
     server.ask("POST", "/v1/apply", "{domain: web, rules: [{id: only, limit: 1/s}]}").await.is(200);
     server.ask("POST", "/v1/domains/web/rules/only/disable", "").await.is(200);
     let disabled =

@@ -1,4 +1,4 @@
-//! Tokens over the Redis protocol, with third-party clients.
+//! Tokens over the Redis protocol, sent as plain lines, by redis-cli and by redis-py.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use tollgate_server::control::model::Role;
 
 use crate::test_server::TestServer;
 
-/// Sends commands as lines and reads until the final `PING` is answered or refused.
+/// Sends commands and a final `QUIT` as lines. Returns the lines of all replies.
 async fn send_commands(server: &TestServer, lines: &[&str]) -> Vec<String> {
     let mut stream = TcpStream::connect(server.resp).await.expect("it listens");
     let text = lines.join("\r\n") + "\r\nQUIT\r\n";

@@ -7,7 +7,7 @@ use crate::eventually::eventually_async;
 use crate::replay;
 use crate::test_server::{TestServer, send};
 
-/// The callers that may make a call.
+/// The callers that may make a call. A role includes the rights of the lower roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     /// All callers, with or without a token.
@@ -16,7 +16,7 @@ enum Access {
     Readers,
     /// Callers with a token for the domain `api`.
     Takers,
-    /// Nodes that follow this service.
+    /// Callers with the role node for all domains.
     Nodes,
     /// Operators of the domain `api`.
     Operators,

@@ -138,7 +138,7 @@ pub async fn send(request: RequestBuilder) -> ApiReply {
     reply
 }
 
-/// Installs every change of the rules, in the same way as a node.
+/// Installs the rules and tokens of every new revision.
 async fn follow(control: Arc<Control>, app: Arc<App<MemoryStore>>) {
     let mut revisions = control.watch();
     loop {

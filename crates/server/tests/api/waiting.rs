@@ -45,7 +45,7 @@ async fn long_poll_without_a_change_ends_with_its_timeout_or_the_server() {
 }
 
 #[tokio::test]
-async fn slow_rules_service_delays_no_decision() {
+async fn long_polls_delay_no_decision() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let tag = server.ask("GET", "/v1/snapshot", "").await.is(200).tag;
     let waiting: Vec<_> = (0..50)

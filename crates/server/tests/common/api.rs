@@ -21,7 +21,7 @@ impl Answer {
     }
 }
 
-/// Sends a request on a new connection. Returns `None` if the server disconnects.
+/// Sends a request on a new connection. Returns `None` if no complete response arrives.
 pub fn try_ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Option<Answer> {
     let stream = TcpStream::connect(server.http?).ok()?;
     stream.set_read_timeout(Some(TEST_TIMEOUT)).ok()?;
@@ -58,7 +58,7 @@ pub fn ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &s
     try_ask(server, method, path, headers, body).unwrap_or_else(|| panic!("no answer to {method} {path}"))
 }
 
-/// Repeats a POST request until `expected` returns true for the response.
+/// Repeats a request until `expected` returns true for the response. The method is POST, or GET if `body` is empty.
 pub fn ask_until(server: &Server, path: &str, body: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
     let mut last = None;
     eventually(path, || {

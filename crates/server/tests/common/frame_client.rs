@@ -110,7 +110,7 @@ impl FrameClient {
         }
     }
 
-    /// Returns the text of the next GOAWAY frame, or `None` if a call is answered first or the connection is reset.
+    /// Returns the text of the next GOAWAY frame, or `None` if a call is answered first or the connection ends.
     pub fn next_goaway(&mut self) -> Option<String> {
         loop {
             match self.next()? {

@@ -13,7 +13,7 @@ use tollgate_testkit::history::ObservedRequest;
 
 use super::{TEST_TIMEOUT, eventually};
 
-/// The clients of one server.
+/// Clients that send the same check, and the number of their admitted requests.
 pub struct Clients {
     request: String,
     pause: Duration,
@@ -22,14 +22,15 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Creates clients that repeatedly send a check with this body and then pause.
+    /// Creates clients that repeatedly send a check with this body and pause after each check. [`run`](Self::run) is one
+    /// client.
     pub fn new(body: &Value, pause: Duration) -> Self {
         let body = body.to_string();
         let head = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
         Self { request: head + &body, pause, admitted: AtomicU64::new(0), is_cut: AtomicBool::new(false) }
     }
 
-    /// Sends checks until `over` is set or the server closes the connection. Returns the admitted requests.
+    /// Sends checks over one connection until `over` is set or the connection fails. Returns the admitted requests.
     pub fn run(&self, address: SocketAddr, epoch: Instant, over: &AtomicBool) -> Vec<ObservedRequest> {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
@@ -86,7 +87,7 @@ impl<const KINDS: usize> Load<KINDS> {
         Self { clients, epoch: Instant::now(), over: Arc::default(), running: Vec::new() }
     }
 
-    /// Starts the clients of a server. They end when the server closes their connections.
+    /// Starts the clients of a server. They end when their connections fail, or with [`finish`](Self::finish).
     pub fn send_to(&mut self, address: SocketAddr) {
         self.running.push(self.clients.each_ref().map(|clients| {
             let (clients, epoch, over) = (clients.clone(), self.epoch, self.over.clone());

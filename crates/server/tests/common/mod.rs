@@ -100,7 +100,7 @@ impl Server {
         command
     }
 
-    /// Starts the server with invalid arguments and returns its output.
+    /// Starts a server that must fail to start. Returns its standard error.
     pub fn output_of_refused_start(args: &[&str]) -> String {
         let program = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         let output = Self::serve_command(program, args).output().expect("the program starts");

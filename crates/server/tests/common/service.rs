@@ -93,7 +93,7 @@ pub fn get(node: &Server, path: &str) -> String {
     client.rest().split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
-/// Returns a metric.
+/// Returns the value of a metric, or `None` if it is missing.
 pub fn read_metric(node: &Server, name: &str) -> Option<u64> {
     let page = get(node, "/metrics");
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
@@ -178,7 +178,7 @@ fn answer_with(set: &Value) -> Vec<u8> {
     format!("{head}\r\n\r\n{body}").into_bytes()
 }
 
-/// Returns the output of `sha256sum`.
+/// Returns the SHA-256 digest of a text in hexadecimal, computed by `sha256sum`.
 pub fn sha256(text: &str) -> String {
     let file = super::Rules::new(text);
     super::run(Command::new("sha256sum").arg(file.path())).split(' ').next().expect("a sum").to_owned()

@@ -46,7 +46,7 @@ export class Window {
     return window;
   }
 
-  /** Logs in through the form, by keyboard. The browser reports the expected 401 that leads to the form. */
+  /** Logs in through the form, by keyboard. Discards the error report of the 401 that leads to the form. */
   async logIn(token) {
     await this.page.goto(`${this.origin}/console`);
     await this.page.locator("#token").waitFor();
@@ -130,7 +130,7 @@ export class Window {
     const folder = process.env.TOLLGATE_CONSOLE_PICTURES;
     if (!folder) return;
     mkdirSync(folder, { recursive: true });
-    // Scrolls up, because the bar at the top stays in view.
+    // Scrolls up. Otherwise the bar, which stays in view, would not be at the top of a full-page screenshot.
     await this.page.evaluate(() => scrollTo(0, 0));
     await this.page.screenshot({ path: `${folder}/${name}.png`, fullPage: true, ...options });
   }

@@ -15,7 +15,7 @@ const TOKENS = JSON.parse(tokens);
 /** Markup that pages must show as plain text. `console.rs` puts it into a key, a comment and an override. */
 const MARKUP = "<img src=x onerror=alert(1)>";
 
-/** The pages: address, heading, text of the complete page, and required role. */
+/** The pages: address, heading, a text that the complete page shows, and the required role. */
 const PAGES = [
   ["", "Overview", "Busiest rules"],
   ["/rules", "Rules", "per-client"],

@@ -16,7 +16,7 @@ on_both_databases!(
     order_of_rules_in_files_is_kept,
     exported_file_can_be_applied,
     files_of_envoy_are_accepted,
-    plan_shows_the_changes_of_a_file,
+    mistakes_and_warnings_are_reported_with_their_lines,
     random_rules_survive_a_round_trip,
     a_hundred_thousand_rules_in_one_domain,
 );
@@ -148,7 +148,7 @@ async fn files_of_envoy_are_accepted(database: Arc<TestDatabase>) {
     assert_eq!(control.rules().get("edge", "remote_address").await.unwrap().rule["limit"], "10/s");
 }
 
-async fn plan_shows_the_changes_of_a_file(database: Arc<TestDatabase>) {
+async fn mistakes_and_warnings_are_reported_with_their_lines(database: Arc<TestDatabase>) {
     let control = database.open().await;
     apply(&control, FILE, OtherRules::Keep).await;
     let found = control.rule_files().validate(b"domain: api\nrules:\n- {id: b, limt: 1/s}\n").await.unwrap();

@@ -14,7 +14,7 @@ on_both_databases!(
     overrides_of_a_domain_are_listed_over_pages,
     api_overrides_precede_overrides_in_the_rule,
     overrides_with_mistakes_are_refused,
-    any_value_is_accepted,
+    unusual_values_are_accepted,
     overrides_outlive_their_rule,
     overrides_of_a_deleted_rule_can_be_deleted,
 );
@@ -139,7 +139,7 @@ async fn overrides_with_mistakes_are_refused(database: Arc<TestDatabase>) {
         let error = set(&control, "acme", text).await.unwrap_err();
         assert!(matches!(error, ControlError::Mistakes(_)), "for {text:?}: {error}");
     }
-    // A rule cannot drop a key that one of its overrides inherits.
+    // The override sets only `burst` and inherits `limit`, so the rule cannot be changed to `limits`.
     set(&control, "acme", "burst: 500").await.unwrap();
     let two = b"{limits: [10/s, 100/m], per: [tenant]}";
     let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
@@ -153,7 +153,7 @@ async fn overrides_with_mistakes_are_refused(database: Arc<TestDatabase>) {
     assert!(matches!(error, Err(ControlError::Mistakes(_))));
 }
 
-async fn any_value_is_accepted(database: Arc<TestDatabase>) {
+async fn unusual_values_are_accepted(database: Arc<TestDatabase>) {
     let control = database.open().await;
     put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     let values = [

@@ -19,7 +19,7 @@ on_both_databases!(
     lists_come_in_pages_in_order,
     search_text_is_literal,
     unusual_names_are_safe,
-    limits_are_exact,
+    size_limits_are_exact,
     every_change_is_in_the_audit_log,
 );
 
@@ -160,7 +160,7 @@ async fn lists_come_in_pages_in_order(database: Arc<TestDatabase>) {
         let page = control.rules().list("api", &RuleSearch::default(), &cut).await.unwrap();
         ids.extend(page.items.into_iter().map(|rule| rule.id));
         pages += 1;
-        // Deletes the last item of the previous page. The next page still begins after that item's position.
+        // Deletes the last item of the first page. The next page still begins after that item's position.
         if pages == 1 {
             control.rules().delete(&by("ann"), "api", "a").await.unwrap();
         }
@@ -228,7 +228,7 @@ async fn unusual_names_are_safe(database: Arc<TestDatabase>) {
     assert_eq!(written.value.rule["when"]["v"][1], "\0");
 }
 
-async fn limits_are_exact(database: Arc<TestDatabase>) {
+async fn size_limits_are_exact(database: Arc<TestDatabase>) {
     let control = database.open().await;
     let comment = |letters: usize| Change { comment: Some("ü".repeat(letters)), ..by("ann") };
     let rule = b"{limit: 1/s}";

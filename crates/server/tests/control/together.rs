@@ -12,7 +12,7 @@ on_both_databases!(
     exactly_one_concurrent_writer_wins,
     writes_of_other_processes_are_seen_soon,
     snapshot_is_built_once_per_revision,
-    two_instances_may_start_concurrently,
+    several_instances_may_start_concurrently,
 );
 
 async fn exactly_one_concurrent_writer_wins(database: Arc<TestDatabase>) {
@@ -65,7 +65,7 @@ async fn writes_of_other_processes_are_seen_soon(database: Arc<TestDatabase>) {
     tokio::time::timeout(TEST_TIMEOUT, seen.changed()).await.unwrap().unwrap();
     assert_eq!(other.snapshot().await.unwrap().revision, 1);
     drop(other);
-    // No caller remains to receive the error.
+    // The watch ends with its instance.
     assert!(tokio::time::timeout(TEST_TIMEOUT, seen.changed()).await.unwrap().is_err());
 }
 
@@ -82,7 +82,7 @@ async fn snapshot_is_built_once_per_revision(database: Arc<TestDatabase>) {
     assert_eq!((second.revision, &second.checksum), (3, &first.checksum));
 }
 
-async fn two_instances_may_start_concurrently(database: Arc<TestDatabase>) {
+async fn several_instances_may_start_concurrently(database: Arc<TestDatabase>) {
     let opened = tokio::join!(database.open(), database.open(), database.open());
     put(&opened.0, "api", "each", "{limit: 1/s}").await;
     assert_eq!(opened.2.rules().get("api", "each").await.unwrap().version, 1);

@@ -1,4 +1,4 @@
-//! Tokens.
+//! Creation and revocation of tokens.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ async fn token_is_shown_once_and_stored_as_a_digest(database: Arc<TestDatabase>)
     let verifier = snapshot.tokens.iter().find(|token| token.id == made.stored.id).unwrap();
     assert_eq!(verifier.digest, sha256_hex(made.token.as_bytes()));
     assert_eq!((verifier.grant.role, &verifier.grant.domains), (Role::Editor, &wanted.domains));
-    // The database does not contain the token itself.
+    // The audit log does not contain the token itself.
     let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap();
     assert!(!serde_json::to_string(&log).unwrap().contains(secret));
     let revoked = control.tokens().revoke(&by("ann"), &made.stored.id).await.unwrap();

@@ -1,4 +1,5 @@
-//! Parses any bytes as an access log. Fields must lie within their lines, and all lines must be counted.
+//! Parses any bytes as an access log and replays them. Fields must lie within their lines. The report must not count more
+//! lines than there are, and must contain neither control sequences nor scripts.
 
 use tollgate_server::replay::bounds::MAX_FIELDS;
 use tollgate_server::replay::format::Format;

@@ -87,7 +87,8 @@ fn decide_all<C: Connection>(
 }
 
 fn batch_equals_singles<C: Connection>(mut subject: OverNetwork<C>) {
-    // An odd number selects a plain check over both protocols, not a drain.
+    // A number that is neither even nor a multiple of 3 selects plain checks, not reservations, and `take-up-to`, not
+    // drains, over both protocols.
     const VARIANT: usize = 7;
     let answers = |decided: Vec<(Answer, String)>| decided.into_iter().map(|(answer, _)| answer).collect::<Vec<_>>();
     for seed in 1..=number_from_env("TOLLGATE_LAW_TRACES", 40) {

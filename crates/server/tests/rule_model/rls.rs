@@ -24,8 +24,7 @@ impl OverRls {
         Self { http, calls, stream: 1 }
     }
 
-    /// Makes a call with one descriptor. Returns the overall code and the status of the descriptor (code, limit name
-    /// and remaining amount).
+    /// Makes a call with one descriptor.
     fn call(&mut self, request: &Request) -> CallResult {
         self.calls.call(self.stream, PATH, &call_body(request));
         let (stream, response) = self.calls.answer();
