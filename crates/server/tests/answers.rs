@@ -102,8 +102,8 @@ fn closed_refusal_differs_from_an_exceeded_limit() {
     let (status, closed) = decide_kind(&server, "closed");
     assert_eq!((status, &closed["closed"], &closed["standing"]), (429, &json!(true), &json!("fallback")), "{closed}");
     assert_eq!((closed.get("message"), &closed["retry_after_ms"]), (None, &json!(1_000)), "{closed}");
-    // This server's share of the limit decides. Above the share, the request is refused as usual, with standing
-    // `fallback`.
+    // For the rule `local`, this server's share of the limit decides. Above the share, the request is refused as usual,
+    // with standing `fallback`.
     assert_eq!(post(&server, "/v1/check", &request_of_kind("local")).0, 200);
     let (status, local) = decide_kind(&server, "local");
     assert_eq!((status, local.get("closed"), &local["standing"]), (429, None, &json!("fallback")), "{local}");

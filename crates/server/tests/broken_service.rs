@@ -40,7 +40,7 @@ fn rules_in_force_stay_whatever_the_service_answers() {
         node.wait_for_line(output);
         assert_eq!(limit_of(&node), 5, "{output}");
         if !output.contains("refused") && !output.contains("limt") {
-            // A valid answer ends the back-off, so that the test does not have to wait. Refused rules cause no back-off.
+            // A valid answer ends the back-off, so that the test need not wait. Refused rules cause no back-off.
             service.answer(set(1, GOOD_RULES));
             node.wait_for_line("rules service available again");
         }

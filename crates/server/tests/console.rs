@@ -303,7 +303,7 @@ fn live_data_contains_rates_and_viewers_are_bounded() {
             counted.1 += event["refused"].as_u64().expect("a rate");
         }
         // Each event contains rates per second. There is one event per second, so the sum of the rates is near the
-        // count.
+        // number of decisions.
         counted.0 >= 8 && counted.1 >= 32
     });
     let mut viewers = vec![stream];

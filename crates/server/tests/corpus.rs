@@ -44,7 +44,7 @@ fn replay(name: &str, check: impl Fn(&[u8])) {
 }
 
 #[test]
-fn every_message_of_the_corpus_is_decoded_within_the_limits_or_refused() {
+fn rls_corpus_is_decoded_within_the_limits_or_refused() {
     replay("rls", rls::check);
 }
 

@@ -5,8 +5,8 @@
 //! start with `> `. The other lines are the expected output, on standard output and standard error together. In the
 //! expected output, `…` stands for any text within a line, and a line with only `…` stands for any number of lines. A
 //! command that ends with `&` starts a server, and the script continues when the server answers. A `sleep` in a
-//! document also waits until all servers that follow a rules service have the rules of the first server, and until all
-//! servers that share limits are linked. Ports are replaced by free ports.
+//! document also waits until all servers that follow a rules service have the rules of the server at the default
+//! address, and until all servers that share limits are linked. Ports are replaced by free ports.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -317,8 +317,8 @@ fn tests_that_the_faults_page_names_exist() {
     }
 }
 
-/// Checks that each fault in the page's upper tables has a row in the last table. Such a row begins with the first words
-/// of the fault. Except for faults on a shared store, a consistency or a store precedes them, such as `peers: `.
+/// Checks that each fault in the page's upper tables has a row in the last table. Such a row begins with the first
+/// words of the fault. Except for faults on a shared store, a consistency or a store precedes them, such as `peers: `.
 #[test]
 fn every_line_of_the_faults_page_names_a_test() {
     let page = read_document("docs/faults.md");

@@ -155,8 +155,8 @@ fn quotas_of_the_reference_service_are_charged_to_the_service_that_served() {
         let response = proxy.send("GET", "/multiservice-tokenquota", &[]);
         calls += 3;
         if response.status == 200 {
-            // Waits for the charge, which arrives after the response. The check counts two descriptors, and the charge
-            // counts one.
+            // Waits for the charge, which arrives after the response. The metric counts the two descriptors of the
+            // check and the one of the charge.
             let counted = format!("tollgate_rls_descriptors_total{{matched=\"true\"}} {calls}");
             eventually("the charge has arrived", || page().contains(&counted));
         }
@@ -234,7 +234,7 @@ fn headers_of_envoy_are_added_beside_ours_except_retry_after() {
 }
 
 #[test]
-fn retry_after_is_the_end_of_the_window() {
+fn retry_after_is_the_time_until_the_end_of_the_window() {
     let rules = "{domain: api, descriptors: [{key: api_key, rate_limit: {unit: hour, requests_per_unit: 1}}]}";
     let (_server, proxy, _rules) = start(rules, |snippet| snippet);
     // Retries if an hour ends between the two clock readings.

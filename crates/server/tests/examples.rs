@@ -1,5 +1,5 @@
-//! Runs the clients in `examples/clients/` in their frameworks. Each client checks requests, and fails open or closed if
-//! the server does not answer. Middleware also forwards headers and the status of refusals.
+//! Runs the clients in `examples/clients/` in their frameworks. Each client checks requests, and fails open or closed
+//! if the server does not answer. Middleware also forwards headers and the status of refusals.
 
 use crate::common;
 

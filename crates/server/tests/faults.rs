@@ -35,8 +35,8 @@ fn killed_stopped_joining_and_leaving_nodes_with_leases_admit_nothing_more() {
     run_with_node_faults(&Faults { rule, burst: 400, rate: 200, excess: 0, stopped_for: Duration::from_secs(7) });
 }
 
-/// N = 3 nodes decide from their views, so the permitted excess is (N − 1)·(B + r·δ) for the burst B, the rate r and the
-/// age δ of a view. The killed node adds at most B + r·`sync_every`.
+/// N = 3 nodes decide from their views, so the permitted excess is (N − 1)·(B + r·δ) for the burst B, the rate r and
+/// the age δ of a view. The killed node adds at most B + r·`sync_every`.
 #[test]
 fn killed_stopped_joining_and_leaving_nodes_with_views_lose_at_most_unsent_charges() {
     let rule = "{id: all, limit: 50/s, burst: 100, on_fault: closed, consistency: eventual}";

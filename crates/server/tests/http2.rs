@@ -175,7 +175,7 @@ fn bodies_of_all_connections_are_bounded_together() {
         let line = page.lines().find_map(|line| line.strip_prefix("tollgate_connections "));
         line.and_then(|count| count.parse::<usize>().ok()).expect("a number")
     };
-    // One more connection may fit in part, and one is the HTTP connection for the metrics.
+    // One more connection may have sent only a part of its bodies, and one is the HTTP connection for the metrics.
     let most = MAX_BODIES / (4 * BODY_BYTES) + 2;
     eventually("connections beyond the budget are closed", || open() <= most);
     let grown = server.memory().saturating_sub(before);

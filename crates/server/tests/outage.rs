@@ -9,7 +9,7 @@ use common::{Client, Server};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// Number of requests that each client sends while the store does not answer.
+/// Number of checks for one key while the store does not answer.
 const REQUESTS_DURING_FAULT: usize = 50;
 
 /// Maximum number of requests until the store must decide again after its recovery.

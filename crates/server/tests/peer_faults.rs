@@ -73,8 +73,8 @@ fn send_checks_at_once(server: &Server, key: &str, count: usize) -> u64 {
 fn killed_server_loses_at_most_its_last_tick_of_eventual_charges() {
     let three = ThreeServers::new();
     let mut servers = three.start_all();
-    // A charge below a sixteenth of the burst is sent only at the next tick. A server that is killed immediately
-    // loses the charge, unless a tick happened just before.
+    // Charges below a sixteenth of the burst are sent only at the next tick. A server that is killed immediately loses
+    // them, unless a tick happens in between.
     let lost = (0..5).any(|turn| {
         let key = format!("key {turn}");
         assert_eq!(send_checks_at_once(&servers[2], &key, 100), 100);

@@ -187,7 +187,7 @@ fn combined_log(lines: &[(u64, u8, &str)]) -> String {
 const ONE_RULE: &str = "{domain: api, rules: [{id: one, per: [client_ip], limit: 5/s, burst: 1}]}";
 
 #[test]
-fn whole_seconds_are_reported_spread_and_at_once() {
+fn log_with_whole_seconds_is_replayed_spread_and_at_once() {
     let log = combined_log(&[(0, 1, "/"); 10]);
     let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE_RULE, |_| {}));
     assert!(report.logs[0].whole_seconds);
@@ -319,7 +319,7 @@ fn lines_out_of_order_are_sorted() {
 }
 
 #[test]
-fn logs_years_apart_form_one_timeline() {
+fn lines_years_apart_form_one_timeline() {
     let year = 31_557_600;
     let lines: Vec<(u64, u8, &str)> = (0..5).map(|n| (n * year / 8, 1, "/")).collect();
     let old = combined_log(&lines).replace("2026", "1999").replace("2027", "2020");
@@ -472,7 +472,7 @@ fn page_has_no_script_and_shows_markup_as_text() {
     assert!(!page.replace("http://www.w3.org/2000/svg", "").contains("http://"), "no external resources");
 }
 
-/// Returns a morning of traffic: a slow curve, one client that polls too fast, and a burst of logins.
+/// Returns a log of one hour: a slow curve, one client that polls too fast, and a burst of logins.
 fn morning_log() -> String {
     let mut log = String::new();
     for second in 0..3_600_u64 {

@@ -184,14 +184,14 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     let (output, code) = AtTerminal::apply(&cli, &file).answer("y");
     assert!(code == Some(0) && output.contains("applied, revision 1"), "{output}");
 
-    // Changes that do not affect the plan are ignored.
+    // A concurrent change that does not affect the plan is ignored.
     folder.write_file("api.yaml", TWO_RULES.replace("5/s", "6/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
     let (output, code) = asked.answer("y");
     assert!(code == Some(0) && output.contains("applied, revision 3"), "{output}");
 
-    // A change to a rule in the plan prevents the plan from being applied.
+    // After a concurrent change to a rule in the plan, the plan is not applied.
     folder.write_file("api.yaml", TWO_RULES.replace("5/s", "7/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "rollback", "api", "a"]).done();

@@ -226,7 +226,7 @@ fn validation_of_300_000_misspelt_keys_is_bounded() {
     };
     validate(&mut client, 1);
     let before = server.memory();
-    // The read timeout is long, because neither program is optimised and the machine may be busy.
+    // The read timeout is long, because the server is not optimised and the machine may be busy.
     client.wait_up_to(std::time::Duration::from_secs(120));
     let (status, body) = validate(&mut client, 300_000);
     let answer: serde_json::Value = serde_json::from_str(&body).expect("JSON");

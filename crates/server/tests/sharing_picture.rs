@@ -251,7 +251,8 @@ const PICTURE_WIDTH: u64 = 760;
 /// Left and right ends of the time axis.
 const AXIS_LEFT: u64 = 16;
 const AXIS_RIGHT: u64 = 744;
-/// Position of the first lane, heights of a lane's text and bars, and distance between lanes.
+/// Position of the first lane (the strip of one way of sharing), heights of a lane's text and bars, and distance
+/// between lanes.
 const FIRST_LANE_TOP: u64 = 44;
 const LANE_TEXT_HEIGHT: u64 = 22;
 const LANE_BARS_HEIGHT: u64 = 54;

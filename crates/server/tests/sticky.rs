@@ -13,7 +13,7 @@ use tollgate_testkit::servers::free_port;
 
 const RULES: &str = "domain: api\nrules:\n- {id: per-key, per: [key], limit: 2/h}\n";
 
-/// Returns the configuration of a proxy from the page, with the addresses of these servers.
+/// Returns the configuration of a proxy from docs/sharing.md, with the addresses of these servers.
 pub(crate) fn proxy_config(name: &str, listen: SocketAddr, servers: &[SocketAddr]) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sharing.md");
     let page = std::fs::read_to_string(page).expect("the page");

@@ -56,7 +56,7 @@ fn decide_over_resp(server: &Server) -> Vec<Value> {
 }
 
 #[test]
-fn both_front_ends_and_all_stores_decide_the_same() {
+fn http_and_resp_decide_the_same_in_memory_on_redis_and_on_valkey() {
     let rules = Rules::new(RULES);
     let rules = rules.path();
     let expected = decide_over_http(&Server::start(&["--rules", rules]));
@@ -74,9 +74,9 @@ fn both_front_ends_and_all_stores_decide_the_same() {
     }
 }
 
-/// Peers cannot share logs, so these rules use slices instead.
+/// Peers cannot share `sliding_log` limits, so these rules use `sliding_slices` instead.
 #[test]
-fn both_front_ends_decide_the_same_on_servers_that_share_limits_among_themselves() {
+fn http_and_resp_decide_the_same_with_peers() {
     let rules = Rules::new(RULES.replace("sliding_log", "sliding_slices"));
     let rules = rules.path();
     let expected = decide_over_http(&Server::start(&["--rules", rules]));

@@ -15,7 +15,7 @@ use tollgate_testkit::servers::Certificates;
 
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds_server");
 
-/// Maximum number of requests before the client pauses for [`LONG_PAUSE`], if a server answers each refusal
+/// Maximum number of xDS requests before Tollgate pauses for [`LONG_PAUSE`], if the xDS server answers each refusal
 /// immediately. The pauses are random; their upper bound starts at 250 ms and doubles.
 const MAX_REQUESTS: usize = 20;
 const LONG_PAUSE: Duration = Duration::from_millis(500);

@@ -16,7 +16,7 @@ mod roles;
 mod test_server;
 mod waiting;
 
-/// Keeps the database of a server alive. Empty, because SQLite has no server.
+/// Keeps the database of a test alive. Empty, because SQLite needs no database server.
 type DatabaseOwner = ();
 
 /// Returns the URL of a SQLite database. `api_on_postgres` runs the same tests on PostgreSQL.

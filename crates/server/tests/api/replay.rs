@@ -186,7 +186,7 @@ async fn logs_are_replayed_one_at_a_time() {
             "POST /v1/replay HTTP/1.1\r\nhost: localhost\r\ncontent-type: {FORM_CONTENT_TYPE}\r\ncontent-length: {bytes}\r\n\r\n"
         )
     };
-    // A client that sends slowly occupies the only replay. Other clients get an error that names the reason.
+    // While a client sends its log slowly, other clients get an error that names the reason.
     let mut slow = TcpStream::connect(address).await.expect("a connection");
     slow.write_all(head(1_000).as_bytes()).await.expect("sent");
     slow.write_all(b"--edge\r\n").await.expect("sent");

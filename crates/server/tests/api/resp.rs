@@ -20,7 +20,7 @@ async fn send_commands(server: &TestServer, lines: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn without_a_token_only_authentication_is_answered() {
+async fn commands_before_authentication_are_refused() {
     let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("reader", Role::Reader, &[], None).await;
     let no = "-NOAUTH Authentication required.";

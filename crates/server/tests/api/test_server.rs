@@ -1,4 +1,4 @@
-//! A server in this process: both front ends, a database, and a task that installs rules and tokens.
+//! A server in this process: HTTP, the Redis protocol, a database, and a task that installs rules and tokens.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -207,7 +207,7 @@ impl Folder {
         self.0.path()
     }
 
-    /// Returns the path of an entry.
+    /// Returns the path of a file or directory in this directory.
     pub fn join(&self, name: &str) -> String {
         self.path().join(name).to_str().expect("text").to_owned()
     }

@@ -1,5 +1,5 @@
-//! Parses any bytes as an access log and replays them. Fields must lie within their lines. The report must not count more
-//! lines than there are, and must contain neither control sequences nor scripts.
+//! Parses any bytes as an access log and replays them. Fields must lie within their lines. The report must not count
+//! more lines than there are, and must contain neither control sequences nor scripts.
 
 use tollgate_server::replay::bounds::MAX_FIELDS;
 use tollgate_server::replay::format::Format;
