@@ -38,7 +38,7 @@ READER = "import re,sys\nfield=re.compile(r'(\\S+) \\S+ \\S+ \\[([^]]+)\\] \"(\\
 
 
 def write_log(path, lines, clients=1_000_000):
-    """Writes a log in the combined format, followed by the time in milliseconds."""
+    """Writes a log in the combined format, followed by the time as nginx's `$msec`: seconds with three decimals."""
     random.seed(7)
     paths = ["/", "/v1/items", "/v1/items/%d", "/login", "/static/app.js", "/v1/search?q=%d"]
     now, last, stamp = 1_794_819_600.0, None, ""

@@ -1,10 +1,10 @@
 // Measures how much the console slows down decisions, and the response times of its pages.
 // `scripts/bench console` starts it: node bench.mjs TOLLGATE RUNS
 //
-// Ten viewers make the calls of the console's pages while wrk measures decisions, alternating with runs without viewers. Then
-// Chromium opens the console and, for comparison, a blank page of the same server and the smallest page with a script, and
-// searches 10,000 rules. Exit status 1: a goal was missed. Ratios apply to any machine; times are meaningful only on an idle
-// machine.
+// Ten viewers make the calls of the console's pages while wrk measures decisions, alternating with runs without
+// viewers. Then Chromium opens the console and, for comparison, a page of the same server without scripts and the
+// smallest page with a script, which this program serves. Finally it searches 10,000 rules. Exit status 1: a goal was
+// missed. Ratios apply to any machine; times are meaningful only on an idle machine.
 
 import { execFile, spawn } from "node:child_process";
 import { createRequire } from "node:module";

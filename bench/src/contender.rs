@@ -6,17 +6,17 @@
 //! call through `dyn Contender` then happens once per [`CHUNK`], not once per decision. Every `decide` is
 //! `#[inline(always)]`, so that all contenders are inlined into their loop.
 
-/// Decisions per call of [`Contender::run`], and the granularity of every key sequence.
+/// Decisions per call of [`Contender::run`] in a race, and the granularity of every key sequence.
 pub(crate) const CHUNK: usize = 512;
 
 /// Cost that [`Contender::fill`] spends on each key in advance: an hour at [`WIDE_RATE_PER_SECOND`], so that no entry
 /// expires during the run.
 pub(crate) const FILL_COST: u32 = 3_600_000;
 
-/// Rate of the limit in every allowed case: a slow refill with a burst that no run exhausts. So all decisions are
+/// Rate of the wide limit, which most cases use: a slow refill with a burst that no run exhausts. So all decisions are
 /// allowed, and no state expires after [`Contender::fill`].
 pub(crate) const WIDE_RATE_PER_SECOND: u32 = 1_000;
-/// Burst of the limit in every allowed case.
+/// Burst of the wide limit.
 pub(crate) const WIDE_BURST: u32 = u32::MAX;
 
 /// Period of the limit in every denied case: one per day.

@@ -121,7 +121,7 @@ pub(crate) fn run_counted_decisions(contender: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs the counted decisions. callgrind finds this function by its name and counts only its instructions.
+/// Runs the counted decisions. callgrind finds this function by its name and counts only while it runs.
 #[inline(never)]
 fn callgrind_region(contender: &mut dyn Contender, keys: &[String]) -> usize {
     contender.run(keys)

@@ -77,7 +77,8 @@ pub(crate) struct Random {
 }
 
 impl Random {
-    /// Starts a separate stream for each seed.
+    /// Starts at a position of the generator's sequence that depends on the seed. Consecutive seeds start one position
+    /// apart.
     pub(crate) fn new(seed: u64) -> Self {
         Random { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
     }

@@ -133,7 +133,7 @@ impl Lane<'_> {
         sequence: &[String],
         waiting: &AtomicUsize,
     ) -> Option<f64> {
-        // Starts all threads together. Relaxed: the threads share only this counter.
+        // Starts all threads together. Relaxed: no other data depends on this counter.
         waiting.fetch_sub(1, Ordering::Relaxed);
         while waiting.load(Ordering::Relaxed) > 0 {
             std::hint::spin_loop();

@@ -9,7 +9,7 @@ pub(crate) enum Goal {
     RatioAtLeast(f64),
     /// Our number is at most this value, regardless of the peer's number.
     OursAtMost(f64),
-    /// The ratio of our number to the peer's number differs from 1 by at most this fraction.
+    /// The peer's number divided by our number differs from 1 by at most this fraction.
     EqualWithin(f64),
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for Goal {
     }
 }
 
-/// One comparison: smaller numbers are better, and a larger ratio is better.
+/// One comparison. Unless the goal is equality, smaller numbers are better, and so is a larger ratio.
 #[derive(Debug)]
 pub(crate) struct Row {
     /// Name of the case. The filter applies to it.
@@ -132,7 +132,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Returns whether nothing was measured because the filter matches no case.
+    /// Returns whether nothing was measured: the filter matches no case, or only cases that need a missing valgrind.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -83,7 +83,7 @@ struct Round {
 impl Round {
     fn run(limits: &Keyed, keys: &[String], file: &File) -> Result<Self> {
         let saved = AtomicBool::new(false);
-        // Relaxed: the threads share only this flag.
+        // Relaxed: no other data depends on this flag.
         let is_saving = || !saved.load(Ordering::Relaxed);
         let (save, longest_saving, turn) = std::thread::scope(|scope| {
             let saving = scope.spawn(|| {

@@ -21,7 +21,7 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
 type Contenders = Vec<Box<dyn Contender>>;
 
 fn compare_direct(report: &mut Report, plan: Plan) -> Result<()> {
-    // "Within 1.1 of governor's time" is a ratio of at least 1 / 1.1.
+    // At most 1.1 times governor's time, that is, a ratio of at least 1 / 1.1.
     let within = Goal::RatioAtLeast(0.91);
     direct_case(report, plan, "direct-precise", Expect::Allowed, Some(within), || {
         Ok(vec![

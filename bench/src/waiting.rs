@@ -60,7 +60,8 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
         report.add_row(Row { case: case.to_owned(), ours, peer: peer.to_owned(), theirs, goal });
     };
     for &(peer, theirs) in others {
-        // Both limiters read the same hardware counter once, which takes nearly all of the time.
+        // The goals are close to 1: both limiters read the same hardware counter once, which takes nearly all of the
+        // time.
         let goal = match peer {
             CHECK_NAME => Some(0.8),
             ours::CLOCK_READING => None,

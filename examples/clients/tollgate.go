@@ -2,7 +2,7 @@
 //
 //	handler = tollgate.Limit(handler, "http://127.0.0.1:8080", "api", os.Getenv("TOLLGATE_TOKEN"))
 //
-// The deadline covers the whole check. If the server does not answer in time, requests pass (failOpen) or get status 503.
+// The deadline covers the whole check. Without a decision in time, requests pass (failOpen) or get status 503.
 package tollgate
 
 import (
@@ -23,7 +23,8 @@ var (
 	client   = &http.Client{Timeout: deadline}
 )
 
-// Check returns 200 if the request may pass, otherwise the status of the refusal. It also returns the headers for the client.
+// Check returns 200 if the request may pass, otherwise the status of the refusal. It also returns the headers of the response;
+// passedOn lists the headers for the client.
 func Check(url, domain, token string, attributes map[string]string) (int, http.Header) {
 	failed := http.StatusServiceUnavailable
 	if failOpen {

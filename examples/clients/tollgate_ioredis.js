@@ -3,7 +3,7 @@
 //     const limits = new Limits('redis://127.0.0.1:6380');
 //     const { allowed, retryAfterMs } = await limits.check('api', { user: 'alice' });
 //
-// DEADLINE_MS covers the whole check. If the server does not answer in time, requests pass if FAIL_OPEN is true.
+// DEADLINE_MS covers the whole check. Without a decision in time, requests pass if FAIL_OPEN is true.
 'use strict';
 const Redis = require('ioredis');
 

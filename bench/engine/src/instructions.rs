@@ -67,7 +67,7 @@ pub(crate) fn run_counted_decisions(subject: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs the counted decisions. callgrind finds this function by its name and counts only its instructions.
+/// Runs the counted decisions. callgrind finds this function by its name and counts only while it runs.
 #[inline(never)]
 fn callgrind_region(mut decide: impl FnMut() -> bool) -> usize {
     (0..DECISIONS).filter(|_| decide()).count()

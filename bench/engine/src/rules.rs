@@ -9,7 +9,7 @@ pub(crate) type Attributes = [(&'static str, String); 4];
 
 /// A limit so high that no run reaches it.
 pub(crate) const NEVER_REACHED_LIMIT: &str = "1000000/s";
-/// A limit that admits only the first request of a run.
+/// A limit that admits only the first request of each client.
 pub(crate) const ONE_PER_DAY: &str = "1/d";
 
 /// Returns a rule file with `size` rules, all with the same limit.
@@ -47,7 +47,7 @@ pub(crate) fn matching_requests(size: usize) -> Vec<Attributes> {
             ("path", format!("/service-{path}/17/items/4711")),
             ("tenant", format!("tenant-{tenant}")),
             ("method", "GET".into()),
-            // Keeps the number of counters independent of the number of rules.
+            // One client per request keeps the number of counters independent of the number of rules.
             ("client", format!("client {n}")),
         ]
     };

@@ -85,7 +85,7 @@ impl BareChecks {
     }
 }
 
-/// The same limits in limitador.
+/// The same conditions in limitador, with limits that no run reaches.
 pub(crate) struct Limitador {
     limiter: RateLimiter,
     namespace: Namespace,

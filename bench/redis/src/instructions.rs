@@ -73,7 +73,7 @@ fn decide<S: Store>(runtime: &tokio::runtime::Runtime, engine: &Engine<S>) -> Re
     callgrind_region(runtime, engine)
 }
 
-/// Runs the counted decisions. callgrind finds this function by its name and counts only its instructions.
+/// Runs the counted decisions. callgrind finds this function by its name and counts only while it runs.
 #[inline(never)]
 fn callgrind_region<S: Store>(runtime: &tokio::runtime::Runtime, engine: &Engine<S>) -> Result<()> {
     runtime.block_on(decide_all(engine))

@@ -1,5 +1,5 @@
 //! Measures rules with `consistency: leased` and `eventual`: the cost of a decision compared with the memory store,
-//! and three nodes that share a limit under a demand of twice the limit.
+//! and three nodes that share a `leased` limit under a demand of twice the limit.
 
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ const TURN_DURATION: Duration = Duration::from_millis(1_000);
 /// Number of decisions between two clock readings.
 const DECISIONS_PER_CLOCK_READING: u32 = 1_000;
 
-/// Compares the decisions per CPU second of this process with decisions of the memory store. Returns whether a goal
-/// was missed.
+/// Compares `leased` and `eventual` rules with the memory store, in decisions per CPU second of this process. Returns
+/// whether a goal was missed.
 pub(crate) async fn beside_memory(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     let memory = with_rules(MemoryStore::new(1_000)?, "strict")?;

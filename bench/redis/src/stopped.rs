@@ -1,5 +1,5 @@
 //! Stops the store under load and measures the longest wait of a request. Compares it with tasks that only wait for a
-//! timer of the same length, which shows the noise of the machine.
+//! timer as long as the store's deadline, which shows the noise of the machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

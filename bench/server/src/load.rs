@@ -48,7 +48,7 @@ pub(crate) fn put_script(server: &Server, script: &str) -> anyhow::Result<String
 pub(crate) enum Expected {
     /// Only status 200.
     Admitted,
-    /// Mostly other statuses. The first request of each key is admitted, so the first run on a server refuses only
+    /// At least one other status. The first request of each key is admitted, so the first run on a server refuses only
     /// some requests.
     Refused,
 }

@@ -41,7 +41,7 @@ pub(crate) fn heavy_requests() -> [Heavy; 2] {
 }
 
 /// Returns the longest wait of the probe within `length`, in microseconds, while `request` is repeated on another
-/// connection.
+/// connection; `None` leaves the server otherwise idle.
 ///
 /// # Errors
 /// Returns an error if a connection breaks.

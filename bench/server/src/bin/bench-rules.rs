@@ -159,7 +159,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Measures a page in the middle of a list of 1,000 and of 100,000 rules, and the time to apply the rules.
+    /// Measures the first pages (at most 20) of a list of 1,000 and of 100,000 rules, and the time to apply the rules.
     fn measure_pages(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let mut times = Vec::new();
         let mut clients = Vec::new();
@@ -211,7 +211,7 @@ const RULE_PATH: &str = "/v1/domains/api/rules/r5000";
 /// Number of callers: enough to keep the server busy, but few enough to leave CPU time for other threads.
 const CALLERS: usize = 4;
 
-/// Returns rule 5000 with a different limit.
+/// Returns a new version of rule `r5000`, with a limit that depends on `number`.
 fn changed_rule(number: usize) -> String {
     format!("{{\"when\":{{\"plan\":\"plan5000\"}},\"per\":[\"client\"],\"limit\":\"{}/s\"}}", 200 + number)
 }
