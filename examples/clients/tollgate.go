@@ -23,8 +23,8 @@ var (
 	client   = &http.Client{Timeout: deadline}
 )
 
-// Check returns 200 if the request may pass, otherwise the status of the refusal. It also returns the headers of the response;
-// passedOn lists the headers for the client.
+// Check returns 200 if the request may pass, otherwise the status of the refusal. It also returns all headers of the
+// response; passedOn lists those for the client.
 func Check(url, domain, token string, attributes map[string]string) (int, http.Header) {
 	failed := http.StatusServiceUnavailable
 	if failOpen {
