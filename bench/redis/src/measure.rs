@@ -39,7 +39,12 @@ impl Figures {
 }
 
 /// The number of keys.
-const KEYS: u32 = 100_000;
+pub(crate) const KEYS: u32 = 100_000;
+
+/// Returns the next number of a linear congruential generator.
+pub(crate) fn next_number(number: u64) -> u64 {
+    number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
+}
 
 /// Makes one request for every key.
 pub(crate) async fn ask_all(contender: &Contender, callers: usize) -> Result<()> {
@@ -75,7 +80,7 @@ pub(crate) async fn measure(
                 let mut waits = Vec::new();
                 let mut number = caller as u64;
                 while !stop.load(Ordering::Relaxed) {
-                    number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    number = next_number(number);
                     let start = Instant::now();
                     let passed = contender.ask((number >> 33) as u32 % KEYS).await?;
                     ensure!(passed == passes, "{}: unexpected outcome, passed: {passed}", contender.name());

@@ -77,7 +77,7 @@ fn processor_time() -> Result<Duration> {
     Ok(Duration::from_millis((user + system) * 10))
 }
 
-fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

@@ -1,0 +1,67 @@
+//! The floor of a decision on the server: scripts that read and write the same number of keys, but decide nothing.
+//! Reading and writing random keys takes the same time for every limiter, so no script for many charges can be faster.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tollgate_testkit::servers::Server;
+
+use crate::measure::{KEYS, next_number};
+
+const TURN: Duration = Duration::from_millis(1_000);
+
+/// Reads all keys, and returns as many bytes per key as a decision.
+const READ_SCRIPT: &str = r"
+redis.call('TIME')
+redis.call('MGET', unpack(KEYS))
+return string.rep('123456789012345', #KEYS)
+";
+
+/// Also writes 13 bytes of each value in place, as a decision does.
+const WRITE_SCRIPT: &str = r"
+redis.call('TIME')
+redis.call('MGET', unpack(KEYS))
+for i = 1, #KEYS do redis.call('SETRANGE', KEYS[i], '30', '1234567890123') end
+return string.rep('123456789012345', #KEYS)
+";
+
+/// A script on a server that holds values for it.
+pub(crate) struct Floor {
+    connection: redis::Connection,
+    sha: String,
+}
+
+impl Floor {
+    pub(crate) fn new(server: &Server, writes: bool) -> Result<Self> {
+        let mut connection = redis::Client::open(server.url())?.get_connection()?;
+        for key in 0..KEYS {
+            let mut command = redis::cmd("SET");
+            command.arg(key_name(key)).arg(&[b'v'; 44]).arg("EX").arg(3_600).exec(&mut connection)?;
+        }
+        let source = if writes { WRITE_SCRIPT } else { READ_SCRIPT };
+        let sha = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection)?;
+        Ok(Self { connection, sha })
+    }
+
+    /// Measures the CPU time of the server per key, in microseconds, for calls with `keys_per_call` random keys.
+    pub(crate) fn cpu_micros(&mut self, server: &Server, keys_per_call: usize) -> Result<f64> {
+        let (mut number, mut keys) = (1, 0_usize);
+        let (start, before) = (Instant::now(), server.processor_time());
+        while start.elapsed() < TURN {
+            let mut command = redis::cmd("EVALSHA");
+            command.arg(&self.sha).arg(keys_per_call);
+            for _ in 0..keys_per_call {
+                number = next_number(number);
+                command.arg(key_name((number >> 33) as u32 % KEYS));
+            }
+            command.exec(&mut self.connection)?;
+            keys += keys_per_call;
+        }
+        Ok((server.processor_time() - before).as_secs_f64() * 1e6 / keys as f64)
+    }
+}
+
+/// Returns a name as long as the names that the store uses.
+fn key_name(key: u32) -> String {
+    format!("floor1x1:{{bench:0:user{key:06}}}")
+}
