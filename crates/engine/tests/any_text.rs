@@ -1,4 +1,4 @@
-//! Importing and formatting never panic on any text, and formatting is idempotent.
+//! Importing and formatting do not panic on texts that resemble rules, and formatting is idempotent.
 
 use proptest::prelude::*;
 use tollgate_engine::rules::{Dialect, ImportedRules, Rules, Source, format};

@@ -39,7 +39,7 @@ fn delaying_bucket_admits_the_burst_and_delays_further_requests() {
 
 #[test]
 fn delay_refuses_only_requests_that_would_wait_longer() {
-    // 1.5 tokens leak during the maximum wait.
+    // 1.5 tokens refill during the maximum wait.
     let mut bench = bench("- {id: r, limit: 3/s, burst: 1, on_exceed: {delay: {max_wait: 500ms}}}\n");
     assert_eq!([bench.check(&[]), bench.check(&[])], ["allow", "delay 333.333334ms"]);
     assert_eq!(bench.check(&[]), "deny 166.666667ms", "it would wait 667 ms now");

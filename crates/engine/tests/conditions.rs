@@ -153,7 +153,7 @@ fn lists_of_values_are_read_from_files() {
 }
 
 #[test]
-fn long_list_is_indexed_by_its_values() {
+fn long_lists_match_their_values() {
     let list: Vec<String> = (0..20_000).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect();
     let rules = read(&format!(
         "- {{id: r, limit: 1/s, when: {{ip: {{cidr: [{}]}}, m: {{not: [{}]}}}}}}\n",

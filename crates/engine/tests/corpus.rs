@@ -42,7 +42,7 @@ fn every_pattern_of_the_corpus_matches_like_the_reference() {
 }
 
 #[test]
-fn every_expression_of_the_corpus_reads_fewer_values_than_bytes() {
+fn every_expression_of_the_corpus_reads_at_most_one_value_per_byte() {
     replay_corpus("expression", expression::check);
 }
 

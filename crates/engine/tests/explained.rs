@@ -64,7 +64,7 @@ fn calendar_window_is_explained_with_its_bounds() {
 }
 
 #[test]
-fn every_algorithm_explains_its_refill() {
+fn refill_and_wait_of_a_limit_are_explained() {
     for (limit, cost, expected) in [
         ("limit: 100/h, cost: 50", None, "100/h: 50 of 100 left, enough for 1 like this, full again in 30m"),
         ("limit: 3/m, algorithm: fixed_window", None, "3/m, fixed_window: 2 of 3 left, resets in 40s"),

@@ -99,7 +99,7 @@ fn cancelled_reservation_is_refunded_and_a_forgotten_one_is_charged() {
 }
 
 #[test]
-fn calendar_windows_overrides_and_inline_limits_are_settled() {
+fn calendar_windows_and_overrides_are_settled() {
     let mut bench = bench(
         "- {id: month, limit: 1000/month, algorithm: fixed_window}\n\
          - {id: plan, limit: 5/m, overrides: [{when: {user: a}, limit: 500/m}]}\n",

@@ -51,7 +51,7 @@ fn reports_and_receipt_reflect_the_amount_taken() {
 }
 
 #[test]
-fn every_algorithm_can_be_drained() {
+fn limits_of_five_algorithms_can_be_drained() {
     for limit in [
         "limit: 5/m",
         "limit: 5/m, algorithm: fixed_window",

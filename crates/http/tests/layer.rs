@@ -241,7 +241,7 @@ async fn slot_in_flight_is_freed_when_the_service_fails_or_the_request_is_cancel
 }
 
 #[tokio::test]
-async fn slot_in_flight_is_freed_for_clients_without_a_table_slot() {
+async fn slot_in_flight_is_freed_for_clients_without_a_table_entry() {
     let clock = Arc::new(ManualClock::at(Nanos::from_secs(3_600).as_nanos()));
     let limit = Concurrency::new(2, Nanos::from_secs(60)).unwrap();
     let keyed = Arc::new(Keyed::with_clock(limit, 1, clock).unwrap());

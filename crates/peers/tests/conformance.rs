@@ -221,7 +221,7 @@ impl lockstep::RuleSubject for EngineOnPeers {
     }
 }
 
-/// Topics of rules that peers cannot share. Rules that delay requests are leaky buckets.
+/// Topics of rules that peers cannot share. Rules that delay requests have leaky or interval buckets.
 const UNSHARED_TOPICS: [Topic; 3] = [Topic::Ban, Topic::Delay, Topic::NotShared];
 
 fn compare(nodes: usize) {

@@ -50,9 +50,9 @@ async fn wait_for_left(store: &RedisStore, key: &str, limit: Limit, left: u64) {
     }
 }
 
-/// Three hosts share four tokens per second. Twelve concurrent requests, four on each host, all pass. The balance is
-/// then -8, and every request is refused for the next two seconds. The test uses one thread, so that no sync happens
-/// between the requests.
+/// Three hosts share four tokens per second. Twelve requests without a sync in between, four on each host, all pass.
+/// The balance is then -8, and every request is refused for the next two seconds. The test uses one thread, so that no
+/// sync can happen between the requests.
 #[test]
 fn twelve_requests_on_three_hosts_against_four_tokens_pass_and_are_paid_back() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -198,7 +198,7 @@ fn store_that_was_restarted_empty_admits_at_most_one_burst_more() {
     });
 }
 
-/// Fills the memory of a server until it evicts a key. Keys without an expiry are not evicted.
+/// Fills the memory of a server until it evicts `key`. The filling has no expiry, so it is not evicted.
 fn evict(server: &Server, key: &str) {
     let mut link = server.connect();
     let info = String::from_utf8(link.command(&["INFO", "memory"]).bytes()).unwrap();
@@ -269,8 +269,9 @@ fn stop_replication(primary: &Server) {
     assert!(link.command(&["CLIENT", "KILL", "TYPE", "replica"]).number() > 0, "it has replicas");
 }
 
-/// Uses up two keys of a server while replication is stopped, the second key with `?wait=1`, and then kills the server.
-/// If the new primary has a replica of its own, `?wait=1` works again.
+/// Requests two keys of a server while replication is stopped, and then kills the server. The first key is used up.
+/// Requests for the second key use `?wait=1`, so they fail. If the new primary has a replica of its own
+/// (`keeps_a_replica`), `?wait=1` works again.
 async fn fail_over(consistency: Consistency, url: &str, keys: [&str; 2], primary: &mut Server, keeps_a_replica: bool) {
     let (plain, waiting) = (connect(url, LONG_DEADLINE).await, connect(&format!("{url}?wait=1"), LONG_DEADLINE).await);
     let epoch = Instant::now();

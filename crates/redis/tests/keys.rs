@@ -139,7 +139,7 @@ fn damaged_values_affect_no_other_group() {
     });
 }
 
-/// Returns one limit of each kind that has a state. Each limit is unused again one minute after one unit was taken.
+/// Returns limits of six algorithms. Each limit is unused again one minute after one unit was taken.
 fn one_limit_of_each_kind() -> Vec<Limit> {
     let (rate, minute) = ("1/min".parse().unwrap(), Nanos::from_secs(60));
     vec![
@@ -206,7 +206,7 @@ fn key_without_expiry_gets_one_with_its_next_write() {
 }
 
 #[test]
-fn key_without_expiry_refuses_no_request() {
+fn key_without_expiry_becomes_unused_in_time() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (server, store, mut store_clock) = with_manual_clock(Kind::Redis).await;
@@ -254,7 +254,7 @@ fn charges_of_one_call_under_changing_parameters_are_decided_alike() {
         let general = RedisStore::with_scripts(config_for(&server), Scripts::new().without_special()).await;
         let mut left = Vec::new();
         for (node, key) in [(&special, "special"), (&general, "general")] {
-            // The second charge marks the value.
+            // The second charge marks the value (see `special.lua`).
             assert_eq!((check(node, key, bucket(7)).await, check(node, key, bucket(7)).await), (Ok(true), Ok(true)));
             let charges = [7, 7, 9, 9, 7, 7, 9, 9, 9].map(|burst| {
                 let charge = OwnedCharge { limits_id: burst as u32, ..OwnedCharge::new(key, bucket(burst), 1) };

@@ -123,7 +123,7 @@ fn idle_nodes_return_their_leases() {
 
 /// One node holds tokens that it does not use, and another node needs them.
 #[test]
-fn hungry_nodes_get_the_tokens_of_other_nodes() {
+fn node_gets_the_tokens_that_another_node_does_not_use() {
     on_redis_and_valkey(async |server| {
         let (one, other) = (store(&server).await, store(&server).await);
         let mut taken = take_until_held(&one, "k", bucket(40)).await;

@@ -1,5 +1,5 @@
-//! Test support for Tollgate: models, conformance suites, reference replays and launchers for real
-//! servers. Not published; used from `tests/`, never from `src/` of another crate.
+//! Test support for Tollgate: models, conformance suites, reference replays and launchers for real servers. Not
+//! published; used by tests and benchmarks only.
 
 pub mod clock;
 pub mod conformance;

@@ -62,7 +62,7 @@ fn cost_above_capacity_is_refused_with_never() {
         assert_eq!(key.remaining(), 10);
     }
     for_each_algorithm!(refuses_eleven_with_never);
-    // The request is refused even if the limit allows the longest possible wait.
+    // The request is refused even if the limit allows long waits.
     let patient = leaky_bucket("10/s", 10).max_wait(Nanos::MAX);
     assert_eq!(Key::new(patient).check(11), Outcome::Deny(Retry::Never));
     let patient = interval_bucket(10, SECOND).max_wait(Nanos::from_secs(60)).expect("a limit");

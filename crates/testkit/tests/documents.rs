@@ -1,4 +1,5 @@
-//! Checks that tests, files and folders named in documents exist, and that the golden file lists every message.
+//! Checks that tests, files and folders named in documents exist, that the golden file lists every message, and that
+//! type names are unique within a crate.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Simulates three years at rates that do not divide a second. At every step, the admitted amount equals the exact
-//! bound.
+//! Simulates three years, mostly at rates that do not divide a second. At every step, admitted amounts and waits are
+//! exact.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, FixedWindow, IntervalBucket, LeakyBucket, Nanos, Now, Outcome, PacerParams, Phase, Rate,
@@ -41,8 +41,8 @@ impl Rng {
     }
 }
 
-/// Sends requests of random costs that retry after the advertised wait and pause at random, but never until the
-/// bucket is full. No refill is lost, so the admitted plus the remaining amount equals the exact refill.
+/// Sends requests of random costs that retry after the advertised wait and pause at random, but never until the bucket
+/// is full. No refill is lost, so the admitted plus the remaining amount equals the burst plus the exact refill.
 #[test]
 fn token_bucket_admits_its_exact_bound_over_three_years() {
     for text in RATES {
@@ -129,9 +129,10 @@ fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
     }
 }
 
-/// A caller drains the limit, returns after the advertised wait, and gets the capacity once per window.
+/// A caller drains the limit, returns after the advertised wait for the capacity, and gets the whole capacity again.
+/// The wait ends with the window; a sliding window needs two windows, and slices one slice more.
 #[test]
-fn windows_and_logs_admit_their_limit_once_per_window_over_three_years() {
+fn windows_and_logs_admit_their_capacity_after_each_wait_over_three_years() {
     fn assert_total<A: Algorithm>(limit: &A, length: u64) {
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();

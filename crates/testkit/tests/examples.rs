@@ -1,4 +1,4 @@
-//! Worked examples, and examples of bugs in published token bucket code.
+//! Worked examples, including cases in which published token bucket code is wrong.
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, TokenBucket};
 

@@ -50,7 +50,7 @@ trait Subject: Copy + Debug {
     /// Checks the guarantee for all admitted requests of a history.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError>;
 
-    /// Returns these parameters without debt and waiting, because both make the bounds inexact when the clock steps.
+    /// Returns these parameters without the options that would make the bounds inexact when the clock steps.
     fn for_clock_steps(self) -> Self {
         self
     }

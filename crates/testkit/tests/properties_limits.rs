@@ -9,7 +9,7 @@ use tollgate_testkit::model::{
     GroupLimitParams, GroupModel, LeakyParams, LeaseParams, LogParams, TokenParams, WindowParams,
 };
 
-/// Generates a limit of any kind with a capacity of up to about a dozen.
+/// Generates a limit of any kind in [`GroupLimitParams`], with a capacity below 15.
 fn any_member() -> impl Strategy<Value = GroupLimitParams> {
     let lengths = || prop_oneof![1_u64..100, any_size(1 << 50).prop_map(|n| n.max(1))];
     let buckets = (any_rate(), 1_u64..15, 0_u64..5, any::<bool>()).prop_map(|(rate, burst, max_debt, leaky)| {
@@ -51,8 +51,8 @@ fn any_group() -> impl Strategy<Value = Vec<GroupLimitParams>> {
 proptest! {
     #![proptest_config(config_with_cases(800))]
 
-    /// The group's decisions equal its definition, and a refusal changes no word. After each step, each limit reports
-    /// the same as a separate limit after the same charges.
+    /// The group's decisions equal its definition, and a refusal changes no word unless a log counts refusals. After
+    /// each step, each limit reports the same as a separate limit after the same charges.
     #[test]
     fn group_is_charged_all_or_none(members in any_group(), start in any_start(), script in any_script(30)) {
         let limits = GroupLimitParams::limits(&members).expect("valid params");
@@ -79,8 +79,8 @@ proptest! {
         }
     }
 
-    /// A limit keeps its spent amount when other limits of the group are added, removed or changed, even
-    /// if its words move.
+    /// A limit keeps its spent amount when other limits are appended to the group and removed again, even if its words
+    /// move.
     #[test]
     fn changed_group_keeps_the_amount_spent_at_each_position(
         members in any_group(), others in any_group(), start in any_start(), cost in 0_u64..10,

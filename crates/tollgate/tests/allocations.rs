@@ -18,7 +18,8 @@ use tollgate::{
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
-/// Returns limits of all algorithms except interval buckets and slices, with short and long states.
+/// Returns limits of all algorithms, most of them with a short and with a longer state, and the two limits without a
+/// state.
 fn limits() -> Result<Vec<Limit>, LimitError> {
     Ok(vec![
         TokenBucket::new("10/s".parse()?, 10)?.into(),

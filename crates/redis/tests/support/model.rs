@@ -159,7 +159,8 @@ impl Model {
         }
     }
 
-    /// Refunds or renews under the state's own limits, which may differ from the charge's limits.
+    /// Refunds, renews or resets. A refund or renewal applies under the state's own limits, which may differ from the
+    /// charge's limits.
     fn give_back(&mut self, verb: StoreVerb, charge: &OwnedCharge, micros: u64) -> ChargeOutcome {
         let now = now_for(charge, micros);
         let exists = self.states.contains_key(&charge.key);

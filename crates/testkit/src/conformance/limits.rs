@@ -69,7 +69,7 @@ pub async fn costs_are_counted(subject: &mut impl Subject) {
     }
 }
 
-/// Checks a key with several limits, such as ten per second, a thousand per day and three at a time.
+/// Checks that a key with several limits admits a cost only if all of them do, and otherwise charges none of them.
 pub async fn several_limits_on_one_key_decide_as_one(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let limits = [
@@ -119,7 +119,8 @@ pub async fn up_to_and_regardless_take_less_and_more(subject: &mut impl Subject)
     assert!(harness.check(&regardless(1)).await.passed());
 }
 
-/// Checks that each further request is admitted with a longer delay.
+/// Checks that requests above the free amount are delayed, each longer than the one before, and refused above the
+/// longest wait.
 pub async fn leaky_bucket_returns_delays(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     if harness.refuses("leaky bucket") {

@@ -39,7 +39,7 @@ pub struct ConcurrencyModel {
 
 #[derive(Clone, Copy, Debug)]
 struct ModelLease {
-    /// Zero after a full refund.
+    /// Zero after a full refund, or if a change of parameters dropped the lease.
     weight: u64,
     ends: u64,
     /// Position in the order in which leases were taken or renewed.
@@ -52,9 +52,9 @@ impl ConcurrencyModel {
         Self { params, leases: Vec::new(), renewals: 0 }
     }
 
-    /// Changes the parameters. Existing leases are shortened so that they end no later than a new lease. If the
-    /// leases exceed the new limit, the leases that end last are kept. Among leases that end at the same time, the
-    /// most recently taken or renewed leases are kept.
+    /// Changes the parameters. Existing leases are shortened so that they end no later than a new lease. If there are
+    /// more leases than the new limit plus debt, the leases that end last are kept. Among leases that end at the same
+    /// time, the most recently taken or renewed leases are kept.
     pub fn change_params(&mut self, params: LeaseParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
         let mut held: Vec<&mut ModelLease> =

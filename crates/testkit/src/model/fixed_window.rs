@@ -60,8 +60,8 @@ impl FixedWindowModel {
         new
     }
 
-    /// Changes the parameters. The used amount is kept, in the same window if the alignment is unchanged. An amount
-    /// that was not debt does not become debt, even if it exceeds the new limit.
+    /// Changes the parameters. The used amount is kept, in the same window if the alignment is unchanged. An excess
+    /// over the new limit counts as debt.
     pub fn change_params(&mut self, params: WindowParams, now: &Now<'_>) {
         let used = self.used_at(now, self.instant_of_windows(now));
         let same = (self.params.phase, self.params.length) == (params.phase, params.length);

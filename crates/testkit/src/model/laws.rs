@@ -1,4 +1,4 @@
-//! Laws that hold for every algorithm in every state and with any parameters. They need no model.
+//! Laws for every algorithm, state and set of parameters. They need no model. [`Law`] lists the exceptions.
 
 use tollgate_core::{Algorithm, Ask, Cells, Cost, Nanos, Now, Outcome, Retry, Time, Window};
 
@@ -27,7 +27,8 @@ pub struct CalendarClock {
     pub ahead: u64,
     /// Spread value of the key.
     pub spread: u64,
-    /// Consecutive windows from time zero. The window that contains the instant is passed on.
+    /// Consecutive windows from time zero. A [`Now`] contains the window that contains its wall reading, and all later
+    /// windows.
     pub windows: Vec<Window>,
 }
 
@@ -121,8 +122,8 @@ pub fn reset_is_when_it_is_new<A: Algorithm, C: InstantClock>(case: &LawCase<'_,
     assert!(reset == 0 || !is_unused(reset - 1), "unused one nanosecond before the reset of {reset} ns");
 }
 
-/// Checks that if one request of cost `n` passes, `n` requests of cost 1 pass as well. Both ways must
-/// leave the same words or, for algorithms that store each charge, the same later reports.
+/// Checks that if one request of cost `n` (at most 16) passes, `n` requests of cost 1 pass as well. Both ways must
+/// leave the same later reports and, except for algorithms that store each charge, the same words.
 pub fn one_request_equals_single_units<A: Algorithm, C: InstantClock>(
     case: &LawCase<'_, A, C>,
     n: Cost,

@@ -30,7 +30,8 @@ impl Admitted {
     }
 }
 
-/// Runs a script on the algorithm alone, without a model, from `start`. Returns the admitted requests.
+/// Runs the checks, takes and drains of a script on the algorithm alone, without a model, from `start`. Skips all other
+/// operations. Returns the admitted requests.
 pub fn run_without_model<A: Algorithm, C: InstantClock>(
     limit: &A,
     clock: &C,

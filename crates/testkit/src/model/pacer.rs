@@ -75,7 +75,7 @@ impl PacerModel {
         self.next_free = now;
     }
 
-    /// Returns the cost of the topmost `spent` stored permits.
+    /// Returns the time in nanoseconds that spending the topmost `spent` stored permits costs.
     fn area_under_curve(&self, spent: &Exact) -> Exact {
         let Curve::Ramp { threshold, max, cold, .. } = &self.curve else { return Exact::zero() };
         let price = |stored: &Exact| {

@@ -117,7 +117,7 @@ pub fn any_start() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), any_size(HORIZON)]
 }
 
-/// Generates amounts of at least 1, with every order of magnitude equally likely.
+/// Generates amounts of at least 1, of every order of magnitude, often below 20.
 pub fn any_amount() -> impl Strategy<Value = u64> {
     prop_oneof![Just(1), 1_u64..20, any_size(u64::MAX).prop_map(|n| n.max(1))]
 }
@@ -160,7 +160,7 @@ fn any_ask() -> impl Strategy<Value = ScriptAmount> {
     ]
 }
 
-/// Generates operations that only take, so that their results alone determine the admitted amounts.
+/// Generates operations that only take or peek, so that their results alone determine the admitted amounts.
 fn any_taking() -> impl Strategy<Value = ScriptAct> {
     prop_oneof![
         4 => any_ask().prop_map(ScriptAct::Check),
@@ -180,12 +180,12 @@ fn any_act() -> impl Strategy<Value = ScriptAct> {
     ]
 }
 
-/// Generates up to `length` steps of any kind.
+/// Generates fewer than `length` steps of any kind.
 pub fn any_script(length: usize) -> impl Strategy<Value = Vec<ScriptStep>> {
     proptest::collection::vec((any_pause(), any_act()).prop_map(|(pause, act)| ScriptStep { pause, act }), 1..length)
 }
 
-/// Generates up to `length` steps that only take.
+/// Generates fewer than `length` steps that only take or peek.
 pub fn greedy_scripts(length: usize) -> impl Strategy<Value = Vec<ScriptStep>> {
     proptest::collection::vec((any_pause(), any_taking()).prop_map(|(pause, act)| ScriptStep { pause, act }), 1..length)
 }

@@ -1,5 +1,5 @@
-//! Definition of a sliding log: every admitted unit is stored, and all units are counted again for
-//! every request.
+//! Definition of a sliding log: every admitted unit (and every refused unit, if configured) is stored, and all units
+//! are counted again for every request.
 
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingLog};
 

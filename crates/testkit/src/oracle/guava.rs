@@ -166,7 +166,7 @@ impl OwnPacer {
         (self, wait)
     }
 
-    /// Compares the recorded state with ours. Guava updates its state only on granted calls.
+    /// Compares the recorded state with ours. A refused call does not update the state of Guava.
     fn compare(&self, verdict: Comparison, step: &TraceStep) -> Read<StepResult> {
         let after = GuavaState::read(&step.result)?;
         let recorded = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));

@@ -71,7 +71,7 @@ enum Version {
 }
 
 struct Rolling {
-    /// Our log, before refused attempts are counted.
+    /// Our log without [`count_refused`](SlidingLog::count_refused).
     plain: SlidingLog,
     gap: Nanos,
     fractional: bool,

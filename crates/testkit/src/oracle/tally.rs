@@ -22,7 +22,7 @@ pub enum Skip {
     BeyondTime,
     /// This field is missing, negative or of another type.
     Field(&'static str),
-    /// The reference has no such operation.
+    /// The replay does not know the operation or the algorithm.
     UnknownOperation,
 }
 

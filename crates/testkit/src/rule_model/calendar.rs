@@ -117,7 +117,7 @@ impl Zone {
     }
 
     /// Returns the instant of a local time. If the local time occurs twice, returns the earlier instant. If the clock
-    /// change skips the local time, returns the instant that a clock without the change would show.
+    /// change skips the local time, returns the instant at which a clock without the change would show it.
     fn instant_of_local(self, local: i64) -> i64 {
         let unchanged = local - self.utc_offset(local - DAY);
         let changed = local - self.utc_offset(local + DAY);

@@ -1,4 +1,4 @@
-//! Short named traces of past differences. Every store runs all of them.
+//! Short named traces of past differences. Every store runs all that do not use a feature it lacks.
 
 use super::Verb;
 use super::calendar::{Calendar, Unit, Zone};
@@ -26,7 +26,7 @@ fn trace_of(rules: Vec<Rule>, steps: Vec<Step>) -> Trace {
     Trace { start: START, versions: vec![RuleSet { rules }], steps }
 }
 
-/// Returns a request by user `a` after `pause` seconds, with or without a plan.
+/// Returns a request by user `a` after `pause` nanoseconds, with or without a plan.
 fn ask(pause: u64, verb: Verb, plan: Option<&str>, cost: u64) -> Step {
     let mut attributes = vec![("user", "a".to_owned())];
     attributes.extend(plan.map(|plan| ("plan", plan.to_owned())));
@@ -263,7 +263,8 @@ fn calendar_debt_beside_other_keys() -> Trace {
     Trace { start, ..trace_of(rules, steps) }
 }
 
-/// Days in two time zones: charges count until the day of one zone ends, and then in the day of the other zone.
+/// Uses up a limit per day of one time zone, then asks under an override with days of another zone. The first charge
+/// counts until its own day ends. Later charges count in the days of the other zone.
 fn other_time_zones() -> Vec<Trace> {
     let daily =
         |count, zone| limit(count, 0, Algorithm::FixedWindow(Windows::Calendar(Calendar { unit: Unit::Day, zone })));
@@ -289,7 +290,8 @@ fn written_out() -> Trace {
     Trace { start: START, versions: vec![version(None), version(Some(5)), version(Some(4))], steps }
 }
 
-/// Takes five under every algorithm and three more under every other algorithm, then refunds the first charge.
+/// For every pair of algorithms: takes five under the first and three more under the second, then refunds the first
+/// charge.
 fn refund_after_a_change() -> Vec<Trace> {
     let put = Step { pause: Pause::None, act: Act::Put(1) };
     let refund = Step { pause: Pause::None, act: Act::Refund(1) };
@@ -323,8 +325,8 @@ fn renewals() -> Vec<Trace> {
     vec![removed, Trace { start: START, versions: vec![slots, bucket_rule("r0")], steps }]
 }
 
-/// Takes one unit a tick before the end of a slice, and one more under a log at the same instant. Then refunds the
-/// first charge. Its receipt names the slice, so the log accepts nothing.
+/// Takes one unit a tick before the end of a slice (found by the reset of an earlier charge), and one more under a log
+/// at the same instant. Then refunds the former. Its receipt names the slice, so the log accepts nothing.
 fn end_of_a_slice() -> Trace {
     let slices = limit(5, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(SECOND) });
     let log = limit(5, 10 * SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
@@ -337,7 +339,8 @@ fn end_of_a_slice() -> Trace {
 }
 
 /// Charges a key under a log and a window, then under a bucket with an initial amount of 0, then under the rule's own
-/// limit. Once nothing is used, the key counts as new under that bucket, although it was charged under it before.
+/// limit. Once nothing is used, the key counts as new under the bucket with the initial amount, although it was charged
+/// under that bucket before.
 fn new_to_an_override() -> Trace {
     let log = limit(12, SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let window = limit(11, 5 * SECOND, Algorithm::SlidingWindow);
@@ -419,7 +422,7 @@ pub fn run_known_traces<S: super::lockstep::RuleSubject>(subject: &mut S, left_o
     let mut found = Vec::new();
     for (name, traces) in all_traces() {
         for mut trace in traces.into_iter().filter_map(|trace| trace.without_topics(left_out)) {
-            // Rounds the times to the resolution of the subject's clock.
+            // Rounds the periods up to the resolution of the subject's clock.
             let tick = subject.tick();
             for limit in trace.versions.iter_mut().flat_map(|set| &mut set.rules).flat_map(limits_of) {
                 limit.period = limit.period.next_multiple_of(tick);

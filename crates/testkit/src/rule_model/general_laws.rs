@@ -1,5 +1,5 @@
-//! The laws of `laws.rs` for any store. Each law runs recorded traces twice, with an irrelevant difference, and
-//! compares the answers.
+//! The laws of `laws.rs` for any store. A law runs recorded traces with and without an irrelevant difference, and
+//! compares the answers. `refund_restores` compares answers of one run.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -132,7 +132,8 @@ pub fn peek_changes_nothing<S: RuleSubject>(subject: &mut S, traces: u64) {
     });
 }
 
-/// Asserts that refused requests change no other answer.
+/// Asserts that refused requests change no other answer. Leaves out bans, initial amounts and logs that count refusals,
+/// because refusals change those.
 ///
 /// # Panics
 /// Panics if the law does not hold.
@@ -164,7 +165,7 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
                 in_force = Some(rules.clone());
             }
             let (LawOperation::Ask(_, request), Some(rules)) = (&deed.what, &in_force) else { continue };
-            // Switches to every other version, peeks, sends a request that is always refused, and switches back.
+            // Switches to each version, peeks, sends a request that is always refused, and switches back.
             for version in &trace.versions {
                 let never = Request { cost: Some(1 << 40), ..request.clone() };
                 let peek = LawOperation::Ask(Verb::Peek, request.clone());

@@ -11,7 +11,7 @@ use super::random::Trace;
 use super::settle::{Receipt, Settled};
 use super::{Answer, Request, RuleModel, RuleSet, Verb};
 
-/// A resolved operation with its number in the recorded trace.
+/// An operation with its absolute time and its number in the recorded trace.
 #[derive(Clone, Debug)]
 pub struct RecordedOperation {
     /// Number in the recorded trace.
@@ -121,7 +121,7 @@ impl RuleSubject for Recorder {
     }
 }
 
-/// Returns the resolved operations of a trace.
+/// Returns the operations of a trace with absolute times and amounts.
 ///
 /// # Panics
 /// Never: the model agrees with itself.

@@ -36,7 +36,7 @@ pub trait RuleSubject {
     }
 }
 
-/// A difference between the two answers at the last step of a trace.
+/// A difference between the two answers at a step of a trace.
 #[derive(Clone, Debug)]
 pub struct Difference {
     /// Index of the step with the difference.

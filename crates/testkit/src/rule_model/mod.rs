@@ -14,8 +14,9 @@
 //! - A request of cost `c` under parameters with capacity `n` is admitted exactly if `spent(t) + c ≤ n` ([`limit`] adds
 //!   waits, gaps and debt).
 //!
-//! Only an admitted request of at least 1 writes. It converts the spent amount to its own parameters, rounded up to
-//! their resolution, and adds its cost (`states::State::convert`).
+//! An admitted request with a cost of at least 1 converts the spent amount to its own parameters, rounded up to their
+//! resolution, and adds its cost (`states::State::convert`). Other requests write only to start a new key with
+//! `initial`, or to a log that counts refusals.
 //!
 //! The rest of the model is in [`decide`] (groups, shadow rules, overrides, costs), [`ban`] and [`settle`] (refunds,
 //! reservations, leases). [`random`] generates rule sets and traces from a seed; [`lockstep`] runs the model and a

@@ -1,5 +1,6 @@
-//! Operations after a decision: refunds, reservations, leases and resets. They use the state's own parameters,
-//! regardless of the rules in force. Only a commit above the reserved amount is a new charge.
+//! Operations after a decision: refunds, reservations, leases and resets. They use the state's own parameters, even if
+//! the rule has changed since, and ignore charges to rules that no longer have limits. Only a commit above the reserved
+//! amount is a new charge.
 
 use super::Verb;
 use super::decide::{Charge, Key, RuleModel, key_of};
@@ -27,7 +28,7 @@ pub struct Taken {
     pub stamps: Vec<Stamp>,
     /// Whether the rule was a shadow rule.
     pub shadow: bool,
-    /// The limits of the override that applied.
+    /// The limits of the override that applied. `None`: the rule's own limits.
     pub limits: Option<Vec<Limit>>,
 }
 

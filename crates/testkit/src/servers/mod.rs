@@ -1,8 +1,8 @@
 //! Real servers for tests: on free loopback ports, in temporary directories, stopped when dropped.
 //!
-//! `redis-server` must be on the PATH. The environment variable `TOLLGATE_VALKEY_SERVER`, which
-//! `scripts/test` sets, names Valkey. PostgreSQL is searched on the PATH and in Debian's
-//! directories. A test that needs a missing server fails with installation instructions.
+//! `redis-server` must be on the PATH. The environment variable `TOLLGATE_VALKEY_SERVER`, which `scripts/test` sets,
+//! names Valkey. PostgreSQL is searched in Debian's directories and then on the PATH. A test that needs a missing
+//! server fails with installation instructions.
 
 mod cluster;
 mod netns;

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Each host is a network namespace. A test can [unplug](Namespaces::unplug) a cable, or [block](Namespaces::block) one
-//! direction between two hosts: packets are lost without an error, as in a real network. The control cables are
-//! separate, so that a test always reaches the programs on its hosts.
+//! direction between two hosts: packets are lost, and open connections notice no error, as in a real network. The
+//! control cables are separate, so that a test always reaches the programs on its hosts.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A network of namespaces. Its addresses are local to it, so concurrent tests can use the same addresses.
+/// A network of namespaces. The addresses of its hosts are local to it, so concurrent tests can use the same addresses.
 #[derive(Debug)]
 pub struct Namespaces {
     name: String,

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::free_port;
 
-/// Program directories on Debian and similar systems, newest first. Searched after the PATH.
+/// Program directories on Debian and similar systems, newest first. Searched before the PATH.
 const DEBIAN_FOLDERS: [&str; 4] = [
     "/usr/lib/postgresql/17/bin",
     "/usr/lib/postgresql/16/bin",
@@ -70,8 +70,8 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{}/{name}", self.port)
     }
 
-    /// Kills the server without a shutdown, like a power failure. Committed data is on disk. Nothing listens on its
-    /// port until [`Postgres::restart`].
+    /// Stops the server immediately, without a checkpoint, as a crash would. Committed data is on disk. Nothing listens
+    /// on its port until [`Postgres::restart`].
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             // With `runuser`, the server is a grandchild. The file contains its process id.

@@ -109,7 +109,7 @@ impl Sentinels {
         new
     }
 
-    /// Returns the sentinels' addresses in URL form.
+    /// Returns the sentinels' addresses as a comma-separated list for a URL.
     pub fn seeds(&self) -> String {
         let seeds: Vec<String> = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.client_port)).collect();
         seeds.join(",")
@@ -126,10 +126,10 @@ impl Sentinels {
         });
     }
 
-    /// Waits until all running servers agree on the primary, and returns its index.
+    /// Waits until exactly one running server is a primary, and returns its index.
     ///
     /// # Panics
-    /// Panics if the servers do not agree.
+    /// Panics if this does not happen in time.
     pub fn primary(&self) -> usize {
         let mut found = None;
         eventually("there is one primary", || {

@@ -86,7 +86,7 @@ pub struct LeaseSimulation {
 }
 
 impl LeaseSimulation {
-    /// Draws a run with all faults.
+    /// Draws a run in which every kind of fault may occur.
     pub fn draw(seed: u64, defect: LeaseDefect) -> Self {
         let mut random = Random::new(seed);
         let length = random.within(2, 12) * SECOND;
@@ -404,9 +404,9 @@ fn draw_meter(random: &mut Random) -> Meter {
     }
 }
 
-/// Returns the excess that a forward step `σ` of the store's clock permits: at most `r·σ`. Consider a slice that
-/// would have expired `τ ≤ σ` after the step. The pool refills `r·(σ − τ)` at the step, and `r·τ` until the nodes
-/// stop spending the slice.
+/// Returns the excess that a forward step `σ` of the store's clock permits: for a window, its limit; for a bucket with
+/// rate `r`, at most `r·σ` and at most the burst. Proof of `r·σ`: consider a slice that would have expired `τ ≤ σ`
+/// after the step. The pool refills `r·(σ − τ)` at the step, and `r·τ` until the nodes stop spending the slice.
 fn step_excess(meter: &Meter, by: u64) -> u64 {
     match *meter {
         Meter::Bucket { count, per, burst, .. } => {

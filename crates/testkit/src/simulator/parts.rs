@@ -259,7 +259,8 @@ impl PartsSimulation {
         let ask = Ask::Exactly(Cost::new(cost));
         let passed = match what {
             PartsMessage::Refund(charged_at) => {
-                // A refund that arrives later than any call can last is ignored: its tokens have already refilled.
+                // A refund more than two deadlines after its charge is ignored, which bounds the time for which tokens
+                // are held.
                 if now - charged_at <= 2 * self.deadline {
                     let accepted = state.limit.refund(&mut *state.words, &Now::at(now), Cost::new(cost), None);
                     state.taken -= accepted.get() as i64;

@@ -215,8 +215,9 @@ impl SharesSimulation {
         verdict
     }
 
-    /// Checks `E ≤ Σ(⌈B/Nᵢ⌉ + c) + Σ min(B, r·P)`, summed over the nodes and over the faults. A node that believes
-    /// there are fewer nodes has a larger share.
+    /// Checks `E ≤ Σ(⌈B/Nᵢ⌉ + c) + Σ min(B, r·P)`. The first sum is over the nodes, where node `i` believes that there
+    /// are `Nᵢ` nodes and `c` is the largest cost. The second sum is over the faults, of length `P`, and applies only
+    /// to buckets.
     fn check(&self) -> Result<(), String> {
         let capacity = self.limits.capacity();
         let shares: u64 = self.nodes.iter().map(|node| capacity.div_ceil(node.nodes.into()) + self.max_cost).sum();
@@ -263,7 +264,7 @@ impl Node {
         }
     }
 
-    /// Decides without the store, in the same way as `engine/policy.rs`.
+    /// Decides without the store, in the same way as `engine/src/engine/policy.rs`.
     fn admit(&mut self, now: u64, cost: u64, limits: &Limits) -> bool {
         let (at, wall) = (self.clock.shown_at(now), Now::at(STORE_START + now));
         let (share, limit) = (share_of_node(limits, self.nodes), limits.as_slice()[0]);

@@ -102,7 +102,7 @@ pub struct TallySimulation {
 }
 
 impl TallySimulation {
-    /// Draws a run with all faults.
+    /// Draws a run in which every kind of fault may occur.
     pub fn draw(seed: u64, defect: TallyDefect) -> Self {
         let mut random = Random::new(seed);
         let length = random.within(1, 5) * SECOND;
@@ -410,7 +410,7 @@ impl TallySimulation {
     }
 }
 
-/// Draws one of the four algorithms. Returns the rate of a bucket or the length of a window.
+/// Draws a limit of one of the four algorithms. Returns it with the rate of a bucket or the length of a window.
 fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
     let valid = |limit: Result<Limit, LimitError>| limit.unwrap_or_else(|error| panic!("{error}"));
     if random.happens_in_percent(60) {

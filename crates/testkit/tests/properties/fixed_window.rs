@@ -33,8 +33,8 @@ impl Subject for Fixed {
         Self(WindowParams { length: old.0.length, phase: old.0.phase, max_debt: 0, ..self.0 })
     }
 
-    /// Returns windows of about this length around the start, plus one window for all earlier times and one for all
-    /// later times.
+    /// Returns windows of 0.5 to 2.5 times this length from the start on, plus one window for all earlier times and one
+    /// for all later times.
     fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> CalendarClock {
         let first = start + ahead + 1;
         let mut ends = vec![first];
@@ -48,7 +48,7 @@ impl Subject for Fixed {
         CalendarClock { ahead, spread, windows: starts.zip(ends).filter_map(window).collect() }
     }
 
-    /// Checks that at most `limit × (⌈T / length⌉ + 1)` is admitted in any interval, and at most `limit` in each
+    /// Checks that at most `limit × (⌊T / length⌋ + 2)` is admitted in any interval, and at most `limit` in each
     /// aligned window. The same holds if a calendar window is missing.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let (limit, length) = (u128::from(self.0.limit), self.0.length);

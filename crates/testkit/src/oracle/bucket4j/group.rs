@@ -18,7 +18,7 @@ pub(super) struct Bandwidth {
     period: u64,
     pub(super) capacity: u64,
     initial: u64,
-    /// Instant of the first refill, for interval bandwidths.
+    /// For interval bandwidths, the instant from which periods are counted: one period before the first refill.
     phase: Option<u64>,
 }
 
@@ -98,12 +98,13 @@ impl Bandwidth {
         old.iter().position(|other| other.id == self.id).filter(|_| is_clear)
     }
 
-    /// Returns the time on this bandwidth's clock, which stands still before the first refill.
+    /// Returns the time on this bandwidth's clock, which stands still before `phase`.
     fn clock_of_bandwidth(&self, now: u64) -> u64 {
         now.max(self.phase.unwrap_or(0))
     }
 
-    /// Returns our limit in the state that was recorded at `at`, or `None` if that state is above the capacity.
+    /// Returns our limit in the state that was recorded at `at`, or `None` if our limit cannot represent that state,
+    /// for example more tokens than the capacity.
     pub(super) fn load(&self, [tokens, part]: [i128; 2], at: u64, now: u64) -> Option<BandwidthStep<'_>> {
         let missing = u128::try_from(i128::from(self.capacity) - tokens).ok()?;
         let mut state = [0; 2];
@@ -123,7 +124,7 @@ impl Bandwidth {
         Some(BandwidthStep { bandwidth: self, state, now: self.clock_of_bandwidth(now), asked: now })
     }
 
-    /// Returns our limit, unused.
+    /// Returns our limit with its initial tokens.
     pub(super) fn init(&self, now: u64) -> BandwidthStep<'_> {
         let mut limit = BandwidthStep { bandwidth: self, state: [0; 2], now: self.clock_of_bandwidth(now), asked: now };
         limit.fill(self.initial);

@@ -12,9 +12,9 @@
 //! | `add_tokens`, `force_add_tokens`, `reset` | refund, refund, reset |
 //! | `replace_configuration` | convert to the other parameters where the ids match; otherwise start unused |
 //!
-//! A recorded state is `[tokens, rounding error]`. The rounding error is the part of the next token that is already
-//! refilled. It is measured in our ticks, so it can be loaded exactly. bucket4j rounds waits down and we round them
-//! up: a difference of one nanosecond counts as equal.
+//! A recorded state is a pair `[tokens, rounding error]` per bandwidth. The rounding error is the part of the next
+//! token that is already refilled, in parts of the period. It is converted to our ticks. bucket4j rounds waits down and
+//! we round them up: a difference of one nanosecond counts as equal.
 
 mod group;
 

@@ -59,7 +59,7 @@ fn deny_in_shadow(rng: &mut Rng, rule: &mut Rule) {
     }
 }
 
-/// Adds debt and an initial amount to calendar windows.
+/// Gives calendar windows random debt and initial amounts.
 fn go_into_debt(rng: &mut Rng, rule: &mut Rule) {
     let effects = std::iter::once(&mut rule.effect).chain(rule.overrides.iter_mut().map(|other| &mut other.effect));
     let limits = effects.flat_map(|effect| match effect {
@@ -71,7 +71,8 @@ fn go_into_debt(rng: &mut Rng, rule: &mut Rule) {
     }
 }
 
-/// Returns an override that expires during the trace, sometimes followed by another override for the same requests.
+/// Returns the override unchanged, or with an expiry around or after the start of the trace. The override without
+/// expiry may follow the expiring one.
 fn expiring_overrides(rng: &mut Rng, other: Override, start: u64) -> Vec<Override> {
     if rng.one_in(2) {
         return vec![other];

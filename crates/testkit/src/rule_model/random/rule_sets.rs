@@ -16,7 +16,8 @@ pub fn any_versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
     versions
 }
 
-/// Returns whether the rule has a `max_wait`. Converting the state of such a rule to other parameters is undefined.
+/// Returns whether the rule has an interval bucket with a `max_wait`. Converting the state of such a bucket to other
+/// parameters is undefined.
 fn has_max_wait(rule: &Rule) -> bool {
     let sells = |limit: &Limit| matches!(limit.algorithm, Algorithm::IntervalBucket { max_wait: 1.., .. });
     matches!(&rule.effect, Effect::Limits(limits) if limits.iter().any(sells))

@@ -1,5 +1,6 @@
-//! Traces: requests and their times. Times and amounts may refer to the last answer, so that edge cases of limits
-//! occur: the advertised retry, the reset, and one tick before each; the remaining amount, and one more.
+//! Traces: requests and their times. Times may refer to the last answer, and amounts to the current state, so that edge
+//! cases of limits occur: the advertised retry, the reset, and one tick before each; the remaining amount, and one
+//! more.
 
 use super::super::Verb;
 use super::super::calendar::days_since_1970;
@@ -56,7 +57,7 @@ pub enum Act {
     PeekAgain,
     /// Refunds the charge made this many charges ago.
     Refund(usize),
-    /// Settles the charge made this many charges ago at this amount.
+    /// Settles the charge made this many charges ago, at this amount if it is [`Amount::Exactly`], otherwise at 3.
     Commit(usize, Amount),
     /// Renews the leases of the charge made this many charges ago.
     Renew(usize),
@@ -88,7 +89,7 @@ impl Trace {
     }
 }
 
-/// Returns a start time, often shortly before a clock change.
+/// Returns a start time, often near a clock change.
 fn start(rng: &mut Rng, tick: u64) -> u64 {
     let (year, month, day) =
         rng.pick(&[(2026, 9, 21), (2027, 3, 27), (2027, 3, 13), (2027, 10, 30), (2027, 11, 6), (2028, 2, 28)]);

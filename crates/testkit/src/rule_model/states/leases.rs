@@ -58,7 +58,7 @@ impl Leases {
     }
 
     /// Returns whether the stamp's number may belong to another lease. Programs number leases by the clock, so a state
-    /// that was reset or converted may reuse a number within about a microsecond.
+    /// that was reset or converted may reuse a number within about a microsecond. The model allows for a millisecond.
     pub(super) fn is_ambiguous(&self, at: u64, stamp: Stamp) -> bool {
         let Stamp::Lease(number, taken) = stamp else { return false };
         let is_other = |lease: &Lease| lease.number != Some(number) && lease.taken.abs_diff(taken) < 1_000_000;

@@ -1,4 +1,4 @@
-//! Sliding logs: the time of every admitted unit.
+//! Sliding logs: the time of every counted unit.
 
 use super::super::limit::{Algorithm, Limit};
 use super::super::{Tokens, ceil, floor, whole_tokens};

@@ -104,8 +104,8 @@ impl State {
         Self { limit: limit.clone(), counted }
     }
 
-    /// Returns the state as seen by a request under `limit`. A store knows the calendar of the state's own windows
-    /// only, so other windows have their mean length.
+    /// Returns the state as seen by a request under `limit`. A store knows the calendar of the request only. If the
+    /// state has other windows, those after its current window have their mean length.
     pub fn seen_by(&self, limit: &Limit) -> Self {
         let mut seen = self.clone();
         if let Counted::Window(window) = &mut seen.counted {
@@ -127,7 +127,7 @@ impl State {
         each!(&self.counted, state => state.until(at, room))
     }
 
-    /// Returns the first time at which the state equals the state of an unused key.
+    /// Returns the first time from `at` on at which the state equals the state of an unused key.
     pub fn is_unused_at(&self, at: u64) -> u64 {
         match (&self.counted, self.time_until_spent(at, whole_tokens(0))) {
             (Counted::Leases(leases), _) => leases.last_end(at),
@@ -137,7 +137,7 @@ impl State {
         }
     }
 
-    /// Returns the time of the newest unit in a log.
+    /// Returns the time of the newest request in a log.
     pub fn last_unit(&self) -> Option<u64> {
         match &self.counted {
             Counted::Log(log) => log.last(),
@@ -158,8 +158,9 @@ impl State {
         }
     }
 
-    /// Takes `amount` at `at` under `limit`. The caller has checked that the limit admits the amount. The spent amount
-    /// is rounded up to the resolution of the new bucket on a clock with a resolution of `tick` nanoseconds.
+    /// Takes `amount` at `at` under `limit`. The caller has checked that the limit admits the amount. If the parameters
+    /// change, the spent amount is rounded up to the resolution of the new bucket on a clock with a resolution of
+    /// `tick` nanoseconds.
     pub fn charge(&mut self, limit: &Limit, at: u64, amount: u64, tick: u64, lease: u64) -> Stamp {
         self.convert(limit, at, tick);
         match &mut self.counted {

@@ -12,7 +12,7 @@ pub(super) struct Steps {
     refill: u64,
     /// Time of one step.
     origin: u64,
-    /// The debt at `at`.
+    /// Amount missing from a full bucket at `at`.
     owed: u64,
     at: u64,
 }

@@ -10,7 +10,7 @@ use super::node::Host;
 use super::{MILLI, PeersDefect, PeersEvent, PeersOutcome, PeersSimulation, SECOND};
 use crate::simulator::{Queue, Random};
 
-/// Draws a run with all faults, on 2 to 100 nodes.
+/// Draws a run on 2 to 100 nodes, in which every kind of fault may occur.
 pub(super) fn draw(seed: u64, defect: PeersDefect) -> PeersSimulation {
     let mut random = Random::new(seed);
     let hosts = match random.below(1_000) {
@@ -151,7 +151,7 @@ fn draw_faults(run: &mut PeersSimulation) {
     run.has_faults = true;
     run.wrong_members = run.random.happens_in_percent(30);
     run.duplicates = run.random.happens_in_percent(30);
-    // Some nodes join while others decide.
+    // Some nodes leave or crash while others decide. Most of them start again.
     while run.random.happens_in_percent(40) {
         let host = run.random.below(hosts) as usize;
         let leaves = run.random.within(SECOND, length);
@@ -210,7 +210,7 @@ fn draw_requests(run: &mut PeersSimulation) {
     }
 }
 
-/// Draws one of the four algorithms. Returns the rate of a bucket or the length of a window.
+/// Draws a limit of one of the four algorithms. Returns it with the rate of a bucket or the length of a window.
 fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
     let valid = |limit: Result<Limit, LimitError>| limit.unwrap_or_else(|error| panic!("{error}"));
     if random.happens_in_percent(75) {

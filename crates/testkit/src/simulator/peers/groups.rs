@@ -12,7 +12,7 @@ use tollgate_peers::wire::Frame;
 
 use super::{MILLI, PeersDefect, PeersEvent, PeersSimulation};
 
-/// Time after which a request gives up.
+/// Time after which a request stops waiting for the answer of a home.
 pub(super) const GROUP_DEADLINE: u64 = 100 * MILLI;
 
 /// A group that a request has started.

@@ -3,7 +3,7 @@
 //! Each run has one rule, `eventual` or `strict`. It has one key, or several keys that requests charge as groups.
 //! Frames are encoded and decoded, and every node runs its own membership (`membership.rs`). The checks (`check.rs`):
 //!
-//! - no node applies a delta twice or skips one;
+//! - no node applies a delta twice;
 //! - every interval admits at most `B + r·T + E`;
 //! - after a quiet period, the views of all nodes are equal, except for charges within one tick and round trip;
 //! - no view owes more than the nodes can charge in about a second without knowing of each other's charges;
@@ -114,7 +114,7 @@ pub struct PeersSimulation {
     defect: PeersDefect,
     ring_bytes: usize,
     length: u64,
-    /// Time from which frames are counted. Counting ends with the quiet period.
+    /// Time from which frames are counted, until the quiet period begins.
     counted_from: u64,
     next_id: u64,
     /// Whether member lists are sometimes wrong.
@@ -128,7 +128,7 @@ pub struct PeersSimulation {
     longest_lag: u64,
     longest_transit: u64,
     worst_debt: u64,
-    /// Time of the last membership change or host pause.
+    /// Time of the last membership change or broken link, or of the end of the last pause.
     last_fault: u64,
     faults: Faults,
     outcome: PeersOutcome,
@@ -166,7 +166,7 @@ struct Faults {
 }
 
 impl PeersSimulation {
-    /// Draws a run with all faults, on 2 to 100 nodes.
+    /// Draws a run on 2 to 100 nodes, in which every kind of fault may occur.
     pub fn draw(seed: u64, defect: PeersDefect) -> Self {
         draw::draw(seed, defect)
     }
