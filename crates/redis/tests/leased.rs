@@ -44,7 +44,7 @@ async fn take_until_held(node: &RedisStore, key: &str, limits: impl Into<Limits>
     taken
 }
 
-/// Tests rules, engine and store together: most decisions need no call, and all decisions are exact.
+/// Tests rules, engine and store together: most decisions need no call, and every token is counted.
 #[test]
 fn requests_cost_few_calls_and_are_leased() {
     on_redis_and_valkey(async |server| {

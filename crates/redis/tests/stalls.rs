@@ -183,7 +183,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     let mut tasks = Vec::new();
     for (place, client) in CLIENTS.iter().enumerate() {
         for engine in &engines {
-            // Keys of the stale rule are used only during the stall.
+            // The clients of the stale rule start with the stall.
             if client.rule == STALE_RULE {
                 continue;
             }

@@ -1,9 +1,9 @@
-//! Waiting for a condition, with one timeout for all tests.
+//! Waiting for a condition in tests, with a common timeout.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes and threads, which send no notification")]
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Timeout of all waits in tests: far longer than any operation takes on a busy machine.
+/// Timeout of waits in tests: far longer than any operation takes on a busy machine.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

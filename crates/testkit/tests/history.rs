@@ -12,8 +12,8 @@ fn bound_of_ten() -> Bound {
     Bound::of("10/s".parse().expect("a rate"), 10)
 }
 
-/// Returns a history with a burst of 10 and then one event every 100 ms for 1000 s. Every interval is exactly at the
-/// bound.
+/// Returns a history with a burst of 10 and then one event every 100 ms for 1000 s. Every interval from the start to an
+/// event is exactly at the bound.
 fn fullest_history() -> Vec<(u64, u64)> {
     let steady = (1..=10_000).map(|nth| (nth * SECOND / 10, 1));
     [(0, 10)].into_iter().chain(steady).collect()

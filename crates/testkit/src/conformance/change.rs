@@ -27,12 +27,12 @@ pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject
     }
 }
 
-/// Checks that the spent amount is kept when the algorithm changes to any other algorithm.
+/// Checks that the spent amount is kept when the algorithm changes to any other algorithm. Leaves out concurrency.
 pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (from, old) in harness.limit_of_each_algorithm(5) {
         for (to, new) in harness.limit_of_each_algorithm(6) {
-            // Leases cannot be converted to or from other algorithms.
+            // The rule model tests the conversion of leases.
             if (from == "concurrency") != (to == "concurrency") {
                 continue;
             }

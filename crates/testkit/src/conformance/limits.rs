@@ -1,4 +1,4 @@
-//! Tests every algorithm and its options without letting time pass.
+//! Tests every algorithm and its options, mostly without letting time pass.
 
 use tollgate_core::{
     Ask, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Limit, Nanos, Outcome, Phase, Rate, Retry,

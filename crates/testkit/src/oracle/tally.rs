@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 
-/// Reason why a step was not compared. If our limiter cannot be constructed, all steps of a case are skipped.
+/// Reason why a step was not compared. If the player of a case cannot be created, all its steps are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Skip {
     /// The operation returned an error, so nothing was decided.

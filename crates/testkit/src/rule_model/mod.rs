@@ -86,7 +86,7 @@ pub struct Answer {
     pub banned: bool,
     /// Whether a shadow rule would have refused.
     pub shadow_refused: bool,
-    /// Every limit of every matching rule, in rule order.
+    /// Every limit that was evaluated, in rule order.
     pub limits: Vec<LimitAnswer>,
 }
 

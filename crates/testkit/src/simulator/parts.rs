@@ -90,7 +90,7 @@ pub struct PartsSimulation {
     round: u64,
     deadline: u64,
     defect: PartsDefect,
-    /// Tokens of admitted groups by place, including parts with an unknown outcome.
+    /// Tokens of admitted groups by place, including parts whose answer came late.
     admitted_tokens: Vec<i64>,
     /// Tokens by place that were charged without an answer, or whose refund was lost or too old.
     lost_tokens: Vec<i64>,
