@@ -77,10 +77,11 @@ pub(crate) struct Random {
 }
 
 impl Random {
-    /// Starts at a position of the generator's sequence that depends on the seed. Consecutive seeds start one position
-    /// apart.
+    /// Starts at a position of the generator's sequence that depends on the seed. The seed is mixed, because
+    /// otherwise consecutive seeds would start one position apart, and two threads would visit the same keys.
     pub(crate) fn new(seed: u64) -> Self {
-        Random { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+        let mut seeds = Random { state: seed };
+        Random { state: seeds.bits() }
     }
 
     /// Returns the next 64 bits.
@@ -146,6 +147,15 @@ mod tests {
     fn scattering_is_one_to_one() {
         let seen: HashSet<u64> = (0..1_000_000).map(|rank| scatter(rank, 1_000_000)).collect();
         assert_eq!(seen.len(), 1_000_000);
+    }
+
+    #[test]
+    fn consecutive_seeds_share_no_numbers() {
+        let numbers = |seed| {
+            let mut random = Random::new(seed);
+            (0..1_000).map(|_| random.bits()).collect::<HashSet<_>>()
+        };
+        assert!(numbers(1).is_disjoint(&numbers(2)));
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn measure_all(plan: Plan, filter: &str) -> Result<ExitCode> {
     snapshot::run(&mut report)?;
     flood::run(&mut report)?;
     instructions::run(&mut report)?;
-    ensure!(!report.is_empty(), "no case name contains {filter:?}");
+    ensure!(!report.is_empty(), "nothing was measured: no case name contains {filter:?}, or valgrind is missing");
     let all_hold = report.finish();
     Ok(ExitCode::from(u8::from(!all_hold)))
 }

@@ -25,10 +25,10 @@ pub(crate) async fn flood_refused_key(kind: Kind) -> Result<bool> {
         while ours.ask(0).await? {}
         let (before, start) = (ours.store.counts().calls, Instant::now());
         let attackers: Vec<_> = (0..CALLERS)
-            .map(|_| {
+            .map(|caller| {
                 let ours = ours.clone();
                 tokio::spawn(async move {
-                    for _ in 0..REQUESTS / CALLERS {
+                    for _ in (caller..REQUESTS).step_by(CALLERS as usize) {
                         ensure!(!ours.ask(0).await?, "a request was admitted");
                     }
                     Ok(())

@@ -144,13 +144,13 @@ fn overrides_are_mentioned_wherever_their_rule_is_shown() {
     let column = list.find("OVERRIDES").expect("the column");
     let in_column = |line: &'_ str| line[column..].split_whitespace().next().map(str::to_owned);
     let overrides: Vec<String> = list.lines().skip(1).filter_map(in_column).collect();
-    assert_eq!(overrides, ["1", "2", "2"], "those in the rule and those beside it: {list}");
+    assert_eq!(overrides, ["1", "2", "2"], "in the rule and stored separately: {list}");
     let overrides_line = "2 overrides stored separately: `tollgate rules overrides list api quota`";
     let shown = cli.run(&["rules", "get", "api", "quota"]).done();
     assert_eq!(shown.lines().nth(1), Some(&*format!("# {overrides_line}")));
     let history = cli.run(&["rules", "history", "api", "quota"]).done();
     assert!(history.ends_with(&format!("{overrides_line}; `tollgate audit` has their changes\n")), "{history}");
-    assert!(!cli.run(&["rules", "history", "api", "plans"]).done().contains("beside it"));
+    assert!(!cli.run(&["rules", "history", "api", "plans"]).done().contains("stored separately"));
 
     let list = |args: &[&str]| cli.run(&[&["rules", "overrides", "list", "api"], args].concat());
     let all = list(&[]).done();

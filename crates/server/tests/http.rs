@@ -60,9 +60,11 @@ fn inline_limit_admits_until_it_is_used_up_and_reports_the_wait() {
 }
 
 #[test]
-fn inline_limit_may_name_its_algorithm() {
+fn every_algorithm_can_be_an_inline_limit() {
     let server = Server::start(&[]);
-    for algorithm in ["token_bucket", "fixed_window", "sliding_window", "sliding_log"] {
+    for algorithm in
+        ["token_bucket", "interval_bucket", "fixed_window", "sliding_window", "sliding_slices", "sliding_log"]
+    {
         let ask = json!({"key": algorithm, "limit": "1/h", "algorithm": algorithm});
         assert_eq!(post(&server, "/v1/check", &ask).status, 200, "{algorithm}");
         assert_eq!(post(&server, "/v1/check", &ask).status, 429, "{algorithm}");

@@ -35,10 +35,10 @@ impl Restarted {
         Server::start(&["--rules", &self.rules, "--data", &self.data(), "--snapshot-every", every])
     }
 
-    /// Waits until a snapshot exists, and then for the next one.
+    /// Waits for a snapshot that was begun after this call. The next one that is written may have been begun before.
     fn wait_for_snapshot(&self) {
         let written = || std::fs::metadata(self.snapshot()).and_then(|file| file.modified()).ok();
-        let mut after: Option<SystemTime> = None;
+        let mut after: Option<SystemTime> = written();
         for _ in 0..2 {
             eventually("a snapshot", || written() > after);
             after = written();

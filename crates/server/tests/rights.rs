@@ -71,6 +71,12 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
         let line = client.line();
         assert!(line.starts_with("-NOPERM this needs the role reader ") && line.contains(missing), "{words:?}: {line}");
     }
+    let header = format!("authorization: Bearer {of_b}");
+    for path in ["check", "charge", "take-up-to", "drain", "reserve", "acquire", "reset"] {
+        let body = if path == "drain" { r#"{"domain":"a"}"# } else { r#"{"domain":"a","cost":1}"# };
+        let refused = ask(&server, "POST", &format!("/v1/{path}"), &[&header], body);
+        assert!(refused.status == 403 && refused.body.contains(missing), "{path}: {} {}", refused.status, refused.body);
+    }
     let mut rls = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
     let mut call = |domain: &str, negative: bool| {
         let mut descriptor = descriptor(&[("k", "v")]);

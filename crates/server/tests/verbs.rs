@@ -133,7 +133,7 @@ fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
     );
     // `TG.TAKEUPTO` needs a cost. A cost that is neither a number nor a dash is an error.
     let mut client = server.connect_resp();
-    client.send("TG.TAKEUPTO api - kind fixed user x\r\nTG.CHECK api --\r\nTG.COMMIT x -\r\nPING\r\n");
+    client.send("TG.TAKEUPTO api - kind fixed user x\r\nTG.CHECK api --\r\nTG.COMMIT x 1\r\nPING\r\n");
     client.expect("-ERR missing cost: the maximum amount to take\r\n");
     client.expect("-ERR the cost '--' is not an integer from 0 on, such as 1, or - to use the cost of the rules\r\n");
     client.expect("-ERR not a receipt; send the `receipt` of a decision unchanged\r\n+PONG\r\n");
@@ -243,7 +243,7 @@ fn slot_is_renewed_and_released_by_its_receipt() {
         let receipt = taken["receipt"].as_str().expect("a receipt");
         assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(1));
         assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(1));
-        assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(0), "another request holds the slot now");
+        assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(0), "the slot is free");
         assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(0), "it is released only once");
     });
 }

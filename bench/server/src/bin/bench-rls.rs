@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 
 use tollgate_server_bench::goals::Goals;
 use tollgate_server_bench::process::{Server, describe_machine, free_address};
@@ -175,8 +175,11 @@ impl Bench {
             std::thread::sleep(Duration::from_millis(50));
             TcpStream::connect(address).is_ok()
         });
-        let loaded =
-            if is_up { self.run_h2load(address, &["-n", &count.to_string()]) } else { bail!("{name} does not start") };
+        let loaded = if is_up {
+            self.run_h2load(address, &["-n", &count.to_string()])
+        } else {
+            Err(anyhow::anyhow!("{name} does not start"))
+        };
         Command::new("kill").args(["-TERM", &child.id().to_string()]).status()?;
         child.wait()?;
         loaded?;

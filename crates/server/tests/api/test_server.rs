@@ -172,7 +172,7 @@ async fn serve_resp(app: Arc<App<MemoryStore>>) -> SocketAddr {
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let guard = app.connections.open(Protocol::Http, 10_000).expect("room");
+            let guard = app.connections.open(Protocol::Resp, 10_000).expect("room");
             let app = app.clone();
             tokio::spawn(async move { resp::serve(stream, app, guard).await });
         }
