@@ -73,7 +73,11 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
     }
     let header = format!("authorization: Bearer {of_b}");
     for path in ["check", "charge", "take-up-to", "drain", "reserve", "acquire", "reset"] {
-        let body = if path == "drain" { r#"{"domain":"a"}"# } else { r#"{"domain":"a","cost":1}"# };
+        let body = match path {
+            "drain" => r#"{"domain":"a"}"#,
+            "acquire" => r#"{"domain":"a","cost":1,"wait_ms":10}"#,
+            _ => r#"{"domain":"a","cost":1}"#,
+        };
         let refused = ask(&server, "POST", &format!("/v1/{path}"), &[&header], body);
         assert!(refused.status == 403 && refused.body.contains(missing), "{path}: {} {}", refused.status, refused.body);
     }

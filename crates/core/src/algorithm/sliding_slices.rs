@@ -232,7 +232,8 @@ impl SlidingSlices {
         }
         let ring = self.ring;
         let number = self.slice_number(end);
-        // The ring positions for the last count and for empty slices still hold counts that have left the window.
+        // The count of the last slice and the zeros of the empty slices after it will be stored at these positions of
+        // the ring. Until then, the positions hold counts that have left the window.
         let expired: u64 =
             (0..shifts).map(|shift| ring.get(state, number.wrapping_add(shift))).fold(0, u64::saturating_add);
         current(sum.saturating_sub(expired), 0, SliceShift::By(shifts))

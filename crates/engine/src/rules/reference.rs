@@ -358,7 +358,8 @@ when it stops.
 
 - Leases pay off for keys in steady use, from about 50 requests per second and a burst of 8 per node.
   `tollgate check` warns about smaller limits.
-- Tokens held by a killed node count as spent; refilling restores them after at most 6 seconds.
+- Tokens held by a killed node are unavailable until their lease expires, after at most 6 seconds. They then
+  count as spent.
 - While the store does not answer, leases are spent first. Then `on_fault` decides.
 - `remaining` is the number of tokens that the node holds, plus the tokens left in the store at its last answer.
   `standing` is `leased`.
@@ -398,9 +399,9 @@ const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothin
   another limit refuses, a cost above the limit, or a peek.
 - **`initial`** is the amount that a new key has. A key starts with its first request that is not a peek,
   admitted or refused, and refills from then on. All keys of a request start, even if only one of them
-  refuses it. A full key counts as new under any other limit, and the store may evict it at any time. So
-  a wait under a limit with `initial` is an estimate while the key is charged under another limit. After
-  `reset`, a key is new.
+  refuses it. A key that is full under the limit of its last charge counts as new under every other
+  limit, and the store may evict it at any time. So a wait under a limit with `initial` is an estimate
+  while the key is charged under another limit. After `reset`, a key is new.
 - **`minimum_gap` of a changed limit** counts from the last request, as long as the key's own limit
   remembers that request: for its period, or for its own gap.
 - **An interval bucket without `max_wait`** delays no request. If too little is available, it refuses the

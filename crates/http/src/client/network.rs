@@ -27,7 +27,8 @@ impl Network {
             let network = mask_address(address, prefix);
             return Err(NetworkError::HostBits { network, prefix });
         }
-        // An IPv4-mapped network with a prefix below 96 also contains IPv6 addresses, so it stays an IPv6 network.
+        // The prefix of an IPv4-mapped network is at least 96 here: after a shorter prefix, bits of `::ffff:` would be
+        // set, which is refused above.
         match address.to_canonical() {
             v4 @ IpAddr::V4(_) if bits == 128 && prefix >= 96 => Ok(Self { address: v4, prefix: prefix - 96 }),
             _ => Ok(Self { address, prefix }),

@@ -146,7 +146,7 @@ impl Mesh {
         }
     }
 
-    /// Completes a snapshot, and requests from every node the deltas that the snapshot does not contain.
+    /// Completes a snapshot, and requests the deltas after it from every node that is not yet sending them.
     fn finish_pull(&mut self, at: u64, vector: Vec<(NodeId, u64)>, actions: &mut Vec<Action>) {
         self.counts.snapshots += 1;
         let joins = !std::mem::replace(&mut self.has_joined, true);

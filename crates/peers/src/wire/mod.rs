@@ -6,7 +6,7 @@
 //!
 //! | frame | sent | content |
 //! |---|---|---|
-//! | `Hello` | first on each link | version, cluster, node, its member state, the receiver's last delta that it has applied |
+//! | `Hello` | first, after the greeting | version, cluster, node, its member state, the receiver's last delta that it has applied |
 //! | `Resume` | after a snapshot | the receiver's last delta that the sender has applied |
 //! | `Head` | as the reply to both | the sender's last delta; whether the requested deltas are gone |
 //! | `Params` | before their first use on a link | limits and their number |
@@ -44,7 +44,7 @@ pub const MAX_NODES: usize = 1_024;
 /// A message between two nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// The first frame of a link.
+    /// The first frame of a link after the greeting.
     Hello(Hello),
     /// Requests all deltas after `from`.
     Resume {

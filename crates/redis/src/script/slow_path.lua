@@ -130,8 +130,8 @@ local function is_unused(charge, record)
   return true
 end
 
--- Returns the record of a charge's key, or nil and a status. A new record is stored only for a charge that takes,
--- because the state of a new key depends on the charge that creates it.
+-- Returns the record of a charge's key, or nil and a status. A new record is kept in `records` only if the verb can take tokens
+-- (not for a peek, refund, renewal or reset), because the state of a new key depends on the charge that creates it.
 local function record_of(charge)
   local key, limits = charge.key, charge.limits
   local record, value, replaced = records[key], values[key], false

@@ -9,7 +9,7 @@ use super::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND, MAX_LENGTH_DIGITS};
 /// The frame at the start of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RespFrame {
-    /// A complete command, with its size in bytes. A command without arguments is ignored.
+    /// A complete command, with its size in bytes. An empty array or a blank line is ignored.
     Command(usize),
     /// A partial command, with the minimum input length (in bytes) at which parsing can continue.
     Incomplete(usize),

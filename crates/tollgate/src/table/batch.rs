@@ -14,7 +14,7 @@ use super::bucket::{Bucket, Shape, State};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Ordering;
 
-/// Number of keys in a batch.
+/// Maximum number of keys in a batch.
 pub(crate) const BATCH: usize = 16;
 
 impl<S: Shape> Buckets<S> {
