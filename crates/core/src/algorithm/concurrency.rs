@@ -12,8 +12,8 @@
 //! lease has expired also does nothing, even if its slot has a new holder.
 //!
 //! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, at 10 s B takes 1: C is refused until one of them
-//! releases. At 20 s A renews, so its lease expires at 50 s. B hangs. At 40 s B's lease has expired, and C takes 1, in
-//! B's slot. At 45 s B continues and releases. The slot contains C's number, so nothing is released.
+//! releases. At 20 s A renews, so its lease expires at 50 s. B hangs. At 40 s B's lease has expired, and C takes 1. At
+//! 45 s B continues and releases. No lease has B's number any more, so nothing is released.
 //!
 //! ```text
 //!            first                    last
@@ -287,8 +287,8 @@ impl Algorithm for Concurrency {
         LeaseList::load(state, self.slots()).next_end(state, now.mono())
     }
 
-    /// Caps every lease at the new duration from now, so its holder has that long to renew it. The new limit has a slot
-    /// for every unexpired lease, because every lease weighs at least 1.
+    /// Shortens each lease that has more time left than the new duration to that duration, so that its holder still has
+    /// time to renew it. The new limit has a slot for every unexpired lease, because every lease weighs at least 1.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let leases = LeaseList::load(state, own.slots());
         leases.shorten_leases(state, now.mono().saturating_add(self.lease));

@@ -70,7 +70,8 @@ pub(crate) fn join_with_and(words: &[&str]) -> String {
     }
 }
 
-/// Returns the valid word with the fewest typos. Returns `None` if even that word has too many typos for its length.
+/// Returns the valid word of which `given` is probably a misspelling: the word with the fewest differences, among those
+/// with few enough for their length. Returns `None` if there is no such word.
 pub fn nearest_word<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     if given.len() > MAX_WORD_BYTES {
         return None;

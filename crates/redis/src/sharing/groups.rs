@@ -152,8 +152,8 @@ impl RedisStore {
             Ok(leased) => answers.end_group(leased.decision.at),
             Err(NoLease::Failed(error)) => answers.fail_group(error),
             Err(NoLease::Strict) => {
-                // Returns the lease first, because the store's tokens may be enough only together with the leased
-                // tokens.
+                // Before a peek, the lease goes back to the store, because the store's tokens may be enough only
+                // together with the leased tokens.
                 if verb == StoreVerb::Peek {
                     self.settle_lease(charge).await;
                 }

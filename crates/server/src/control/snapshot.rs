@@ -82,7 +82,7 @@ fn to_node_file(mut rules: Vec<ExportRow>, overrides: &OverridesByRule) -> Strin
     entry::to_json(group_by_domain(&rules))
 }
 
-/// The rules and overrides of a domain, as read within a transaction.
+/// The rules of a domain and the overrides of all domains, as read within a transaction.
 #[derive(Debug)]
 pub(super) struct DomainRules(Vec<ExportRow>, OverridesByRule);
 

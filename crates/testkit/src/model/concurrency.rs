@@ -4,7 +4,8 @@ use tollgate_core::{Ask, Concurrency, LimitError, Nanos, Now, Outcome, Report, R
 
 use super::{Law, Model, ModelAnswer};
 
-/// Parameters of a concurrency limit: at most `limit` units are held at the same time, each for at most `lease`.
+/// Parameters of a concurrency limit: at most `limit` units are held at the same time (`limit + max_debt` with charges),
+/// each until `lease` after it was taken or last renewed.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseParams {
     /// Maximum weight held at the same time.

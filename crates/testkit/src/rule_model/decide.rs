@@ -241,7 +241,7 @@ impl RuleModel {
     fn outcomes_of_limits(&self, verb: Verb, charge: &Charge, amount: u64) -> Vec<Outcome> {
         let ask = match verb {
             Verb::Charge => Ask::Regardless(amount),
-            // An `UpTo` ask of 0 takes nothing and is never refused.
+            // `TakeUpTo` with an amount of 0 takes nothing and is never refused.
             Verb::TakeUpTo if amount == 0 => return Vec::new(),
             Verb::Check | Verb::Peek | Verb::TakeUpTo => Ask::Exactly(amount),
         };
