@@ -41,6 +41,7 @@ mod diagnosis;
 mod durations;
 mod jobs;
 mod lanes;
+mod limits_cache;
 mod link;
 mod own_state;
 mod params;

@@ -1,9 +1,8 @@
 //! The store: sends the engine's charges to Redis or Valkey.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,6 +18,7 @@ use crate::config::Config;
 use crate::durations::Durations;
 use crate::jobs::{Job, ask_primary, run_jobs};
 use crate::lanes::TAGS;
+use crate::limits_cache::EncodedLimitsCache;
 use crate::link::find_cluster;
 use crate::params::{EncodedLimits, refusals_change_nothing};
 use crate::parts::MergedAnswer;
@@ -40,8 +40,7 @@ pub struct RedisStore {
     nodes: watch::Receiver<u32>,
     membership: Membership,
     pub(crate) counters: Arc<CallCounters>,
-    /// Encoded limits by id. Read for every charge, written once per set of limits.
-    encoded: RwLock<HashMap<u32, Arc<EncodedLimits>>>,
+    encoded: Arc<EncodedLimitsCache>,
     /// `None` if the scripts use a test clock, which is unrelated to the process clock.
     pub(crate) refusals: Option<Arc<Refusals>>,
     /// Used only in a cluster.
@@ -62,9 +61,6 @@ pub struct Counts {
     /// Time that requests waited, until the answer or the deadline.
     pub durations: Durations,
 }
-
-/// Maximum number of cached encodings. When the cache is full, it is cleared.
-const MAX_ENCODED: usize = 1 << 15;
 
 impl RedisStore {
     /// Connects to a store. Returns when the first attempt has succeeded or failed. A failed connection is retried
@@ -96,8 +92,8 @@ impl RedisStore {
         tokio::spawn(run_census(config.clone(), cluster, nodes_sender, leaving));
         // Fails only if the task has ended. Requests then report this error.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
-        let (encoded, suspects, config) = (RwLock::default(), Suspects::new(), Arc::new(config));
-        let sharing = Sharing::new(&servers, &config);
+        let (encoded, suspects, config) = (Arc::<EncodedLimitsCache>::default(), Suspects::new(), Arc::new(config));
+        let sharing = Sharing::new(&servers, &config, &encoded);
         Self { config, servers, health, nodes, membership, counters, encoded, refusals, suspects, sharing }
     }
 
@@ -149,21 +145,6 @@ impl RedisStore {
         self.servers.key_name(&self.config.namespace, key, lane)
     }
 
-    pub(crate) fn encoded_limits(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
-        let known = self.encoded.read().unwrap_or_else(PoisonError::into_inner).get(&charge.limits_id).cloned();
-        // Ids wrap around after four billion limits.
-        if let Some(encoded) = known.filter(|encoded| encoded.limits() == charge.limits) {
-            return Ok(encoded);
-        }
-        let encoded = Arc::new(EncodedLimits::new(charge.limits)?);
-        let mut all = self.encoded.write().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MAX_ENCODED {
-            all.clear();
-        }
-        all.insert(charge.limits_id, encoded.clone());
-        Ok(encoded)
-    }
-
     pub(crate) fn encode(&self, group: &Group<'_>, route: Route) -> Result<QueuedGroup, StoreError> {
         let reject = |why: String| StoreError::Rejected { why };
         if group.charges.len() > MAX_CHARGES {
@@ -179,7 +160,7 @@ impl RedisStore {
         }
         let mut charges = Vec::with_capacity(group.charges.len());
         for (position, charge) in group.charges.iter().enumerate() {
-            let encoded = self.encoded_limits(charge).map_err(reject)?;
+            let encoded = self.encoded.get(charge).map_err(reject)?;
             let rest = group.charges.len() - 1 - position;
             charges.push(QueuedCharge::new(group.verb, charge, rest, self.key_name(charge.key, route.lane), encoded));
         }

@@ -98,7 +98,7 @@ impl RedisStore {
     pub(crate) fn try_decide_here(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<bool> {
         let taken = match charge.consistency {
             Consistency::Strict => return None,
-            Consistency::Leased => self.try_take_held(charge, answers)?,
+            Consistency::Leased => self.sharing.try_take_held(charge, answers)?,
             Consistency::Eventual(every) => self.sharing.cycle(every).take(charge, answers).ok()?,
         };
         answers.end_group(taken.at);
@@ -143,9 +143,9 @@ impl RedisStore {
     /// Decides a group of one charge from leases.
     async fn decide_leased(&self, batch: Batch<'_>, verb: StoreVerb, charge: &Charge<'_>, answers: &mut Answers) {
         let decided = match verb {
-            StoreVerb::Peek => self.peek_leased(charge, answers),
+            StoreVerb::Peek => self.sharing.peek_leased(charge, answers),
             StoreVerb::Check | StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
-                self.take_leased(charge, false, None, answers).await
+                self.sharing.take_leased(charge, false, None, answers).await
             }
         };
         match decided {
@@ -155,7 +155,7 @@ impl RedisStore {
                 // Before a peek, the lease goes back to the store, because the store's tokens may be enough only
                 // together with the leased tokens.
                 if verb == StoreVerb::Peek {
-                    self.settle_lease(charge).await;
+                    self.sharing.settle_lease(charge).await;
                 }
                 self.decide_strictly(batch, verb, std::slice::from_ref(charge), answers).await;
             }
@@ -187,9 +187,9 @@ impl RedisStore {
                 continue;
             }
             let decided = if group.verb == StoreVerb::Peek || refused {
-                self.peek_leased(charge, &mut from_leases)
+                self.sharing.peek_leased(charge, &mut from_leases)
             } else {
-                self.take_leased(charge, true, Some(deadline), &mut from_leases).await
+                self.sharing.take_leased(charge, true, Some(deadline), &mut from_leases).await
             };
             match decided {
                 Ok(taken) => {
@@ -198,7 +198,7 @@ impl RedisStore {
                     let (leases, reservation) = (&self.sharing.leases, taken.reservation);
                     leased.push(LeasedCharge { position, charge: *charge, leases, reservation });
                 }
-                Err(NoLease::Strict) if group.verb == StoreVerb::Peek => self.settle_lease(charge).await,
+                Err(NoLease::Strict) if group.verb == StoreVerb::Peek => self.sharing.settle_lease(charge).await,
                 Err(NoLease::Strict) => {}
                 Err(NoLease::Failed(error)) => return answers.fail_group(error),
             }
@@ -290,7 +290,7 @@ impl RedisStore {
         for (charge, back) in group.charges.iter().zip(&mut back) {
             let cost = charge.ask.cost();
             if charge.consistency == Consistency::Leased {
-                self.settle_lease(charge).await;
+                self.sharing.settle_lease(charge).await;
             }
             if let Some(cycle) = self.cycle_of(charge) {
                 *back = cycle.put_back(charge, cost, charge.stamps.copied().unwrap_or_default());
@@ -318,7 +318,7 @@ impl RedisStore {
     /// Resets keys in the store, and forgets their views and refusals.
     async fn reset_shared(&self, batch: Batch<'_>, group: &Group<'_>, answers: &mut Answers) {
         for charge in group.charges.iter().filter(|charge| charge.consistency == Consistency::Leased) {
-            self.settle_lease(charge).await;
+            self.sharing.settle_lease(charge).await;
         }
         let forget = || {
             for charge in group.charges {

@@ -23,7 +23,6 @@ use super::exchange::ExchangeResult;
 use crate::lanes::{SHARDS, local_shard_of};
 use crate::params::EncodedLimits;
 use crate::request::spread;
-use crate::store::RedisStore;
 
 /// Maximum number of keys with leases. The store decides further keys.
 const MAX_KEYS: usize = 1 << 18;
@@ -209,12 +208,12 @@ const LEASE_CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
 const LEASE_CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
-impl RedisStore {
+impl Sharing {
     /// Decides a charge from leases, and asks the pool if the held tokens are not enough. With `holds`, the pool adds
     /// the needed amount to a lease instead of spending it, for a group that may still be refused. Adds the answer to
     /// `answers`.
     pub(super) async fn take_leased(
-        &self,
+        self: &Arc<Self>,
         charge: &Charge<'_>,
         holds: bool,
         deadline: Option<Instant>,
@@ -251,16 +250,20 @@ impl RedisStore {
                         None if holds => continue,
                         None => Decided::Spent(granted.at),
                     };
-                    let leases = &self.sharing.leases;
-                    let entries = leases.lock(leases.shard_of(charge));
-                    return Ok(leases.report(entries.get(charge.key), charge, decided, now(), answers));
+                    let entries = self.leases.lock(self.leases.shard_of(charge));
+                    return Ok(self.leases.report(entries.get(charge.key), charge, decided, now(), answers));
                 }
             }
         }
     }
 
-    fn try_lease(&self, charge: &Charge<'_>, holds: bool, answers: &mut Answers) -> Result<NextStep, NoLease> {
-        let leases = &self.sharing.leases;
+    fn try_lease(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+        holds: bool,
+        answers: &mut Answers,
+    ) -> Result<NextStep, NoLease> {
+        let leases = &self.leases;
         let shard = leases.shard_of(charge);
         let mut entries = leases.lock(shard);
         if let Some(entry) = entries.get_mut(charge.key) {
@@ -269,7 +272,7 @@ impl RedisStore {
         if entries.len() >= MAX_KEYS / leases.shards.len() {
             return Err(NoLease::Strict);
         }
-        self.sharing.start_sweeping();
+        self.start_sweeping();
         let mut entry = self.new_entry(charge)?;
         let step = self.take_from(&mut entry, shard, charge, holds, answers);
         entries.insert(Arc::from(charge.key), entry);
@@ -277,12 +280,12 @@ impl RedisStore {
     }
 
     /// Takes a charge from held leases. If the held tokens are not enough, changes nothing and returns `None`.
-    pub(super) fn try_take_held(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<LocalDecision> {
+    pub(super) fn try_take_held(self: &Arc<Self>, charge: &Charge<'_>, answers: &mut Answers) -> Option<LocalDecision> {
         let cost = charge.ask.cost().get();
         if !matches!(charge.ask, Ask::Exactly(_)) || cost == 0 {
             return None;
         }
-        let (leases, at) = (&self.sharing.leases, now());
+        let (leases, at) = (&self.leases, now());
         let shard = leases.shard_of(charge);
         let mut entries = leases.lock(shard);
         let entry = entries.get_mut(charge.key).filter(|entry| entry.can_lease(charge.limits, cost))?;
@@ -292,22 +295,21 @@ impl RedisStore {
     }
 
     /// Starts an exchange without an immediate need, if the holder reports that an exchange is due.
-    fn renew_if_due(&self, entry: &mut Entry, shard: u8, charge: &Charge<'_>, at: u64) {
+    fn renew_if_due(self: &Arc<Self>, entry: &mut Entry, shard: u8, charge: &Charge<'_>, at: u64) {
         if entry.holder.is_due(at) {
-            drop(self.sharing.start_exchange(shard, &Arc::from(charge.key), entry, Need::default(), false));
+            drop(self.start_exchange(shard, &Arc::from(charge.key), entry, Need::default(), false));
         }
     }
 
     fn take_from(
-        &self,
+        self: &Arc<Self>,
         entry: &mut Entry,
         shard: u8,
         charge: &Charge<'_>,
         holds: bool,
         answers: &mut Answers,
     ) -> Result<NextStep, NoLease> {
-        let (sharing, cost) = (&self.sharing, charge.ask.cost().get());
-        let (leases, at) = (&sharing.leases, now());
+        let (leases, cost, at) = (&self.leases, charge.ask.cost().get(), now());
         // A lease is valid only for the parameters under which it was granted. An unused lease is returned after one
         // second.
         if entry.encoded.limits() != charge.limits {
@@ -325,14 +327,14 @@ impl RedisStore {
             TakeResult::Wait => return Ok(NextStep::Wait(entry.answered.clone().notified_owned())),
             TakeResult::Ask => {
                 let need = if holds { Need::Hold(cost) } else { Need::Spend(cost) };
-                return Ok(NextStep::Asked(sharing.start_exchange(shard, &Arc::from(charge.key), entry, need, false)));
+                return Ok(NextStep::Asked(self.start_exchange(shard, &Arc::from(charge.key), entry, need, false)));
             }
         };
         Ok(NextStep::Decided(leases.report(Some(entry), charge, decided, at, answers)))
     }
 
     fn new_entry(&self, charge: &Charge<'_>) -> Result<Entry, NoLease> {
-        let encoded = self.encoded_limits(charge).map_err(|why| NoLease::Failed(StoreError::Rejected { why }))?;
+        let encoded = self.encoded.get(charge).map_err(|why| NoLease::Failed(StoreError::Rejected { why }))?;
         let offset = spread(charge.key).wrapping_mul(1_000);
         // An override may have limits without a state (`Unlimited`, `DenyAll`), which cannot be leased.
         let meters = charge.limits.as_slice().iter().map(|limit| Meter::new(limit, offset)).collect::<Option<_>>();
@@ -343,7 +345,7 @@ impl RedisStore {
     /// Returns the decision that [`take_leased`](Self::take_leased) would make from held leases, without taking. Fails
     /// if the held tokens are not enough.
     pub(super) fn peek_leased(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LeaseDecision, NoLease> {
-        let (leases, at) = (&self.sharing.leases, now());
+        let (leases, at) = (&self.leases, now());
         let entries = leases.lock(leases.shard_of(charge));
         let Some(entry) = entries.get(charge.key) else { return Err(NoLease::Strict) };
         let is_exact = matches!(charge.ask, Ask::Exactly(cost) if cost > Cost::ZERO);
@@ -355,13 +357,10 @@ impl RedisStore {
     }
 
     /// Reports and returns the leases of a key, so that the store has the complete state of the key.
-    pub(super) async fn settle_lease(&self, charge: &Charge<'_>) {
-        let leases = &self.sharing.leases;
-        self.sharing.return_lease(leases.shard_of(charge), charge.key).await;
+    pub(super) async fn settle_lease(self: &Arc<Self>, charge: &Charge<'_>) {
+        self.return_lease(self.leases.shard_of(charge), charge.key).await;
     }
-}
 
-impl Sharing {
     /// Reports and returns the leases of a key. If that fails, the leases expire and count as spent.
     pub(super) async fn return_lease(self: &Arc<Self>, shard: u8, key: &[u8]) {
         let deadline = Instant::now() + self.config.deadline;

@@ -25,6 +25,7 @@ use tokio::runtime::Handle;
 use tollgate_engine::store::{Consistency, Group, SyncEvery, rule_of_key};
 
 use crate::config::Config;
+use crate::limits_cache::EncodedLimitsCache;
 use crate::store::Servers;
 use eventual::Cycle;
 use leased::Leases;
@@ -43,6 +44,7 @@ pub(crate) struct Sharing {
     node: String,
     cycles: CycleList,
     leases: Leases,
+    encoded: Arc<EncodedLimitsCache>,
     /// Tokens admitted beyond a limit, by domain and rule.
     overshoot: Mutex<HashMap<(String, String), u64>>,
 }
@@ -62,7 +64,7 @@ pub(crate) fn is_shared(group: &Group<'_>) -> bool {
 
 impl Sharing {
     /// Creates an empty set of keys. Must be called within a tokio runtime.
-    pub(crate) fn new(servers: &Arc<Servers>, config: &Arc<Config>) -> Arc<Self> {
+    pub(crate) fn new(servers: &Arc<Servers>, config: &Arc<Config>, encoded: &Arc<EncodedLimitsCache>) -> Arc<Self> {
         Arc::new(Self {
             servers: Arc::downgrade(servers),
             config: config.clone(),
@@ -71,6 +73,7 @@ impl Sharing {
             node: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             cycles: CycleList::new(),
             leases: Leases::new(config.cluster.is_some()),
+            encoded: encoded.clone(),
             overshoot: Mutex::default(),
         })
     }
@@ -102,7 +105,7 @@ impl Sharing {
     pub(crate) async fn flush(self: &Arc<Self>) {
         self.return_leases().await;
         for cycle in self.all_cycles() {
-            self.sync(cycle).await;
+            sync::sync(self, cycle).await;
         }
     }
 

@@ -47,7 +47,7 @@ pub(super) async fn run(sharing: Weak<Sharing>, cycle: Arc<Cycle>) {
             () = cycle.urgent.notified() => sleep_until(last + MIN_SYNC_INTERVAL).await,
         }
         let Some(sharing) = sharing.upgrade() else { return };
-        sharing.sync(&cycle).await;
+        sync(&sharing, &cycle).await;
         last = Instant::now();
         if forgotten.elapsed() >= FORGET_EVERY {
             forgotten = last;
@@ -73,11 +73,23 @@ enum Message {
     Read(Key, Arc<Limits>),
 }
 
-impl Sharing {
-    /// Sends all unsent charges and reads all used keys. Stops early if the store does not answer.
-    pub(super) async fn sync(&self, cycle: &Cycle) {
-        let Some(servers) = self.servers.upgrade() else { return };
-        let _in_turn = cycle.syncing.lock().await;
+/// Sends all unsent charges of a cycle and reads all its used keys. Stops early if the store does not answer.
+pub(super) async fn sync(sharing: &Sharing, cycle: &Cycle) {
+    let Some(servers) = sharing.servers.upgrade() else { return };
+    let _in_turn = cycle.syncing.lock().await;
+    CycleSync { sharing, servers: &servers, cycle }.run().await;
+}
+
+/// A sync of one cycle with the store.
+struct CycleSync<'a> {
+    sharing: &'a Sharing,
+    servers: &'a Servers,
+    cycle: &'a Cycle,
+}
+
+impl CycleSync<'_> {
+    async fn run(&self) {
+        let Self { sharing, servers, cycle } = self;
         for _ in 0..MAX_ROUNDS {
             let mut encoded = KnownLimits::new();
             let (mut messages, mut groups, mut is_full) = (Vec::new(), Vec::new(), false);
@@ -85,7 +97,7 @@ impl Sharing {
                 let before = messages.len();
                 is_full |= collect(&mut cycle.lock(shard), cycle.now(), shard, &mut messages);
                 for (_, message) in &messages[before..] {
-                    groups.push(self.encode(&servers, cycle, shard, message, &mut encoded));
+                    groups.push(self.encode(shard, message, &mut encoded));
                 }
             }
             // Encoding cannot fail: all limits with debt were encoded before they were used.
@@ -93,11 +105,11 @@ impl Sharing {
             if groups.is_empty() || groups.len() != messages.len() {
                 return;
             }
-            let replies = servers.send(&self.config, groups, Instant::now() + self.config.deadline).await;
+            let replies = servers.send(&sharing.config, groups, Instant::now() + sharing.config.deadline).await;
             let mut failed = false;
             for ((shard, message), reply) in messages.into_iter().zip(replies) {
                 match reply {
-                    Ok(part) => self.apply(cycle, shard, &message, &part, &encoded),
+                    Ok(part) => self.apply(shard, &message, &part, &encoded),
                     Err(_) => failed = true,
                 }
             }
@@ -107,15 +119,8 @@ impl Sharing {
         }
     }
 
-    fn encode(
-        &self,
-        servers: &Servers,
-        cycle: &Cycle,
-        shard: u8,
-        message: &Message,
-        known: &mut KnownLimits,
-    ) -> Result<QueuedGroup, StoreError> {
-        let lane = servers.lane_of_shard(shard);
+    fn encode(&self, shard: u8, message: &Message, known: &mut KnownLimits) -> Result<QueuedGroup, StoreError> {
+        let lane = self.servers.lane_of_shard(shard);
         let route = Route { lane, ..Route::default() };
         let mut charge = |verb: StoreVerb, key: &Key, limits: &Arc<Limits>, ask: Ask| {
             let encoded = match known.get(&address(limits)) {
@@ -126,7 +131,7 @@ impl Sharing {
                 }
             };
             let charge = charge_of(key, limits, ask);
-            let name = servers.key_name(&self.config.namespace, key, lane);
+            let name = self.servers.key_name(&self.sharing.config.namespace, key, lane);
             Ok(QueuedCharge::new(verb, &charge, 0, name, encoded))
         };
         Ok(match message {
@@ -135,13 +140,13 @@ impl Sharing {
                 QueuedGroup { charges, route, kind: GroupKind::Charges, unsent: None }
             }
             Message::Merge(payload, is_recent) => {
-                let at = cycle.now();
+                let at = self.cycle.now();
                 let ask = |cost| if *is_recent { Ask::Regardless(cost) } else { Ask::UpTo(cost) };
                 let items = payload.items.iter();
                 let charges = items
                     .map(|item| charge(StoreVerb::Check, &item.key, &item.limits, ask(Cost::new(item.cost))))
                     .collect::<Result<_, StoreError>>()?;
-                let counter = self.counter(cycle, shard, lane);
+                let counter = self.counter(shard, lane);
                 let age = payload.charged_age(at).as_nanos() / 1_000;
                 let kind = GroupKind::Merge(MergeHead { counter, sequence: payload.sequence, age });
                 QueuedGroup { charges, route, kind, unsent: None }
@@ -151,16 +156,18 @@ impl Sharing {
 
     /// Returns the key of this node's merge counter. No limit key has this name: without a cluster, limit keys contain
     /// braces; in a cluster, the part after the tag starts differently.
-    fn counter(&self, cycle: &Cycle, shard: u8, lane: u8) -> Vec<u8> {
-        let (namespace, node, every) = (&self.config.namespace, &self.node, cycle.every.length());
-        let tag = if self.is_cluster { format!("{{{}}}", TAGS[usize::from(lane) % TAGS.len()]) } else { String::new() };
+    fn counter(&self, shard: u8, lane: u8) -> Vec<u8> {
+        let Self { sharing, cycle, .. } = self;
+        let (namespace, node, every) = (&sharing.config.namespace, &sharing.node, cycle.every.length());
+        let tag =
+            if sharing.is_cluster { format!("{{{}}}", TAGS[usize::from(lane) % TAGS.len()]) } else { String::new() };
         format!("{namespace}:{tag}merged:{node}:{every}:{shard}").into_bytes()
     }
 
     /// Applies the store's answer to a message.
-    fn apply(&self, cycle: &Cycle, shard: u8, message: &Message, part: &ReplyPart, encoded: &KnownLimits) {
-        let mut shard = cycle.lock(shard);
-        let at = cycle.now();
+    fn apply(&self, shard: u8, message: &Message, part: &ReplyPart, encoded: &KnownLimits) {
+        let mut shard = self.cycle.lock(shard);
+        let at = self.cycle.now();
         let time = shard.record_time(part, at);
         let state = |limits: &'_ Arc<Limits>| encoded.get(&address(limits)).cloned();
         match message {
@@ -193,7 +200,7 @@ impl Sharing {
                     let now = now_of(&item.key, time);
                     let limits = Arc::new(own.limits);
                     let excess = shard.tally.learn_merged(&item.key, item.cost, &limits, &own.words, &now, at);
-                    self.count_overshoot(&item.key, excess);
+                    self.sharing.count_overshoot(&item.key, excess);
                 }
             }
         }
