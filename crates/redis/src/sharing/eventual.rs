@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, Limits, Now, Outcome, Stamps, Time, Verdict, Wall};
 use tollgate_engine::Standing;
 use tollgate_engine::store::{Answers, Charge, StoreError, SyncEvery};
-use tollgate_share::tally::{Bounds, RECENT, ReadReason, Tally, with_debt_of};
+use tollgate_share::tally::{self, Bounds, RECENT, ReadReason, Tally, with_debt_of};
 
 use crate::batcher::ReplyPart;
 use crate::lanes::{SHARDS, local_shard_of};
@@ -156,7 +156,7 @@ impl Cycle {
             return Ok(refused);
         }
         let limits = &indebted.of(charge).map_err(ViewError::Failed)?.with_debt;
-        let taken = tally.decide(charge.key, limits, &now, at, charge.ask, |verdict, own, words| {
+        let taken = tally.decide(&tally_charge(charge, limits, &now, at), |verdict, own, words| {
             report(charge, limits, verdict, own, words, &now, answers)
         });
         self.wake_if_urgent(tally);
@@ -173,7 +173,7 @@ impl Cycle {
             return Ok(refused);
         }
         let limits = &indebted.of(charge).map_err(ViewError::Failed)?.with_debt;
-        let taken = tally.reserve(charge.key, limits, &now, at, charge.ask, |verdict, own, words| {
+        let taken = tally.reserve(&tally_charge(charge, limits, &now, at), |verdict, own, words| {
             report(charge, limits, verdict, own, words, &now, answers)
         });
         taken.map_err(unread)
@@ -204,7 +204,7 @@ impl Cycle {
         let mut shard = self.lock(self.shard_of(charge));
         let at = self.now();
         let now = now_for(charge, shard.estimate(at));
-        let peeked = shard.tally.peek(charge.key, charge.limits, &now, at, charge.ask, |verdict, own, words| {
+        let peeked = shard.tally.peek(&tally_charge(charge, charge.limits, &now, at), |verdict, own, words| {
             report(charge, charge.limits, verdict, own, words, &now, answers)
         });
         peeked.map_err(unread)
@@ -237,7 +237,7 @@ fn refuse_debt(
     answers: &mut Answers,
 ) -> Result<Option<LocalDecision>, ViewError> {
     let Ask::Regardless(_) = charge.ask else { return Ok(None) };
-    let refused = tally.peek(charge.key, charge.limits, now, at, charge.ask, |verdict, own, words| {
+    let refused = tally.peek(&tally_charge(charge, charge.limits, now, at), |verdict, own, words| {
         (!verdict.is_admitted()).then(|| report(charge, charge.limits, verdict, own, words, now, answers))
     });
     refused.map_err(unread)
@@ -271,6 +271,11 @@ fn report(
         );
     }
     LocalDecision { taken, stamps, outcome, at: now.wall() }
+}
+
+/// Returns a charge as the tally decides it: under `limits`, at the estimated store time `now` and the local time `at`.
+fn tally_charge<'a, L>(charge: &Charge<'a>, limits: &'a L, now: &'a Now<'a>, at: u64) -> tally::Charge<'a, L> {
+    tally::Charge { key: charge.key, limits, ask: charge.ask, now, at }
 }
 
 fn now_for<'a>(charge: &Charge<'a>, estimate: u64) -> Now<'a> {

@@ -79,6 +79,22 @@ impl Default for Bounds {
     }
 }
 
+/// A charge to decide from the view of its key, and the time of the decision. `L` is `Limits` for a peek. A take needs
+/// an `Arc`, because the view keeps the limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a, L = Arc<Limits>> {
+    /// The name of the key.
+    pub key: &'a [u8],
+    /// The limits of the charge. For a take, they come from [`with_debt`].
+    pub limits: &'a L,
+    /// The requested amount.
+    pub ask: Ask,
+    /// This node's estimate of the store time.
+    pub now: &'a Now<'a>,
+    /// This node's own time, in nanoseconds.
+    pub at: u64,
+}
+
 /// A node's views and unsent charges, for all keys.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -108,25 +124,18 @@ impl Tally {
         Self { bounds, ..Self::default() }
     }
 
-    /// Decides from the view of a key, and takes the cost if it is admitted. `now` is this node's estimate of the store
-    /// time; `at` is the node's own time in nanoseconds. `limits` come from [`with_debt`]. Calls `report` with the
-    /// verdict, the limits of the resulting state, and that state.
+    /// Decides a charge from the view of its key, and takes the cost if it is admitted. Calls `report` with the verdict,
+    /// the limits of the resulting state, and that state.
     ///
     /// # Errors
     /// Returns [`ReadReason`] if the key has to be read from the store first. Nothing is taken then.
     pub fn decide<T>(
         &mut self,
-        key: &[u8],
-        limits: &Arc<Limits>,
-        now: &Now<'_>,
-        at: u64,
-        ask: Ask,
+        charge: &Charge<'_>,
         report: impl FnOnce(&Verdict<Stamps>, &Limits, &[u64]) -> T,
     ) -> Result<T, ReadReason> {
-        let (view, unsent) = self.view_at(key, at)?;
-        let verdict = view.take(limits, now, at, ask);
-        unsent.list(view, at);
-        let is_urgent = verdict.is_admitted() && unsent.add(view, at, verdict.taken());
+        let (view, unsent, verdict) = self.take_from_view(charge)?;
+        let is_urgent = verdict.is_admitted() && unsent.add(view, charge.at, verdict.taken());
         let (own, words) = view.state();
         let reported = report(&verdict, own, words);
         self.is_urgent |= is_urgent;
@@ -140,16 +149,10 @@ impl Tally {
     /// Returns [`ReadReason`] if the key has to be read from the store first. Nothing is taken then.
     pub fn reserve<T>(
         &mut self,
-        key: &[u8],
-        limits: &Arc<Limits>,
-        now: &Now<'_>,
-        at: u64,
-        ask: Ask,
+        charge: &Charge<'_>,
         report: impl FnOnce(&Verdict<Stamps>, &Limits, &[u64]) -> T,
     ) -> Result<T, ReadReason> {
-        let (view, unsent) = self.view_at(key, at)?;
-        let verdict = view.take(limits, now, at, ask);
-        unsent.list(view, at);
+        let (view, _, verdict) = self.take_from_view(charge)?;
         if verdict.is_admitted() {
             view.reserved = view.reserved.saturating_add(verdict.taken().get());
         }
@@ -164,14 +167,20 @@ impl Tally {
         self.is_urgent |= self.unsent.add(view, at, taken);
     }
 
-    /// Returns the view of a key, and the unsent charges. Seals the current tick if it has lasted a second.
-    fn view_at(&mut self, key: &[u8], at: u64) -> Result<(&mut View, &mut UnsentCharges), ReadReason> {
-        if self.unsent.is_over(at) {
+    /// Decides a charge and takes its cost from the view of its key. Returns the view, the unsent charges and the
+    /// verdict. Seals the current tick first if it has lasted a second.
+    fn take_from_view(
+        &mut self,
+        charge: &Charge<'_>,
+    ) -> Result<(&mut View, &mut UnsentCharges, Verdict<Stamps>), ReadReason> {
+        if self.unsent.is_over(charge.at) {
             self.seal();
         }
-        let view = self.views.get_mut(key).ok_or(ReadReason::FirstTouch)?;
-        view.check_age(at, self.bounds.stale_after)?;
-        Ok((view, &mut self.unsent))
+        let view = self.views.get_mut(charge.key).ok_or(ReadReason::FirstTouch)?;
+        view.check_age(charge.at, self.bounds.stale_after)?;
+        let verdict = view.take(charge);
+        self.unsent.list(view, charge.at);
+        Ok((view, &mut self.unsent, verdict))
     }
 
     /// Undoes a reserved charge.
@@ -186,35 +195,24 @@ impl Tally {
     ///
     /// # Errors
     /// Returns [`ReadReason`] if the key has to be read from the store first.
-    pub fn take(
-        &mut self,
-        key: &[u8],
-        limits: &Arc<Limits>,
-        now: &Now<'_>,
-        at: u64,
-        ask: Ask,
-    ) -> Result<Verdict<Stamps>, ReadReason> {
-        self.decide(key, limits, now, at, ask, |verdict, _, _| *verdict)
+    pub fn take(&mut self, charge: &Charge<'_>) -> Result<Verdict<Stamps>, ReadReason> {
+        self.decide(charge, |verdict, _, _| *verdict)
     }
 
-    /// Returns the result that [`decide`](Self::decide) would return under these limits, but takes nothing.
+    /// Returns the result that [`decide`](Self::decide) would return, but takes nothing.
     ///
     /// # Errors
     /// Returns [`ReadReason`] if the key has to be read from the store first.
     pub fn peek<T>(
         &mut self,
-        key: &[u8],
-        limits: &Limits,
-        now: &Now<'_>,
-        at: u64,
-        ask: Ask,
+        charge: &Charge<'_, Limits>,
         report: impl FnOnce(&Verdict<Stamps>, &Limits, &[u64]) -> T,
     ) -> Result<T, ReadReason> {
-        let view = self.views.get_mut(key).ok_or(ReadReason::FirstTouch)?;
-        view.check_age(at, self.bounds.stale_after)?;
-        view.used_at = at;
-        self.unsent.list(view, at);
-        let verdict = view.weigh(limits, now, ask);
+        let view = self.views.get_mut(charge.key).ok_or(ReadReason::FirstTouch)?;
+        view.check_age(charge.at, self.bounds.stale_after)?;
+        view.used_at = charge.at;
+        self.unsent.list(view, charge.at);
+        let verdict = view.weigh(charge.limits, charge.now, charge.ask);
         let (own, words) = view.state();
         Ok(report(&verdict, own, words))
     }

@@ -34,8 +34,9 @@ impl Store {
     }
 }
 
-fn exactly_one() -> Ask {
-    Ask::Exactly(Cost::ONE)
+/// Takes an exact cost from a key. The store time equals the node's time.
+fn take(node: &mut Tally, key: &[u8], limits: &Arc<Limits>, at: u64, cost: u64) -> Result<Verdict<Stamps>, ReadReason> {
+    node.take(&Charge { key, limits, ask: Ask::Exactly(Cost::new(cost)), now: &Now::at(at), at })
 }
 
 #[test]
@@ -44,12 +45,12 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
     let mut store = Store::new(&limits, 3);
     let mut nodes: Vec<Tally> = (0..3).map(|_| Tally::default()).collect();
     for node in &mut nodes {
-        assert_eq!(node.take(b"k", &limits, &Now::at(0), 0, exactly_one()).unwrap_err(), ReadReason::FirstTouch);
+        assert_eq!(take(node, b"k", &limits, 0, 1).unwrap_err(), ReadReason::FirstTouch);
         node.learn(b"k", &limits, &store.words, &Now::at(0), 0);
         for _ in 0..4 {
-            assert!(node.take(b"k", &limits, &Now::at(0), 0, exactly_one()).unwrap().is_admitted());
+            assert!(take(node, b"k", &limits, 0, 1).unwrap().is_admitted());
         }
-        assert!(!node.take(b"k", &limits, &Now::at(0), 0, exactly_one()).unwrap().is_admitted());
+        assert!(!take(node, b"k", &limits, 0, 1).unwrap().is_admitted());
     }
     let mut overshoot = 0;
     for (index, node) in nodes.iter_mut().enumerate() {
@@ -64,9 +65,9 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
     assert_eq!(limits.as_slice()[0].used(&*store.words, &Now::at(0)).floor(), 12);
     for node in &mut nodes {
         node.learn(b"k", &limits, &store.words, &Now::at(0), 0);
-        assert!(!node.take(b"k", &limits, &Now::at(2 * SECOND), 2 * SECOND, exactly_one()).unwrap().is_admitted());
+        assert!(!take(node, b"k", &limits, 2 * SECOND, 1).unwrap().is_admitted());
         let later = 2 * SECOND + SECOND / 4;
-        assert!(node.take(b"k", &limits, &Now::at(later), later, exactly_one()).unwrap().is_admitted());
+        assert!(take(node, b"k", &limits, later, 1).unwrap().is_admitted());
     }
 }
 
@@ -75,10 +76,10 @@ fn payload_stays_frozen_until_it_is_answered() {
     let limits = four_a_second();
     let mut node = Tally::default();
     node.learn(b"k", &limits, &Store::new(&limits, 1).words, &Now::at(0), 0);
-    let take = |node: &mut Tally, at| node.take(b"k", &limits, &Now::at(at), at, exactly_one()).unwrap().is_admitted();
-    assert!(take(&mut node, 0));
+    let is_taken = |node: &mut Tally, at| take(node, b"k", &limits, at, 1).unwrap().is_admitted();
+    assert!(is_taken(&mut node, 0));
     assert_eq!(node.payload(0).unwrap().items[0].cost, 1);
-    assert!(take(&mut node, 5));
+    assert!(is_taken(&mut node, 5));
     let again = node.payload(10).unwrap();
     assert_eq!((again.sequence, again.items[0].cost, again.age(10).as_nanos()), (1, 1, 10));
     node.acknowledge(1);
@@ -96,7 +97,7 @@ fn view_is_the_store_state_plus_unsent_takes() {
     let fresh = Store::new(&limits, 1).words;
     node.learn(b"k", &limits, &fresh, &Now::at(0), 0);
     for _ in 0..3 {
-        assert!(node.take(b"k", &limits, &Now::at(0), 0, exactly_one()).unwrap().is_admitted());
+        assert!(take(&mut node, b"k", &limits, 0, 1).unwrap().is_admitted());
     }
     node.learn(b"k", &limits, &fresh, &Now::at(0), 0);
     let (own, words) = node.view(b"k").unwrap();
@@ -185,7 +186,8 @@ fn answers_older_than_the_last_one_are_ignored_and_takes_in_flight_are_kept() {
     let mut node = Tally::default();
     let empty = Store::new(&limits, 1).words;
     node.learn(b"k", &limits, &empty, &Now::at(SECOND), 0);
-    assert!(node.take(b"k", &limits, &Now::at(SECOND), 0, exactly_one()).unwrap().is_admitted());
+    let (now, ask) = (Now::at(SECOND), Ask::Exactly(Cost::ONE));
+    assert!(node.take(&Charge { key: b"k", limits: &limits, ask, now: &now, at: 0 }).unwrap().is_admitted());
     let used = |node: &Tally, at| {
         let (own, words) = node.view(b"k").unwrap();
         own.as_slice()[0].used(words, &Now::at(at)).floor()
@@ -210,15 +212,16 @@ fn used_keys_are_read_and_stale_views_are_read_before_they_decide() {
         node.learn(key, &limits, &empty, &Now::at(0), 0);
     }
     assert!(node.reads(9).is_empty(), "neither was used");
-    assert!(node.peek(b"a", &limits, &Now::at(0), 0, exactly_one(), |verdict, _, _| verdict.is_admitted()).unwrap());
-    assert!(node.take(b"b", &limits, &Now::at(0), 0, exactly_one()).unwrap().is_admitted());
+    let charge = Charge { key: b"a", limits: &*limits, ask: Ask::Exactly(Cost::ONE), now: &Now::at(0), at: 0 };
+    assert!(node.peek(&charge, |verdict, _, _| verdict.is_admitted()).unwrap());
+    assert!(take(&mut node, b"b", &limits, 0, 1).unwrap().is_admitted());
     let read = |node: &mut Tally| node.reads(9).into_iter().map(|(key, _)| key.to_vec()).collect::<Vec<_>>();
     assert_eq!(read(&mut node), [b"a"]);
     assert!(read(&mut node).is_empty());
     assert_eq!(node.payload(0).unwrap().items.len(), 1);
-    assert_eq!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, exactly_one()).unwrap_err(), ReadReason::Stale);
+    assert_eq!(take(&mut node, b"b", &limits, SECOND, 1).unwrap_err(), ReadReason::Stale);
     assert!(node.accept_stale(b"b", SECOND) && !node.accept_stale(b"c", SECOND));
-    assert!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, exactly_one()).unwrap().is_admitted());
+    assert!(take(&mut node, b"b", &limits, SECOND, 1).unwrap().is_admitted());
     node.forget(b"b");
     node.give_up();
     assert_eq!((node.dropped(), node.has_unsent()), (1, false));
@@ -230,15 +233,15 @@ fn reserved_takes_are_sent_after_they_are_confirmed() {
     let mut node = Tally::default();
     let empty = Store::new(&limits, 1).words;
     node.learn(b"k", &limits, &empty, &Now::at(0), 0);
-    let stamps =
-        node.reserve(b"k", &limits, &Now::at(0), 0, Ask::Exactly(Cost::new(3)), |verdict, _, _| verdict.stamp());
+    let charge = Charge { key: b"k", limits: &limits, ask: Ask::Exactly(Cost::new(3)), now: &Now::at(0), at: 0 };
+    let stamps = node.reserve(&charge, |verdict, _, _| verdict.stamp());
     assert!(node.payload(0).is_none());
     node.learn(b"k", &limits, &empty, &Now::at(0), 0);
-    assert!(!node.take(b"k", &limits, &Now::at(0), 0, Ask::Exactly(Cost::new(2))).unwrap().is_admitted());
+    assert!(!take(&mut node, b"k", &limits, 0, 2).unwrap().is_admitted());
     node.release(b"k", &Now::at(0), Cost::new(2), stamps.unwrap());
     node.confirm(b"k", 0, Cost::ONE);
     assert_eq!(node.payload(0).unwrap().items[0].cost, 1);
-    assert!(node.take(b"k", &limits, &Now::at(0), 0, Ask::Exactly(Cost::new(3))).unwrap().is_admitted());
+    assert!(take(&mut node, b"k", &limits, 0, 3).unwrap().is_admitted());
 }
 
 #[test]
@@ -254,8 +257,9 @@ fn decide_equals_reserve_and_confirm() {
         let (now, all) = (Now::at(at), |verdict: &Verdict<Stamps>, own: &Limits, words: &[u64]| {
             (*verdict, own.clone(), words.to_vec())
         });
-        let decided = at_once.decide(b"k", &limits, &now, at, ask, all).unwrap();
-        let reserved = in_steps.reserve(b"k", &limits, &now, at, ask, all).unwrap();
+        let charge = Charge { key: b"k", limits: &limits, ask, now: &now, at };
+        let decided = at_once.decide(&charge, all).unwrap();
+        let reserved = in_steps.reserve(&charge, all).unwrap();
         in_steps.confirm(b"k", at, reserved.0.taken());
         assert_eq!(decided, reserved, "step {step}");
         assert_eq!(at_once.take_urgent(), in_steps.take_urgent());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Algorithm, Ask, BucketParams, Cost, Limit, Limits, Now, Params, Stamps, Verdict, WindowParams};
 
-use super::{Key, RECENT, ReadReason};
+use super::{Charge, Key, RECENT, ReadReason};
 
 /// Maximum debt of a key, as a multiple of its capacity. It bounds how long a key is refused after nodes over-admitted.
 /// It is enough for a thousand nodes that each admit the whole capacity at the same instant.
@@ -98,8 +98,9 @@ impl View {
         }
     }
 
-    /// Decides a request and takes its cost. If anything is taken, the state belongs to `limits` afterwards.
-    pub(super) fn take(&mut self, limits: &Arc<Limits>, now: &Now<'_>, at: u64, ask: Ask) -> Verdict<Stamps> {
+    /// Decides a charge and takes its cost. If anything is taken, the state belongs to the charge's limits afterwards.
+    pub(super) fn take(&mut self, charge: &Charge<'_>) -> Verdict<Stamps> {
+        let &Charge { limits, ask, now, at, .. } = charge;
         self.used_at = at;
         if !Arc::ptr_eq(&self.asked, limits) {
             self.asked = limits.clone();

@@ -7,7 +7,7 @@ use tollgate_core::{
     Algorithm, Ask, Cost, FixedWindow, Limit, LimitError, Limits, Nanos, Now, Rate, SlidingSlices, SlidingWindow,
     TokenBucket,
 };
-use tollgate_share::tally::{Payload, Tally, merge, with_debt};
+use tollgate_share::tally::{Charge, Payload, Tally, merge, with_debt};
 
 use super::{Clock, Queue, Random, SimulatedLink};
 use crate::history::{Bound, Checker};
@@ -250,10 +250,10 @@ impl TallySimulation {
     fn request(&mut self, now: u64, node: usize, cost: u64) {
         let estimate = self.estimate(now, node);
         let local = self.nodes[node].clock.shown_at(now);
-        let ask = Ask::Exactly(Cost::new(cost));
-        let limits = self.limits.clone();
+        let (now_estimate, ask) = (Now::at(estimate), Ask::Exactly(Cost::new(cost)));
+        let charge = Charge { key: KEY, limits: &self.limits, ask, now: &now_estimate, at: local };
         let state = &mut self.nodes[node];
-        match state.tally.take(KEY, &limits, &Now::at(estimate), local, ask) {
+        match state.tally.take(&charge) {
             Ok(verdict) if verdict.is_admitted() => {
                 self.longest_silence = self.longest_silence.max(now - state.last_answer_at);
                 *self.taken.entry(state.id).or_default() += cost;
