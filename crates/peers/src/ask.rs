@@ -110,7 +110,7 @@ pub fn receive(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> AskStep
         Route::Unavailable(Unavailable::NoHome) => return refused(Refusal::NoHome),
     }
     let limits: Result<Vec<Arc<SharedLimits>>, String> =
-        ask.charges.iter().map(|charge| table.limits_of(&charge.limits)).collect();
+        ask.charges.iter().map(|charge| table.intern_encoded_limits(&charge.limits)).collect();
     let Ok(limits) = limits else { return refused(Refusal::BadLimits) };
     let charges: Vec<Charge<'_>> = ask
         .charges

@@ -9,7 +9,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use tollgate::clock::ManualClock;
 
-use crate::greeting::MAX_NAME;
+use crate::greeting::MAX_NAME_BYTES;
 use crate::members::MAX_SEEDS;
 use crate::secret::{self, ClusterSecret};
 
@@ -79,7 +79,9 @@ impl Config {
                 "secret_file" => secret = Some(ClusterSecret::read(Path::new(&value)).map_err(ConfigError)?),
                 "cluster" if is_valid_name(&value) => cluster = value,
                 "cluster" => {
-                    return Err(ConfigError(format!("cluster: a name has 1 to {MAX_NAME} printable ASCII characters")));
+                    return Err(ConfigError(format!(
+                        "cluster: a name has 1 to {MAX_NAME_BYTES} printable ASCII characters"
+                    )));
                 }
                 other => {
                     return Err(ConfigError(format!("unknown option `{other}`; available: secret_file, cluster")));
@@ -145,7 +147,7 @@ impl Config {
     /// Fails if the name is empty, longer than 64 bytes or not printable ASCII.
     pub fn named(mut self, name: &str) -> Result<Self, ConfigError> {
         if !is_valid_name(name) {
-            return Err(ConfigError(format!("a node name has 1 to {MAX_NAME} printable ASCII characters")));
+            return Err(ConfigError(format!("a node name has 1 to {MAX_NAME_BYTES} printable ASCII characters")));
         }
         self.name = Some(name.to_owned());
         Ok(self)
@@ -238,7 +240,7 @@ impl Config {
 }
 
 fn is_valid_name(text: &str) -> bool {
-    (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Parses `host`, `host:port`, `address`, `[address]:port`.

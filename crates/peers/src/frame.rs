@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::wire::MAX_FRAME;
+use crate::wire::MAX_FRAME_BYTES;
 
 /// Lowest frame kind that `greeting.rs` defines.
 pub const FIRST_LINK_KIND: u8 = 0xF0;
@@ -13,7 +13,7 @@ pub const FIRST_LINK_KIND: u8 = 0xF0;
 /// Size of the length prefix in bytes.
 const LENGTH_BYTES: usize = 4;
 
-/// Error: a frame is empty or longer than [`MAX_FRAME`].
+/// Error: a frame is empty or longer than [`MAX_FRAME_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LengthError {
     length: usize,
@@ -21,7 +21,7 @@ pub struct LengthError {
 
 impl fmt::Display for LengthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "frame of {} bytes (1 to {MAX_FRAME})", self.length)
+        write!(f, "frame of {} bytes (1 to {MAX_FRAME_BYTES})", self.length)
     }
 }
 
@@ -33,7 +33,7 @@ pub fn push(to: &mut Vec<u8>, kind: u8, encode: impl FnOnce(&mut Vec<u8>)) {
     to.extend_from_slice(&[0, 0, 0, 0, kind]);
     encode(to);
     let length = to.len() - start - LENGTH_BYTES;
-    if length > MAX_FRAME {
+    if length > MAX_FRAME_BYTES {
         return to.truncate(start);
     }
     to[start..start + LENGTH_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
@@ -67,12 +67,12 @@ impl Frames {
     /// Returns the next frame, including its length prefix. `None` until the whole frame is received.
     ///
     /// # Errors
-    /// Fails if the length is 0 or above [`MAX_FRAME`]. The check needs only the length prefix.
+    /// Fails if the length is 0 or above [`MAX_FRAME_BYTES`]. The check needs only the length prefix.
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, LengthError> {
         let rest = &self.bytes[self.taken..];
         let Some(head) = rest.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = u32::from_le_bytes(*head) as usize;
-        if length == 0 || length > MAX_FRAME {
+        if length == 0 || length > MAX_FRAME_BYTES {
             return Err(LengthError { length });
         }
         let Some(frame) = rest.get(..LENGTH_BYTES + length) else { return Ok(None) };
@@ -107,13 +107,13 @@ mod tests {
 
     #[test]
     fn empty_and_oversized_frames_are_refused_from_the_length_alone() {
-        for length in [0, MAX_FRAME as u32 + 1, u32::MAX] {
+        for length in [0, MAX_FRAME_BYTES as u32 + 1, u32::MAX] {
             let mut frames = Frames::default();
             frames.buffer().extend_from_slice(&length.to_le_bytes());
             assert_eq!(frames.next_frame(), Err(LengthError { length: length as usize }));
         }
         let mut sent = vec![1];
-        push(&mut sent, 0xF7, |to| to.resize(to.len() + MAX_FRAME, 0));
+        push(&mut sent, 0xF7, |to| to.resize(to.len() + MAX_FRAME_BYTES, 0));
         assert_eq!(sent, [1], "an oversized frame leaves no bytes");
     }
 }

@@ -27,9 +27,9 @@ const KIND_ACCEPTED: u8 = FIRST_LINK_KIND + 3;
 const MAGIC: [u8; 8] = *b"tollgate";
 
 /// Maximum length of a name in bytes.
-pub const MAX_NAME: usize = 64;
+pub const MAX_NAME_BYTES: usize = 64;
 /// Maximum length of a reason in bytes.
-const MAX_REASON: usize = 255;
+const MAX_REASON_BYTES: usize = 255;
 /// Maximum number of records in a gossip frame.
 pub const MAX_RECORDS: usize = 256;
 
@@ -67,7 +67,7 @@ pub struct NodeFigures {
 
 /// A frame of the link itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OwnFrame {
+pub enum LinkFrame {
     /// Introduces the sender.
     Greeting {
         /// Protocol version.
@@ -85,7 +85,7 @@ pub enum OwnFrame {
     Accepted,
 }
 
-impl OwnFrame {
+impl LinkFrame {
     /// Appends the frame with its length prefix.
     pub fn encode(&self, to: &mut Vec<u8>) {
         match self {
@@ -114,7 +114,7 @@ pub fn push_gossip<'a>(to: &mut Vec<u8>, records: impl IntoIterator<Item = &'a R
 
 /// Appends a refusal with its reason.
 pub fn push_refused(to: &mut Vec<u8>, reason: &str) {
-    frame::push(to, KIND_REFUSED, |to| push_text(to, reason, MAX_REASON));
+    frame::push(to, KIND_REFUSED, |to| push_text(to, reason, MAX_REASON_BYTES));
 }
 
 /// Appends an acceptance.
@@ -130,8 +130,8 @@ fn push_record(to: &mut Vec<u8>, record: &Record) {
         MemberState::Ready => 1,
         MemberState::Leaving => 2,
     });
-    push_text(to, &record.address.to_string(), MAX_NAME);
-    push_text(to, &record.name, MAX_NAME);
+    push_text(to, &record.address.to_string(), MAX_NAME_BYTES);
+    push_text(to, &record.name, MAX_NAME_BYTES);
     let NodeFigures { rules_revision, rules_checksum, links, overshoot } = record.figures;
     for figure in [rules_revision, rules_checksum, links.into(), overshoot] {
         to.extend_from_slice(&figure.to_le_bytes());
@@ -144,8 +144,8 @@ fn push_text(to: &mut Vec<u8>, text: &str, max: usize) {
     to.extend_from_slice(bytes);
 }
 
-/// Returns whether the frame belongs to this module.
-pub fn is_own(frame: &[u8]) -> bool {
+/// Returns whether the frame is a [`LinkFrame`].
+pub fn is_link_frame(frame: &[u8]) -> bool {
     frame::parts(frame).0 >= FIRST_LINK_KIND
 }
 
@@ -153,7 +153,7 @@ pub fn is_own(frame: &[u8]) -> bool {
 ///
 /// # Errors
 /// Fails if the frame is malformed.
-pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
+pub fn decode(frame: &[u8]) -> Result<LinkFrame, FrameError> {
     let (kind, body) = frame::parts(frame);
     let mut body = GreetingReader(body);
     let decoded = match kind {
@@ -168,9 +168,9 @@ pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
                 let address = SocketAddr::from(([0; 4], 0));
                 let (node, state, figures) = (NodeId(0), MemberState::Joining, NodeFigures::default());
                 let record = Record { node, heartbeat: 0, state, address, name: String::new(), figures };
-                return Ok(OwnFrame::Greeting { version, cluster, record });
+                return Ok(LinkFrame::Greeting { version, cluster, record });
             }
-            OwnFrame::Greeting { version, cluster, record: body.record()? }
+            LinkFrame::Greeting { version, cluster, record: body.record()? }
         }
         KIND_GOSSIP => {
             let mut records = Vec::new();
@@ -180,10 +180,10 @@ pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
                 }
                 records.push(body.record()?);
             }
-            OwnFrame::Gossip(records)
+            LinkFrame::Gossip(records)
         }
-        KIND_REFUSED => OwnFrame::Refused(body.text(MAX_REASON)?.to_owned()),
-        KIND_ACCEPTED => OwnFrame::Accepted,
+        KIND_REFUSED => LinkFrame::Refused(body.text(MAX_REASON_BYTES)?.to_owned()),
+        KIND_ACCEPTED => LinkFrame::Accepted,
         _ => return Err(FrameError("unknown kind of frame")),
     };
     if body.0.is_empty() { Ok(decoded) } else { Err(FrameError("bytes after the end")) }
@@ -227,8 +227,8 @@ impl<'a> GreetingReader<'a> {
                 [2] => MemberState::Leaving,
                 _ => return Err(FrameError("unknown state of a member")),
             },
-            address: self.text(MAX_NAME)?.parse().map_err(|_| FrameError("not an address"))?,
-            name: self.text(MAX_NAME)?.to_owned(),
+            address: self.text(MAX_NAME_BYTES)?.parse().map_err(|_| FrameError("not an address"))?,
+            name: self.text(MAX_NAME_BYTES)?.to_owned(),
             figures: NodeFigures {
                 rules_revision: self.read_figure()?,
                 rules_checksum: self.read_figure()?,
@@ -253,7 +253,7 @@ mod tests {
             heartbeat: 7,
             state: MemberState::Ready,
             address: "[2001:db8::1]:7400".parse().unwrap(),
-            name: "a".repeat(MAX_NAME),
+            name: "a".repeat(MAX_NAME_BYTES),
             figures: NodeFigures { rules_revision: 1, rules_checksum: 2, links: 3, overshoot: 4 },
         }
     }
@@ -270,11 +270,11 @@ mod tests {
     #[test]
     fn encoded_frames_decode_to_the_same_value() {
         let [greeting, gossip, refused, accepted] = frames();
-        assert_eq!(decode(&greeting), Ok(OwnFrame::Greeting { version: VERSION, cluster: 5, record: record(1) }));
-        assert_eq!(decode(&gossip), Ok(OwnFrame::Gossip(vec![record(1), record(2)])));
-        assert_eq!(decode(&refused), Ok(OwnFrame::Refused("another cluster".to_owned())));
-        assert_eq!(decode(&accepted), Ok(OwnFrame::Accepted));
-        assert!([greeting, gossip, refused, accepted].iter().all(|frame| is_own(frame)));
+        assert_eq!(decode(&greeting), Ok(LinkFrame::Greeting { version: VERSION, cluster: 5, record: record(1) }));
+        assert_eq!(decode(&gossip), Ok(LinkFrame::Gossip(vec![record(1), record(2)])));
+        assert_eq!(decode(&refused), Ok(LinkFrame::Refused("another cluster".to_owned())));
+        assert_eq!(decode(&accepted), Ok(LinkFrame::Accepted));
+        assert!([greeting, gossip, refused, accepted].iter().all(|frame| is_link_frame(frame)));
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
         let [mut greeting, ..] = frames();
         greeting[13] ^= 0xFF;
         greeting.truncate(30);
-        assert!(matches!(decode(&greeting), Ok(OwnFrame::Greeting { version, cluster: 5, .. }) if version != VERSION));
+        assert!(matches!(decode(&greeting), Ok(LinkFrame::Greeting { version, cluster: 5, .. }) if version != VERSION));
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
             for end in 0..frame.len() {
                 // A gossip frame that is cut between two records decodes to a frame with fewer records.
                 let cut = decode(&frame[..end]);
-                assert!(cut.is_err() || matches!(cut, Ok(OwnFrame::Gossip(_))), "{end}: {cut:?}");
+                assert!(cut.is_err() || matches!(cut, Ok(LinkFrame::Gossip(_))), "{end}: {cut:?}");
             }
             for place in 4..frame.len() {
                 for bit in 0..8 {

@@ -41,7 +41,7 @@ pub enum Hop {
     /// The request was received from a client by this node.
     Origin,
     /// The origin sent the request here.
-    Relayed,
+    FromOrigin,
     /// The request was forwarded once and must be decided here.
     Last,
 }
@@ -97,7 +97,7 @@ impl Homes {
         // The home is alive but not linked. The origin sends the request to the next-ranked linked node, which may have
         // a link to the home and otherwise decides.
         let next = self.highest_ranked(key, |_, reach| match reach {
-            Reach::Own => hop == Hop::Relayed,
+            Reach::Own => hop == Hop::FromOrigin,
             Reach::Linked => true,
             Reach::Alive => false,
         });
@@ -194,11 +194,11 @@ mod tests {
         let cut = homes(1, &[(2, Reach::Linked), (3, Reach::Alive)]);
         assert_eq!(cut.route(key(number), Hop::Origin), Route::To(NodeId(2)));
         let relay = homes(2, &[(1, Reach::Linked), (3, Reach::Linked)]);
-        assert_eq!(relay.route(key(number), Hop::Relayed), Route::To(NodeId(3)));
+        assert_eq!(relay.route(key(number), Hop::FromOrigin), Route::To(NodeId(3)));
         // If the relaying node has no link to the home either, the next-ranked node decides. No request is forwarded
         // twice.
         let both = homes(2, &[(1, Reach::Linked), (3, Reach::Alive)]);
-        assert_ne!(both.route(key(number), Hop::Relayed), Route::To(NodeId(3)));
+        assert_ne!(both.route(key(number), Hop::FromOrigin), Route::To(NodeId(3)));
         assert_eq!(both.route(key(number), Hop::Last), Route::Here);
     }
 

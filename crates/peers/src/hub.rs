@@ -264,7 +264,7 @@ impl Shared {
         if let Some(existing) = hub.links.get(&peer) {
             if is_preferred(existing.dialled) && !is_preferred(dialled.is_some()) {
                 if dialled.is_some() {
-                    hub.members.linked(record, dialled, now.mono());
+                    hub.members.record_link(record, dialled, now.mono());
                 }
                 return None;
             }
@@ -277,7 +277,7 @@ impl Shared {
         tracing::info!(peer = record.name, address = %record.address, node = %peer, "peer linked");
         let address = record.address.to_string();
         hub.logged.retain(|(logged, _)| *logged != address);
-        hub.members.linked(record, dialled, now.mono());
+        hub.members.record_link(record, dialled, now.mono());
         let known = hub.members.alive(now.mono());
         outbox.push(|to| greeting::push_gossip(to, &known));
         self.publish(&hub);
@@ -307,7 +307,7 @@ impl Shared {
 
     fn unlink(&self, hub: &mut Hub, peer: NodeId, now: &Now<'_>) {
         hub.links.remove(&peer);
-        hub.members.unlinked(peer);
+        hub.members.record_link_end(peer);
         self.publish(hub);
         self.asks.lost(peer);
         let Hub { mesh, actions, .. } = hub;
@@ -348,21 +348,21 @@ impl Shared {
     }
 
     /// Records whether an address accepted a connection.
-    pub(crate) fn reached(&self, address: SocketAddr, answers: bool) {
-        self.hub().members.reached(address, answers);
+    pub(crate) fn record_dial_answer(&self, address: SocketAddr, answers: bool) {
+        self.hub().members.record_dial_answer(address, answers);
     }
 
     /// Records a failed dial and schedules the retry.
-    pub(crate) fn dial_failed(&self, address: SocketAddr, why: &str) {
+    pub(crate) fn record_failed_dial(&self, address: SocketAddr, why: &str) {
         // The clock reading is random enough for the retry jitter.
         let (now, random) = (self.clock.mono(), self.clock.mono().as_nanos().wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        self.hub().members.dial_failed(address, now, random);
+        self.hub().members.record_failed_dial(address, now, random);
         self.log_refusal(&address.to_string(), why);
     }
 
     /// Records that a dialled address belongs to this node itself.
-    pub(crate) fn is_own_address(&self, address: SocketAddr) {
-        self.hub().members.is_own_address(address);
+    pub(crate) fn record_own_address(&self, address: SocketAddr) {
+        self.hub().members.record_own_address(address);
     }
 
     /// Logs why there is no link to an address, at most once per hour for each reason, and again after a link was

@@ -47,11 +47,11 @@ use std::fmt;
 /// Bounds on the data that other processes can send, and on the memory that they can occupy.
 pub mod bounds {
     pub use crate::ask::Ask;
-    pub use crate::link::SILENCE;
+    pub use crate::link::SILENCE_TIMEOUT;
     pub use crate::members::MAX_SEEDS;
-    pub use crate::node::{HANDSHAKE, MAX_UNGREETED};
-    pub use crate::outbox::{MAX_QUEUED, WRITE_TIMEOUT};
-    pub use crate::wire::{MAX_FRAME, MAX_NODES};
+    pub use crate::node::{HANDSHAKE_TIMEOUT, MAX_UNGREETED};
+    pub use crate::outbox::{MAX_QUEUED_BYTES, WRITE_TIMEOUT};
+    pub use crate::wire::{MAX_FRAME_BYTES, MAX_NODES};
 }
 
 pub use config::{Config, ConfigError, DEFAULT_PORT};

@@ -1,6 +1,6 @@
 //! One link to a peer: a connection, its send queue (`outbox.rs`), and its received frames.
 //!
-//! A peer that sends nothing for [`SILENCE`] is considered gone, because nodes send heartbeats more often (see
+//! A peer that sends nothing for [`SILENCE_TIMEOUT`] is considered gone, because nodes send heartbeats more often (see
 //! `members.rs`).
 
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::frame::{Frames, LengthError};
 use crate::outbox::{Outbox, WRITE_TIMEOUT};
 
 /// A peer that sends nothing for this time is considered gone.
-pub const SILENCE: Duration = Duration::from_secs(5);
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum bytes per read.
 const MAX_READ_BYTES: usize = 64 << 10;
@@ -28,7 +28,7 @@ pub(crate) enum LinkEndReason {
     Failed(io::Error),
     /// The peer does not read.
     NotReading,
-    /// The peer sent nothing for [`SILENCE`].
+    /// The peer sent nothing for [`SILENCE_TIMEOUT`].
     Silent,
     /// The peer sent an invalid frame length.
     LengthError(LengthError),
@@ -44,7 +44,7 @@ impl fmt::Display for LinkEndReason {
             Self::Closed => f.write_str("closed by the peer"),
             Self::Failed(error) => write!(f, "{error}"),
             Self::NotReading => write!(f, "peer does not read: a write made no progress for {WRITE_TIMEOUT:?}"),
-            Self::Silent => write!(f, "peer silent for {SILENCE:?}"),
+            Self::Silent => write!(f, "peer silent for {SILENCE_TIMEOUT:?}"),
             Self::LengthError(bad) => write!(f, "{bad}"),
             Self::BadMessage(why) => write!(f, "invalid message: {why}"),
             Self::Ended => f.write_str("ended by this node"),
@@ -93,7 +93,7 @@ async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to
 pub(crate) async fn read_more<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames) -> Result<(), LinkEndReason> {
     let buffer = frames.buffer();
     buffer.reserve(MAX_READ_BYTES);
-    match timeout(SILENCE, stream.read_buf(buffer)).await {
+    match timeout(SILENCE_TIMEOUT, stream.read_buf(buffer)).await {
         Ok(Ok(0)) => Err(LinkEndReason::Closed),
         Ok(Ok(_)) => Ok(()),
         // TLS reports this error if the connection was closed without `close_notify`.
@@ -121,7 +121,7 @@ pub(crate) async fn run<R: AsyncRead + Unpin, W: AsyncWrite + Send + Unpin + 'st
 mod tests {
     use super::*;
     use crate::frame;
-    use crate::outbox::MAX_QUEUED;
+    use crate::outbox::MAX_QUEUED_BYTES;
     use tokio::io::{AsyncWriteExt, duplex, split};
 
     #[derive(Default)]
@@ -178,11 +178,11 @@ mod tests {
         const PUSHED_BYTES: usize = 1 << 20;
         let outbox = Outbox::default();
         while outbox.push(|to| to.resize(to.len() + PUSHED_BYTES, 0)) {}
-        assert!((MAX_QUEUED..=MAX_QUEUED + PUSHED_BYTES).contains(&outbox.queued()), "{outbox:?}");
+        assert!((MAX_QUEUED_BYTES..=MAX_QUEUED_BYTES + PUSHED_BYTES).contains(&outbox.queued()), "{outbox:?}");
         let (end, _) = link(64, &outbox, async |mut far| {
             // The peer sends but never reads.
             while far.write_all(b"\x01\0\0\0\xff").await.is_ok() {
-                tokio::time::sleep(SILENCE / 2).await;
+                tokio::time::sleep(SILENCE_TIMEOUT / 2).await;
             }
         })
         .await;

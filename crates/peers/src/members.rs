@@ -151,7 +151,7 @@ impl Members {
 
     /// Records a link to the node, and the address that was dialled, if any. Removes other unlinked members with the
     /// same address, because their processes have ended.
-    pub fn linked(&mut self, record: Record, dialled: Option<SocketAddr>, now: Time<Mono>) {
+    pub fn record_link(&mut self, record: Record, dialled: Option<SocketAddr>, now: Time<Mono>) {
         let node = record.node;
         self.known.retain(|other, known| *other == node || known.linked || known.record.address != record.address);
         self.merge_records([record], now);
@@ -164,19 +164,19 @@ impl Members {
     }
 
     /// Records that the link to this node ended.
-    pub fn unlinked(&mut self, node: NodeId) {
+    pub fn record_link_end(&mut self, node: NodeId) {
         if let Some(known) = self.known.get_mut(&node) {
             known.linked = false;
         }
     }
 
     /// Records that a dialled address belongs to this node itself.
-    pub fn is_own_address(&mut self, address: SocketAddr) {
+    pub fn record_own_address(&mut self, address: SocketAddr) {
         self.dials.insert(address, Dial { node: Some(self.own.node), ..Dial::default() });
     }
 
     /// Records whether an address accepted a connection.
-    pub fn reached(&mut self, address: SocketAddr, answers: bool) {
+    pub fn record_dial_answer(&mut self, address: SocketAddr, answers: bool) {
         self.dials.entry(address).or_default().answers = answers;
     }
 
@@ -186,7 +186,7 @@ impl Members {
     }
 
     /// Records a failed dial and sets the backoff. `random` is uniformly distributed.
-    pub fn dial_failed(&mut self, address: SocketAddr, now: Time<Mono>, random: u64) {
+    pub fn record_failed_dial(&mut self, address: SocketAddr, now: Time<Mono>, random: u64) {
         let dial = self.dials.entry(address).or_default();
         dial.failures = dial.failures.saturating_add(1);
         let (first, longest) = DIAL_BACKOFF;
@@ -200,7 +200,8 @@ impl Members {
     }
 
     /// Returns the addresses to dial now. An address counts as being dialled until the caller calls
-    /// [`dial_failed`](Self::dial_failed), [`linked`](Self::linked) or [`is_own_address`](Self::is_own_address) for it.
+    /// [`record_failed_dial`](Self::record_failed_dial), [`record_link`](Self::record_link) or
+    /// [`record_own_address`](Self::record_own_address) for it.
     pub fn due(&mut self, now: Time<Mono>) -> Vec<SocketAddr> {
         let own = (self.own.node, self.own.address);
         self.known.retain(|_, known| known.linked || now.since(known.advanced) < FORGET_DEAD_AFTER);
@@ -326,7 +327,7 @@ mod tests {
     fn every_peer_gets_the_own_record_and_three_get_all() {
         let mut members = members();
         for node in 1..=5 {
-            members.linked(record(node, 1), None, at(0));
+            members.record_link(record(node, 1), None, at(0));
         }
         let (mut reached, mut last) = (BTreeSet::new(), 1);
         for turn in 0..2 {
@@ -349,16 +350,16 @@ mod tests {
         members.set_seeds([one, other]);
         assert!(!members.is_shut_out(), "nothing was dialled yet");
         members.due(at(0));
-        members.reached(one, false);
-        members.dial_failed(one, at(0), 0);
+        members.record_dial_answer(one, false);
+        members.record_failed_dial(one, at(0), 0);
         assert!(!members.is_shut_out(), "no peer listens");
-        members.reached(other, true);
-        members.dial_failed(other, at(0), 0);
+        members.record_dial_answer(other, true);
+        members.record_failed_dial(other, at(0), 0);
         assert!(members.is_shut_out(), "a peer answered and refused");
-        members.linked(record(1, 1), Some(one), at(1));
+        members.record_link(record(1, 1), Some(one), at(1));
         assert!(!members.is_shut_out(), "one peer is linked");
-        members.unlinked(NodeId(1));
-        members.is_own_address(other);
+        members.record_link_end(NodeId(1));
+        members.record_own_address(other);
         assert!(!members.is_shut_out(), "the address is this node's own");
     }
 
@@ -369,19 +370,19 @@ mod tests {
         members.set_seeds([seed, record(0, 0).address]);
         assert_eq!(members.due(at(0)), [seed], "not this node's own address");
         assert_eq!(members.due(at(0)), [], "already being dialled");
-        members.dial_failed(seed, at(0), u64::MAX);
+        members.record_failed_dial(seed, at(0), u64::MAX);
         assert_eq!(members.due(at(99)), []);
         assert_eq!(members.due(at(100)), [seed]);
-        members.dial_failed(seed, at(100), 0);
+        members.record_failed_dial(seed, at(100), 0);
         assert_eq!(members.due(at(199)), []);
         assert_eq!(members.due(at(200)), [seed], "between half the backoff and all of it");
         for failure in 0..70 {
-            members.dial_failed(seed, at(200 + failure), u64::MAX);
+            members.record_failed_dial(seed, at(200 + failure), u64::MAX);
         }
         assert_eq!(members.due(at(2_400)), [seed], "at most two seconds");
-        members.linked(record(1, 1), Some(seed), at(2_400));
+        members.record_link(record(1, 1), Some(seed), at(2_400));
         assert_eq!(members.due(at(2_400)), []);
-        members.unlinked(NodeId(1));
+        members.record_link_end(NodeId(1));
         assert_eq!(members.due(at(2_400)), [seed], "immediately");
     }
 
@@ -391,12 +392,12 @@ mod tests {
         let other = SocketAddr::from(([10, 0, 0, 9], 7_400));
         members.set_seeds([other]);
         assert_eq!(members.due(at(0)), [other]);
-        members.linked(record(1, 1), Some(other), at(0));
+        members.record_link(record(1, 1), Some(other), at(0));
         assert_eq!(members.due(at(0)), [], "neither at the dialled nor at the recorded address");
         let own = SocketAddr::from(([10, 0, 0, 1], 7_400));
         members.set_seeds([own]);
         assert_eq!(members.due(at(0)), [own]);
-        members.is_own_address(own);
+        members.record_own_address(own);
         assert_eq!(members.due(at(100_000)), []);
     }
 
@@ -405,9 +406,9 @@ mod tests {
         let mut members = members();
         members.merge_records([record(2, 1)], at(0));
         assert_eq!(members.due(at(0)), [record(2, 0).address]);
-        members.dial_failed(record(2, 0).address, at(0), 0);
+        members.record_failed_dial(record(2, 0).address, at(0), 0);
         assert_eq!(members.due(at(599_000)), [record(2, 0).address], "it may recover");
-        members.dial_failed(record(2, 0).address, at(599_000), 0);
+        members.record_failed_dial(record(2, 0).address, at(599_000), 0);
         assert_eq!(members.due(at(601_000)), []);
         assert_eq!(members.get(NodeId(2)), None);
     }
@@ -431,7 +432,7 @@ mod tests {
         let mut members = members();
         members.merge_records([record(1, 9), record(2, 9)], at(0));
         assert_eq!(alive(&mut members, 0), Some(vec![1, 2]));
-        members.linked(Record { node: NodeId(7), ..record(1, 1) }, None, at(1));
+        members.record_link(Record { node: NodeId(7), ..record(1, 1) }, None, at(1));
         assert_eq!(alive(&mut members, 1), Some(vec![2, 7]));
     }
 

@@ -15,7 +15,7 @@ use tollgate::clock::Clock;
 use crate::NodeId;
 use crate::ask::{self, Answer, AskStep};
 use crate::frame::Frames;
-use crate::greeting::{self, OwnFrame, Record};
+use crate::greeting::{self, LinkFrame, Record};
 use crate::hub::{Admission, Counters, Shared};
 use crate::link::{self, LinkEndReason, Receive};
 use crate::outbox::Outbox;
@@ -23,7 +23,7 @@ use crate::tls::LinkTls;
 use crate::wire::{self, Frame, VERSION};
 
 /// Timeout for connecting, for the TLS handshake and for the greeting.
-pub const HANDSHAKE: Duration = Duration::from_secs(2);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of accepted connections that have not completed the greeting.
 pub const MAX_UNGREETED: usize = 256;
 /// Intervals between seed lookups: before the node has joined, and afterwards.
@@ -115,10 +115,10 @@ async fn accept(shared: &Arc<Shared>, listener: &TcpListener, tls: Option<&LinkT
             let _ = stream.set_nodelay(true);
             let outcome = match tls {
                 None => serve(&shared, stream.into_split(), None, permit).await,
-                Some(tls) => match timeout(HANDSHAKE, tls.acceptor.accept(stream)).await {
+                Some(tls) => match timeout(HANDSHAKE_TIMEOUT, tls.acceptor.accept(stream)).await {
                     Ok(Ok(stream)) => serve(&shared, split(stream), None, permit).await,
                     Ok(Err(error)) => Err(tls_problem(&error)),
-                    Err(_) => Err(format!("no TLS handshake within {HANDSHAKE:?}")),
+                    Err(_) => Err(format!("no TLS handshake within {HANDSHAKE_TIMEOUT:?}")),
                 },
             };
             if let Err(why) = outcome {
@@ -131,22 +131,22 @@ async fn accept(shared: &Arc<Shared>, listener: &TcpListener, tls: Option<&LinkT
 
 async fn dial(shared: Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>) {
     if let Err(why) = connect(&shared, address, tls).await {
-        shared.dial_failed(address, &why);
+        shared.record_failed_dial(address, &why);
     }
 }
 
 async fn connect(shared: &Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>) -> Result<(), String> {
-    let connected = timeout(HANDSHAKE, TcpStream::connect(address)).await;
-    shared.reached(address, matches!(connected, Ok(Ok(_))));
-    let stream = connected.map_err(|_| format!("no connection within {HANDSHAKE:?}"))?;
+    let connected = timeout(HANDSHAKE_TIMEOUT, TcpStream::connect(address)).await;
+    shared.record_dial_answer(address, matches!(connected, Ok(Ok(_))));
+    let stream = connected.map_err(|_| format!("no connection within {HANDSHAKE_TIMEOUT:?}"))?;
     let stream = stream.map_err(|error| error.to_string())?;
     let _ = stream.set_nodelay(true);
     let permit = Semaphore::new(1);
     let permit = Arc::new(permit).try_acquire_owned().map_err(|error| error.to_string())?;
     let Some(tls) = tls else { return serve(shared, stream.into_split(), Some(address), permit).await };
     let name = ServerName::IpAddress(address.ip().into());
-    let connected = timeout(HANDSHAKE, tls.connector.connect(name, stream)).await;
-    let stream = connected.map_err(|_| format!("no TLS handshake within {HANDSHAKE:?}"))?;
+    let connected = timeout(HANDSHAKE_TIMEOUT, tls.connector.connect(name, stream)).await;
+    let stream = connected.map_err(|_| format!("no TLS handshake within {HANDSHAKE_TIMEOUT:?}"))?;
     serve(shared, split(stream.map_err(|error| tls_problem(&error))?), Some(address), permit).await
 }
 
@@ -167,23 +167,23 @@ async fn serve<R: AsyncRead + Unpin, W: AsyncWrite + Send + Unpin + 'static>(
     permit: tokio::sync::OwnedSemaphorePermit,
 ) -> Result<(), String> {
     let mut frames = Frames::default();
-    let greeted = timeout(HANDSHAKE, greet(shared, (&mut reader, &mut writer), &mut frames)).await;
-    let record = match greeted.map_err(|_| format!("no greeting within {HANDSHAKE:?}"))? {
+    let greeted = timeout(HANDSHAKE_TIMEOUT, greet(shared, (&mut reader, &mut writer), &mut frames)).await;
+    let record = match greeted.map_err(|_| format!("no greeting within {HANDSHAKE_TIMEOUT:?}"))? {
         Ok(record) => record,
         Err(GreetingError::Failed(why)) => return Err(why),
         Err(GreetingError::Refuse(why)) => {
             let mut refusal = Vec::new();
             greeting::push_refused(&mut refusal, &why);
             // Best effort: the peer may be gone.
-            let _ = timeout(HANDSHAKE, writer.write_all(&refusal)).await;
-            let _ = timeout(HANDSHAKE, writer.shutdown()).await;
+            let _ = timeout(HANDSHAKE_TIMEOUT, writer.write_all(&refusal)).await;
+            let _ = timeout(HANDSHAKE_TIMEOUT, writer.shutdown()).await;
             return Err(why);
         }
     };
     drop(permit);
     if record.node == shared.node {
         if let Some(address) = dialled {
-            shared.is_own_address(address);
+            shared.record_own_address(address);
         }
         return Ok(());
     }
@@ -216,13 +216,13 @@ async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     writer.write_all(&own).await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     writer.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     let record = match next_frame(reader, frames).await? {
-        OwnFrame::Greeting { version, .. } if version != VERSION => {
+        LinkFrame::Greeting { version, .. } if version != VERSION => {
             return Err(GreetingError::Refuse(format!("protocol version {version} instead of {VERSION}")));
         }
-        OwnFrame::Greeting { cluster, .. } if cluster != shared.cluster => {
+        LinkFrame::Greeting { cluster, .. } if cluster != shared.cluster => {
             return Err(GreetingError::Refuse("another cluster: its name or secret differs".to_owned()));
         }
-        OwnFrame::Greeting { record, .. } => record,
+        LinkFrame::Greeting { record, .. } => record,
         _ => return Err(GreetingError::Failed("no greeting".to_owned())),
     };
     if let Some(why) = shared.conflict(&record) {
@@ -233,13 +233,13 @@ async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     writer.write_all(&own).await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     writer.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     match next_frame(reader, frames).await? {
-        OwnFrame::Accepted => Ok(record),
+        LinkFrame::Accepted => Ok(record),
         _ => Err(GreetingError::Failed("no answer to the greeting".to_owned())),
     }
 }
 
 /// Reads the next handshake frame.
-async fn next_frame<S: AsyncRead + Unpin>(stream: &mut S, frames: &mut Frames) -> Result<OwnFrame, GreetingError> {
+async fn next_frame<S: AsyncRead + Unpin>(stream: &mut S, frames: &mut Frames) -> Result<LinkFrame, GreetingError> {
     loop {
         let decoded = match frames.next_frame() {
             Ok(Some(frame)) => greeting::decode(frame),
@@ -250,7 +250,7 @@ async fn next_frame<S: AsyncRead + Unpin>(stream: &mut S, frames: &mut Frames) -
             Err(bad) => return Err(GreetingError::Failed(bad.to_string())),
         };
         return match decoded {
-            Ok(OwnFrame::Refused(why)) => Err(GreetingError::Failed(format!("refused by the peer: {why}"))),
+            Ok(LinkFrame::Refused(why)) => Err(GreetingError::Failed(format!("refused by the peer: {why}"))),
             Ok(frame) => Ok(frame),
             Err(malformed) => Err(GreetingError::Failed(malformed.to_string())),
         };
@@ -271,14 +271,14 @@ struct Receiver<'a> {
 impl Receive for Receiver<'_> {
     fn frame(&mut self, whole: &[u8]) -> Result<(), String> {
         Counters::add(&self.shared.counters.received, whole.len());
-        if greeting::is_own(whole) {
+        if greeting::is_link_frame(whole) {
             return match greeting::decode(whole).map_err(|malformed| malformed.to_string())? {
-                OwnFrame::Gossip(records) => {
+                LinkFrame::Gossip(records) => {
                     self.shared.merge_records(records);
                     Ok(())
                 }
-                OwnFrame::Greeting { .. } | OwnFrame::Accepted => Err("unexpected second greeting".to_owned()),
-                OwnFrame::Refused(why) => Err(format!("refused by the peer: {why}")),
+                LinkFrame::Greeting { .. } | LinkFrame::Accepted => Err("unexpected second greeting".to_owned()),
+                LinkFrame::Refused(why) => Err(format!("refused by the peer: {why}")),
             };
         }
         match wire::decode(whole) {

@@ -13,8 +13,8 @@
 //! one write. The system calls and wake-ups of a write cost more CPU time than several decisions. Asks to a peer that
 //! needs more than [`MAX_HOLD`] for an answer are not held, because they could miss their deadline.
 //!
-//! The queue is bounded by [`MAX_QUEUED`], and a write without progress for [`WRITE_TIMEOUT`] ends the link. A peer
-//! that never reads therefore costs bounded memory for a bounded time and does not affect other links.
+//! The queue is bounded by [`MAX_QUEUED_BYTES`], and a write without progress for [`WRITE_TIMEOUT`] ends the link. A
+//! peer that never reads therefore costs bounded memory for a bounded time and does not affect other links.
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,7 @@ use tokio::time::{Instant, timeout};
 use crate::link::LinkEndReason;
 
 /// Maximum number of bytes queued for one peer.
-pub const MAX_QUEUED: usize = 32 << 20;
+pub const MAX_QUEUED_BYTES: usize = 32 << 20;
 /// Maximum time that a write may take without progress.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for which asks wait for the answer to an earlier ask. It is a small part of the usual deadline.
@@ -139,7 +139,7 @@ enum NextStep {
 
 impl OutboxState {
     fn queue(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
-        let is_open = !self.ended && !self.closing && self.bytes.len() <= MAX_QUEUED;
+        let is_open = !self.ended && !self.closing && self.bytes.len() <= MAX_QUEUED_BYTES;
         if is_open {
             encode(&mut self.bytes);
         }

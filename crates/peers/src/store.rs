@@ -139,7 +139,8 @@ impl PeerStore {
         let homes = self.shared.homes.load();
         let table = &self.shared.table;
         let part = |charge: &'a EngineCharge<'a>| {
-            let limits = table.limits(charge.limits_id, charge.limits).map_err(|why| StoreError::Rejected { why })?;
+            let limits =
+                table.intern_limits(charge.limits_id, charge.limits).map_err(|why| StoreError::Rejected { why })?;
             let key = table.fingerprint(charge.key);
             let at = match is_eventual(charge) {
                 true => None,
@@ -216,7 +217,7 @@ impl PeerStore {
         let outbox = outboxes.get(&node).ok_or_else(|| unavailable("no link to the key's home"))?;
         let asked = self.shared.asks.ask(node, deadline);
         let asked = asked.ok_or_else(|| unavailable("too many requests in flight to peers"))?;
-        let ask = Ask { id: asked.id, hop: Hop::Relayed, verb, charges };
+        let ask = Ask { id: asked.id, hop: Hop::FromOrigin, verb, charges };
         if !outbox.push_ask(asked.is_only, |to| wire::encode(&Frame::Ask(ask), to)) {
             return Err(unavailable("the link queue to the key's home is full"));
         }

@@ -45,7 +45,7 @@ pub(super) fn remove_silent(mesh: &mut Mesh, at: u64) {
     }
     for peer in mesh.peers.values_mut() {
         let is_silent = peer.silent_since.is_some_and(|since| at >= since.saturating_add(REMOVE_AFTER));
-        if is_silent && peer.counts() {
+        if is_silent && peer.counts_towards_majority() {
             peer.membership = Membership::Removed;
             mesh.homes_changed = true;
         }
@@ -68,7 +68,7 @@ pub(super) fn check_homes(mesh: &mut Mesh, actions: &mut Vec<Action>) {
         (lowest, lowest_seen) = (NodeId(u64::MAX), NodeId(u64::MAX));
     }
     for (node, peer) in &mesh.peers {
-        if !peer.counts() {
+        if !peer.counts_towards_majority() {
             continue;
         }
         (nodes, lowest) = (nodes + 1, lowest.min(*node));

@@ -48,7 +48,7 @@ use crate::NodeId;
 use crate::homes::Homes;
 use crate::table::Table;
 use crate::wire::{Frame, Hello, MAX_NODES, VERSION};
-use peer::{Link, Peer};
+use peer::{LinkState, Peer};
 use pull::Pull;
 use ring::Ring;
 
@@ -196,7 +196,7 @@ pub struct MeshPeer {
     /// Whether the node is linked.
     pub is_linked: bool,
     /// Whether the node counts towards the majority.
-    pub counts: bool,
+    pub counts_towards_majority: bool,
     /// Deltas of this node that the other node has not acknowledged.
     pub unacknowledged: u64,
     /// Deltas of the other node that are known to be missing here.
@@ -352,7 +352,7 @@ impl Mesh {
                 address: peer.address.clone(),
                 state: peer.state,
                 is_linked: peer.is_linked(),
-                counts: peer.counts(),
+                counts_towards_majority: peer.counts_towards_majority(),
                 unacknowledged: link.map_or(0, |link| self.ring.head().saturating_sub(link.acked)),
                 missing: link.map_or(0, |link| link.head.saturating_sub(peer.applied.unwrap_or(0))),
             }
@@ -405,7 +405,7 @@ impl Mesh {
             actions.push(Action::Close { peer: node, why: "too many nodes" });
             return;
         };
-        peer.link = Some(Link::new(at));
+        peer.link = Some(LinkState::new(at));
         peer.applied = resume;
         let hello = Hello { version: VERSION, cluster, node: own, state, resume };
         actions.push(Action::Send { peer: node, frame: Frame::Hello(hello) });
@@ -443,7 +443,7 @@ impl Mesh {
         }
     }
 
-    fn links(&mut self) -> impl Iterator<Item = (NodeId, &mut Link)> {
+    fn links(&mut self) -> impl Iterator<Item = (NodeId, &mut LinkState)> {
         self.peers.iter_mut().filter_map(|(node, peer)| Some((*node, peer.link.as_mut()?)))
     }
 
@@ -454,7 +454,7 @@ impl Mesh {
             return None;
         }
         if self.peers.len() >= MAX_NODES && !self.peers.contains_key(&node) {
-            let is_gone = |peer: &Peer| peer.link.is_none() && !peer.is_alive && !peer.counts();
+            let is_gone = |peer: &Peer| peer.link.is_none() && !peer.is_alive && !peer.counts_towards_majority();
             let gone = self.peers.iter().find(|(_, peer)| is_gone(peer)).map(|(node, _)| *node)?;
             self.peers.remove(&gone);
         }
@@ -465,7 +465,7 @@ impl Mesh {
 /// Acknowledges applied deltas. The frame is also a keepalive.
 fn acknowledge(
     node: NodeId,
-    link: &mut Link,
+    link: &mut LinkState,
     applied: Option<u64>,
     state: MemberState,
     at: u64,

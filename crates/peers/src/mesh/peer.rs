@@ -14,7 +14,7 @@ const MAX_LIMIT_SETS: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     /// The link, if there is one.
-    pub(super) link: Option<Link>,
+    pub(super) link: Option<LinkState>,
     pub(super) address: String,
     pub(super) state: Option<MemberState>,
     /// Whether the failure detector considers the node alive.
@@ -48,7 +48,7 @@ pub(super) enum Membership {
 
 /// An open link to another node.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct LinkState {
     /// Whether the peer's `Hello` has arrived.
     pub(super) is_greeted: bool,
     /// The next delta to send. `None` until the peer requests a starting point.
@@ -73,7 +73,7 @@ pub(super) struct Link {
     pub(super) unacked_bytes: usize,
 }
 
-impl Link {
+impl LinkState {
     pub(super) fn new(at: u64) -> Self {
         Self {
             is_greeted: false,
@@ -113,7 +113,7 @@ impl Peer {
     }
 
     /// Returns whether the node counts towards the majority.
-    pub(super) fn counts(&self) -> bool {
+    pub(super) fn counts_towards_majority(&self) -> bool {
         self.membership == Membership::Counted
     }
 

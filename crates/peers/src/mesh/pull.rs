@@ -19,7 +19,7 @@ const MAX_PARTS: u32 = 1 << 16;
 const NANOS_PER_BYTE: u64 = 80;
 /// Maximum time for which the parts of a snapshot are spread, in nanoseconds. A larger snapshot is pulled faster: the rings
 /// of the peers must hold all deltas of the transfer.
-const MAX_SPREAD: u64 = 5_000_000_000;
+const MAX_SPREAD_NANOS: u64 = 5_000_000_000;
 /// Maximum time for which late requests are caught up, in nanoseconds. Timers may be some milliseconds late.
 const MAX_CATCH_UP: u64 = 5_000_000;
 
@@ -52,7 +52,8 @@ impl Pull {
     fn next_request(&mut self, at: u64) -> Option<u32> {
         self.wake_at().filter(|wake_at| *wake_at <= at)?;
         let due_at = self.request_at.max(at.saturating_sub(MAX_CATCH_UP));
-        let interval = self.part_bytes.saturating_mul(NANOS_PER_BYTE).min(MAX_SPREAD / u64::from(self.parts.max(1)));
+        let interval =
+            self.part_bytes.saturating_mul(NANOS_PER_BYTE).min(MAX_SPREAD_NANOS / u64::from(self.parts.max(1)));
         self.request_at = due_at.saturating_add(interval);
         self.asked += 1;
         Some(self.asked - 1)
@@ -226,7 +227,7 @@ mod tests {
         let mut pull =
             Pull { from, vector, parts: PARTS, next: 1, asked: 1, part_bytes, request_at: start, progress_at: 0 };
         let mut at = start;
-        assert!(u64::from(PARTS) * PART_TIME < MAX_SPREAD);
+        assert!(u64::from(PARTS) * PART_TIME < MAX_SPREAD_NANOS);
         while pull.asked < PARTS {
             while pull.next_request(at).is_some() {}
             assert!(u64::from(pull.asked) * PART_TIME <= at - start + MAX_CATCH_UP + 2 * PART_TIME);

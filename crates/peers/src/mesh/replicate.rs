@@ -36,7 +36,7 @@ impl Mesh {
                 break;
             }
         }
-        let acked = self.peers.values().filter(|peer| peer.counts() || peer.link.is_some());
+        let acked = self.peers.values().filter(|peer| peer.counts_towards_majority() || peer.link.is_some());
         let acked = acked.map(|peer| peer.link.as_ref().map_or(0, |link| link.acked)).min();
         self.ring.forget(acked.unwrap_or(u64::MAX), at.saturating_sub(KEEP_FOR_JOINING));
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
@@ -82,7 +82,7 @@ impl Mesh {
             Frame::Hello(hello) => self.on_hello(now, node, &hello, actions),
             Frame::Resume { from } => self.on_resume(at, node, from, actions),
             Frame::Head { head, gap } => self.on_head(now, node, head, gap, actions),
-            Frame::Params { number, code } => match self.table.limits_of(&code) {
+            Frame::Params { number, code } => match self.table.intern_encoded_limits(&code) {
                 Ok(limits) => link.learn(number, limits),
                 Err(_) => actions.push(Action::Close { peer: node, why: "sent limits that nodes cannot share" }),
             },

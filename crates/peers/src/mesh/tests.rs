@@ -129,7 +129,7 @@ impl Cluster {
 
     fn ask(&self, node: usize, key: Fingerprint, limits: &Limits, verb: Verb, ask: Ask) -> bool {
         let table = &self.nodes[node].table;
-        let limits = table.limits(0, limits).unwrap();
+        let limits = table.intern_limits(0, limits).unwrap();
         let charge = Charge { key, limits: &limits, ask, stamps: None };
         table.decide(&Now::at(self.at), verb, &[charge], |_, _| ()).admitted
     }

@@ -169,7 +169,7 @@ impl Table {
     ///
     /// # Errors
     /// See [`check_limits`].
-    pub fn limits(&self, id: u32, limits: &Limits) -> Result<Arc<SharedLimits>, String> {
+    pub fn intern_limits(&self, id: u32, limits: &Limits) -> Result<Arc<SharedLimits>, String> {
         self.limits.by_id(id, limits)
     }
 
@@ -177,7 +177,7 @@ impl Table {
     ///
     /// # Errors
     /// Fails if the bytes are malformed or nodes cannot share the limits.
-    pub fn limits_of(&self, code: &LimitsCode) -> Result<Arc<SharedLimits>, String> {
+    pub fn intern_encoded_limits(&self, code: &LimitsCode) -> Result<Arc<SharedLimits>, String> {
         self.limits.by_code(code)
     }
 

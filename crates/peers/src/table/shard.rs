@@ -189,7 +189,7 @@ impl Entry {
         (self.limits, self.charged_as) = (limits.clone(), None);
     }
 
-    fn standing<'a>(
+    fn decided_charge<'a>(
         &'a self,
         limits: &'a Arc<SharedLimits>,
         verdict: Verdict<Stamps>,
@@ -300,8 +300,8 @@ impl Shard {
         each: impl FnOnce(&DecidedCharge<'_>),
     ) {
         match self.find(charge, now) {
-            Some(entry) => each(&entry.standing(charge.limits, verdict, now)),
-            None => each(&Entry::new(charge.limits, now).standing(charge.limits, verdict, now)),
+            Some(entry) => each(&entry.decided_charge(charge.limits, verdict, now)),
+            None => each(&Entry::new(charge.limits, now).decided_charge(charge.limits, verdict, now)),
         }
     }
 

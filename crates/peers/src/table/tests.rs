@@ -40,7 +40,8 @@ fn item(number: u64, cost: i64) -> Item {
 #[test]
 fn group_takes_all_or_nothing() {
     let table = table(1_000);
-    let (small, large) = (table.limits(1, &bucket("1/s", 3)).unwrap(), table.limits(2, &bucket("1/s", 10)).unwrap());
+    let (small, large) =
+        (table.intern_limits(1, &bucket("1/s", 3)).unwrap(), table.intern_limits(2, &bucket("1/s", 10)).unwrap());
     let group = |cost| [(1, &small, exactly(cost)), (2, &large, exactly(cost))];
     assert_eq!(decide(&table, 0, Verb::Check, &group(2)), (true, vec![(2, 1), (2, 8)]));
     let (admitted, each) = decide(&table, 0, Verb::Check, &group(2));
@@ -54,7 +55,7 @@ fn group_takes_all_or_nothing() {
 #[test]
 fn overshoot_is_counted_only_by_nodes_that_charged_the_key() {
     let table = table(1_000);
-    let limits = table.limits(1, &bucket("1/s", 10)).unwrap();
+    let limits = table.intern_limits(1, &bucket("1/s", 10)).unwrap();
     for number in [1, 2] {
         table.apply(&Now::at(SECOND), Nanos::from_nanos(0), &limits, &item(number, 9));
     }
@@ -68,7 +69,7 @@ fn overshoot_is_counted_only_by_nodes_that_charged_the_key() {
 #[test]
 fn charges_refunds_and_resets_are_drained_once() {
     let table = table(1_000);
-    let limits = table.limits(1, &bucket("1/day", 100)).unwrap();
+    let limits = table.intern_limits(1, &bucket("1/day", 100)).unwrap();
     for cost in [5, 2] {
         assert!(decide(&table, SECOND, Verb::Check, &[(1, &limits, exactly(cost))]).0);
     }
@@ -89,7 +90,7 @@ fn charges_refunds_and_resets_are_drained_once() {
 fn debt_of_a_charge_is_bounded_by_the_rule() {
     let table = table(1_000);
     let limit = TokenBucket::new("1/s".parse().unwrap(), 10).unwrap().max_debt(5).unwrap();
-    let limits = table.limits(1, &Limit::from(limit).into()).unwrap();
+    let limits = table.intern_limits(1, &Limit::from(limit).into()).unwrap();
     let regardless = |cost| Ask::Regardless(Cost::new(cost));
     assert!(decide(&table, 0, Verb::Check, &[(1, &limits, regardless(12))]).0);
     assert!(!decide(&table, 0, Verb::Check, &[(1, &limits, regardless(4))]).0);
@@ -101,7 +102,8 @@ fn debt_of_a_charge_is_bounded_by_the_rule() {
 #[test]
 fn state_belongs_to_the_parameters_of_the_last_admitted_request() {
     let table = table(1_000);
-    let (before, after) = (table.limits(1, &bucket("1/s", 100)).unwrap(), table.limits(2, &bucket("1/s", 50)).unwrap());
+    let (before, after) =
+        (table.intern_limits(1, &bucket("1/s", 100)).unwrap(), table.intern_limits(2, &bucket("1/s", 50)).unwrap());
     assert!(decide(&table, 0, Verb::Check, &[(1, &before, exactly(60))]).0);
     assert!(!decide(&table, 0, Verb::Check, &[(1, &after, exactly(1))]).0);
     table.apply(&Now::at(0), Nanos::ZERO, &after, &item(1, 10));
@@ -116,7 +118,7 @@ fn undone_hold_leaves_the_key_under_its_own_limits() {
     let tables = [table(1_000), table(1_000)];
     let [slow, fast] = ["1/h", "10/s"].map(|rate| bucket(rate, 10));
     for (index, table) in tables.iter().enumerate() {
-        let (slow, fast) = (table.limits(1, &slow).unwrap(), table.limits(2, &fast).unwrap());
+        let (slow, fast) = (table.intern_limits(1, &slow).unwrap(), table.intern_limits(2, &fast).unwrap());
         assert!(decide(table, SECOND, Verb::Check, &[(1, &slow, exactly(6))]).0);
         if index == 1 {
             assert!(decide(table, 2 * SECOND, Verb::Hold, &[(1, &fast, exactly(3))]).0);
@@ -130,7 +132,7 @@ fn undone_hold_leaves_the_key_under_its_own_limits() {
     }
     // If another charge follows the hold, that charge stays and the hold is refunded.
     let [_, table] = &tables;
-    let (slow, fast) = (table.limits(1, &slow).unwrap(), table.limits(2, &fast).unwrap());
+    let (slow, fast) = (table.intern_limits(1, &slow).unwrap(), table.intern_limits(2, &fast).unwrap());
     assert!(decide(table, 3 * SECOND, Verb::Hold, &[(1, &fast, exactly(1))]).0);
     assert!(decide(table, 3 * SECOND, Verb::Check, &[(1, &fast, exactly(2))]).0);
     decide(table, 3 * SECOND, Verb::Undo, &[(1, &fast, exactly(1))]);
@@ -140,7 +142,7 @@ fn undone_hold_leaves_the_key_under_its_own_limits() {
 #[test]
 fn delta_is_charged_as_of_its_original_time() {
     let table = table(1_000);
-    let limits = table.limits(1, &bucket("10/s", 10)).unwrap();
+    let limits = table.intern_limits(1, &bucket("10/s", 10)).unwrap();
     table.apply(&Now::at(5 * SECOND), Nanos::from_millis(500), &limits, &item(1, 8));
     assert_eq!(table.used(key(1), &Now::at(5 * SECOND)), 3, "five have refilled since");
     // An older delta takes only the tokens that remained then.
@@ -166,7 +168,7 @@ fn old_deltas_erase_nothing() {
     for (index, limit) in all.into_iter().enumerate() {
         for seconds in [0, 1, 2, 30, 59, 61, 100, 3_600] {
             let table = table(1_000);
-            let limits = table.limits(index as u32, &limit.into()).unwrap();
+            let limits = table.intern_limits(index as u32, &limit.into()).unwrap();
             let now = Now::at(1_000_000 * SECOND + 5 * SECOND);
             assert!(decide(&table, now.mono().as_nanos(), Verb::Check, &[(1, &limits, exactly(7))]).0);
             table.apply(&now, Nanos::from_secs(seconds), &limits, &item(1, 1));
@@ -190,7 +192,7 @@ fn snapshot_raises_usage_and_never_lowers_it() {
     for (index, limit) in all.into_iter().enumerate() {
         let (one, other) = (table(1_000), table(1_000));
         let take = |table: &Table, at, cost| {
-            let limits = table.limits(index as u32, &limit.into()).unwrap();
+            let limits = table.intern_limits(index as u32, &limit.into()).unwrap();
             assert!(decide(table, at, Verb::Check, &[(1, &limits, exactly(cost))]).0);
         };
         let at = 1_000_000 * SECOND;
@@ -201,7 +203,7 @@ fn snapshot_raises_usage_and_never_lowers_it() {
         let copy = |from: &Table, from_now: &Now<'_>, to: &Table, to_now: &Now<'_>| {
             (0..from.parts()).for_each(|part| {
                 from.walk(part, from_now, |limits, known| {
-                    to.merge(to_now, &to.limits_of(limits.code()).unwrap(), &known);
+                    to.merge(to_now, &to.intern_encoded_limits(limits.code()).unwrap(), &known);
                 });
             });
         };
@@ -218,7 +220,7 @@ fn snapshot_raises_usage_and_never_lowers_it() {
 #[test]
 fn full_table_evicts_unused_keys_then_drops_deltas_and_overflows() {
     let table = table(16);
-    let limits = table.limits(1, &bucket("10/s", 10)).unwrap();
+    let limits = table.intern_limits(1, &bucket("10/s", 10)).unwrap();
     for number in 0..100 {
         table.apply(&Now::at(SECOND), Nanos::ZERO, &limits, &item(number, 5));
     }
@@ -235,7 +237,7 @@ fn full_table_evicts_unused_keys_then_drops_deltas_and_overflows() {
 #[test]
 fn million_foreign_keys_leave_a_small_table_bounded_and_exact() {
     let table = table(1_000);
-    let limits = table.limits(1, &bucket("1/h", 10)).unwrap();
+    let limits = table.intern_limits(1, &bucket("1/h", 10)).unwrap();
     let own = u64::MAX;
     assert!(decide(&table, SECOND, Verb::Check, &[(own, &limits, exactly(4))]).0);
     for number in 0..1_000_000 {
@@ -250,12 +252,12 @@ fn million_foreign_keys_leave_a_small_table_bounded_and_exact() {
 #[test]
 fn full_table_with_ever_new_limits_is_bounded() {
     let table = table(16);
-    let limits = table.limits(1, &bucket("10/s", 10)).unwrap();
+    let limits = table.intern_limits(1, &bucket("10/s", 10)).unwrap();
     for number in 0..100 {
         table.apply(&Now::at(SECOND), Nanos::ZERO, &limits, &item(number, 5));
     }
     for burst in 11..1_011 {
-        let limits = table.limits(u32::try_from(burst).unwrap(), &bucket("10/s", burst)).unwrap();
+        let limits = table.intern_limits(u32::try_from(burst).unwrap(), &bucket("10/s", burst)).unwrap();
         decide(&table, SECOND, Verb::Check, &[(burst + 1_000, &limits, exactly(1))]);
     }
     for shard in &table.shards {
@@ -267,7 +269,7 @@ fn full_table_with_ever_new_limits_is_bounded() {
 #[test]
 fn error_for_unshareable_limits_names_an_alternative() {
     let log = tollgate_core::SlidingLog::new(10, Nanos::SECOND).unwrap();
-    let error = table(8).limits(1, &Limit::from(log).into()).unwrap_err();
+    let error = table(8).intern_limits(1, &Limit::from(log).into()).unwrap_err();
     assert_eq!(error, "sliding_log cannot be shared by peers; use sliding_slices");
     let leases = tollgate_core::Concurrency::new(10, Nanos::SECOND).unwrap();
     assert!(check_limits(&Limit::from(leases).into()).unwrap_err().contains("concurrency"));
@@ -279,7 +281,7 @@ fn error_for_unshareable_limits_names_an_alternative() {
 #[test]
 fn large_unsent_amount_is_urgent() {
     let table = table(1_000);
-    let limits = table.limits(1, &bucket("10/s", 160)).unwrap();
+    let limits = table.intern_limits(1, &bucket("10/s", 160)).unwrap();
     let take = |cost| {
         let charge = Charge { key: key(1), limits: &limits, ask: exactly(cost), stamps: None };
         table.decide(&Now::at(0), Verb::Check, &[charge], |_, _| ()).urgent
@@ -305,7 +307,7 @@ fn fast_path_agrees_with_the_slow_path() {
         // The limits of the last two keys change every 100 steps.
         let id = if number < 4 { number } else { step / 100 % 2 } as u32;
         let decide = |table: &Table| {
-            let limits = table.limits(id, &kinds[id as usize]).unwrap();
+            let limits = table.intern_limits(id, &kinds[id as usize]).unwrap();
             let charge = Charge { key: key(number), limits: &limits, ask: Ask::Exactly(cost), stamps: None };
             let mut said = None;
             let decided = table.decide(&now, Verb::Check, &[charge], |_, standing| {

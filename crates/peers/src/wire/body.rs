@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tollgate::fingerprint::Fingerprint;
 
-use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_number, unzigzag, zigzag};
-use super::{MAX_FRAME, WireError};
+use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_varint, unzigzag, zigzag};
+use super::{MAX_FRAME_BYTES, WireError};
 use crate::table::{DrainedCharges, Item, SharedLimits, SnapshotKey, UsedAmount};
 
 /// Charges and resets of one node.
@@ -26,7 +26,7 @@ pub struct PartBody {
 }
 
 /// Maximum length of a body. The remaining bytes of a frame are for its other fields.
-pub(crate) const MAX_BODY: usize = MAX_FRAME - 16 * 1_024;
+pub(crate) const MAX_BODY_BYTES: usize = MAX_FRAME_BYTES - 16 * 1_024;
 
 impl DeltaBody {
     /// Encodes drained charges. Returns the limits that the charges refer to.
@@ -34,34 +34,34 @@ impl DeltaBody {
         drained.items.sort_unstable_by_key(|(limits, item)| (limits.number(), item.key));
         let mut limits: Vec<Arc<SharedLimits>> = Vec::new();
         let blocks = drained.items.chunk_by(|(one, _), (other, _)| one.number() == other.number());
-        put_number(blocks.clone().count() as u64, out);
+        put_varint(blocks.clone().count() as u64, out);
         for block in blocks {
             let own = &block[0].0;
-            put_number(own.number().into(), out);
-            put_number(block.len() as u64, out);
+            put_varint(own.number().into(), out);
+            put_varint(block.len() as u64, out);
             block.iter().for_each(|(_, item)| put_item(item, out));
             limits.push(own.clone());
         }
-        put_number(drained.resets.len() as u64, out);
+        put_varint(drained.resets.len() as u64, out);
         for (key, generation) in &drained.resets {
             put_fingerprint(*key, out);
-            put_number((*generation).into(), out);
+            put_varint((*generation).into(), out);
         }
         limits
     }
 
     /// Encodes a body.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        put_number(self.blocks.len() as u64, out);
+        put_varint(self.blocks.len() as u64, out);
         for (number, items) in &self.blocks {
-            put_number((*number).into(), out);
-            put_number(items.len() as u64, out);
+            put_varint((*number).into(), out);
+            put_varint(items.len() as u64, out);
             items.iter().for_each(|item| put_item(item, out));
         }
-        put_number(self.resets.len() as u64, out);
+        put_varint(self.resets.len() as u64, out);
         for (key, generation) in &self.resets {
             put_fingerprint(*key, out);
-            put_number((*generation).into(), out);
+            put_varint((*generation).into(), out);
         }
     }
 
@@ -73,14 +73,14 @@ impl DeltaBody {
         let mut reader = Reader::new(bytes);
         let mut body = Self::default();
         for _ in 0..reader.count(2, usize::MAX)? {
-            let number = reader.short()?;
+            let number = reader.varint_u32()?;
             let count = reader.count(FINGERPRINT_BYTES + 1, usize::MAX)?;
-            let items = (0..count).map(|_| Ok(Item { key: reader.fingerprint()?, cost: unzigzag(reader.number()?) }));
+            let items = (0..count).map(|_| Ok(Item { key: reader.fingerprint()?, cost: unzigzag(reader.varint()?) }));
             let items = items.collect::<Result<_, _>>()?;
             body.blocks.push((number, items));
         }
         let count = reader.count(FINGERPRINT_BYTES + 1, usize::MAX)?;
-        let resets = (0..count).map(|_| Ok((reader.fingerprint()?, reader.short()?)));
+        let resets = (0..count).map(|_| Ok((reader.fingerprint()?, reader.varint_u32()?)));
         body.resets = resets.collect::<Result<_, _>>()?;
         reader.end()?;
         Ok(body)
@@ -89,7 +89,7 @@ impl DeltaBody {
 
 fn put_item(item: &Item, out: &mut Vec<u8>) {
     put_fingerprint(item.key, out);
-    put_number(zigzag(item.cost), out);
+    put_varint(zigzag(item.cost), out);
 }
 
 /// Builds a snapshot part.
@@ -103,7 +103,7 @@ pub(crate) struct PartBuilder {
 
 impl PartBuilder {
     pub(crate) fn add(&mut self, limits: &Arc<SharedLimits>, key: &SnapshotKey) {
-        if self.bytes > MAX_BODY {
+        if self.bytes > MAX_BODY_BYTES {
             self.left_out += 1;
             return;
         }
@@ -118,11 +118,11 @@ impl PartBuilder {
     /// Returns the encoded body and the limits that the body refers to.
     pub(crate) fn finish(self) -> (Vec<u8>, Vec<Arc<SharedLimits>>) {
         let mut out = Vec::with_capacity(self.bytes + 10);
-        put_number(self.blocks.len() as u64, &mut out);
+        put_varint(self.blocks.len() as u64, &mut out);
         let mut limits = Vec::with_capacity(self.blocks.len());
         for (number, (own, count, block)) in self.blocks {
-            put_number(number.into(), &mut out);
-            put_number(count, &mut out);
+            put_varint(number.into(), &mut out);
+            put_varint(count, &mut out);
             out.extend_from_slice(&block);
             limits.push(own);
         }
@@ -133,10 +133,10 @@ impl PartBuilder {
 impl PartBody {
     /// Encodes a body.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        put_number(self.blocks.len() as u64, out);
+        put_varint(self.blocks.len() as u64, out);
         for (number, keys) in &self.blocks {
-            put_number((*number).into(), out);
-            put_number(keys.len() as u64, out);
+            put_varint((*number).into(), out);
+            put_varint(keys.len() as u64, out);
             keys.iter().for_each(|key| put_snapshot_key(key, out));
         }
     }
@@ -149,12 +149,12 @@ impl PartBody {
         let mut reader = Reader::new(bytes);
         let mut body = Self::default();
         for _ in 0..reader.count(2, usize::MAX)? {
-            let number = reader.short()?;
+            let number = reader.varint_u32()?;
             let count = reader.count(FINGERPRINT_BYTES + 2, usize::MAX)?;
             let keys = (0..count).map(|_| {
-                let (key, generation) = (reader.fingerprint()?, reader.short()?);
+                let (key, generation) = (reader.fingerprint()?, reader.varint_u32()?);
                 let used = (0..reader.count(2, tollgate_core::Limits::MAX)?)
-                    .map(|_| Ok(UsedAmount { whole: reader.number()?, part: reader.short()? }));
+                    .map(|_| Ok(UsedAmount { whole: reader.varint()?, part: reader.varint_u32()? }));
                 Ok(SnapshotKey { key, generation, used: used.collect::<Result<_, _>>()? })
             });
             let keys = keys.collect::<Result<_, _>>()?;
@@ -167,10 +167,10 @@ impl PartBody {
 
 fn put_snapshot_key(key: &SnapshotKey, out: &mut Vec<u8>) {
     put_fingerprint(key.key, out);
-    put_number(key.generation.into(), out);
-    put_number(key.used.len() as u64, out);
+    put_varint(key.generation.into(), out);
+    put_varint(key.used.len() as u64, out);
     for used in &key.used {
-        put_number(used.whole, out);
-        put_number(used.part.into(), out);
+        put_varint(used.whole, out);
+        put_varint(used.part.into(), out);
     }
 }

@@ -38,12 +38,12 @@ impl<'a> Reader<'a> {
         bytes.try_into().map_err(|_| WireError::Truncated)
     }
 
-    pub(super) fn fixed(&mut self) -> Result<u64, WireError> {
+    pub(super) fn fixed_u64(&mut self) -> Result<u64, WireError> {
         self.array().map(u64::from_le_bytes)
     }
 
     /// Reads a varint: seven bits per byte, the lowest first.
-    pub(super) fn number(&mut self) -> Result<u64, WireError> {
+    pub(super) fn varint(&mut self) -> Result<u64, WireError> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -59,13 +59,13 @@ impl<'a> Reader<'a> {
         Err(WireError::Invalid("a number above 64 bits"))
     }
 
-    pub(super) fn short(&mut self) -> Result<u32, WireError> {
-        u32::try_from(self.number()?).map_err(|_| WireError::Invalid("a number above 32 bits"))
+    pub(super) fn varint_u32(&mut self) -> Result<u32, WireError> {
+        u32::try_from(self.varint()?).map_err(|_| WireError::Invalid("a number above 32 bits"))
     }
 
     /// Reads an element count. Each element takes at least `least` bytes.
     pub(super) fn count(&mut self, least: usize, max: usize) -> Result<usize, WireError> {
-        let count = self.number()?;
+        let count = self.varint()?;
         let fits = self.rest.len() / least.max(1);
         match usize::try_from(count) {
             Ok(count) if count > max => Err(WireError::Invalid("a list that is too long")),
@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn fingerprint(&mut self) -> Result<Fingerprint, WireError> {
-        let (low, high) = (self.fixed()?, self.array().map(u32::from_le_bytes)?);
+        let (low, high) = (self.fixed_u64()?, self.array().map(u32::from_le_bytes)?);
         Ok(Fingerprint::from_parts(low, high))
     }
 
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub(super) fn put_number(mut number: u64, out: &mut Vec<u8>) {
+pub(super) fn put_varint(mut number: u64, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -115,11 +115,11 @@ mod tests {
     fn encoded_numbers_decode_to_the_same_value() {
         for number in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
             let mut bytes = Vec::new();
-            put_number(number, &mut bytes);
-            assert_eq!(Reader::new(&bytes).number(), Ok(number));
+            put_varint(number, &mut bytes);
+            assert_eq!(Reader::new(&bytes).varint(), Ok(number));
             assert_eq!(unzigzag(zigzag(number as i64)), number as i64);
         }
-        assert!(Reader::new(&[0xff; 10]).number().is_err());
-        assert_eq!(Reader::new(&[0x80]).number(), Err(WireError::Truncated));
+        assert!(Reader::new(&[0xff; 10]).varint().is_err());
+        assert_eq!(Reader::new(&[0x80]).varint(), Err(WireError::Truncated));
     }
 }

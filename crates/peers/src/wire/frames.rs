@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tollgate_core::{Ask as Amount, Cost, Limits, Nanos, Outcome, Report, Retry, Stamp, Stamps};
 
-use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_number};
+use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_varint};
 use super::limits::MAX_CODE;
 use super::{Delta, Frame, Hello, MAX_NODES, Part, WireError};
 use crate::NodeId;
@@ -34,36 +34,36 @@ pub(super) fn put(frame: &Frame, out: &mut Vec<u8>) {
             out.extend_from_slice(&hello.cluster.to_le_bytes());
             out.extend_from_slice(&hello.node.0.to_le_bytes());
             out.push(state_byte(hello.state));
-            put_number(hello.resume.map_or(0, |from| from.saturating_add(1)), out);
+            put_varint(hello.resume.map_or(0, |from| from.saturating_add(1)), out);
         }
         Frame::Resume { from } => {
             out.push(KIND_RESUME);
-            put_number(*from, out);
+            put_varint(*from, out);
         }
         Frame::Head { head, gap } => {
             out.push(KIND_HEAD);
-            put_number(*head, out);
+            put_varint(*head, out);
             out.push((*gap).into());
         }
         Frame::Params { number, code } => {
             out.push(KIND_PARAMS);
-            put_number((*number).into(), out);
+            put_varint((*number).into(), out);
             out.extend_from_slice(code);
         }
         Frame::Delta(delta) => {
             out.push(KIND_DELTA);
-            put_number(delta.seq, out);
-            put_number(delta.age, out);
+            put_varint(delta.seq, out);
+            put_varint(delta.age, out);
             out.extend_from_slice(&delta.body);
         }
         Frame::Ack { seq, state } => {
             out.push(KIND_ACK);
-            put_number(*seq, out);
+            put_varint(*seq, out);
             out.push(state_byte(*state));
         }
         Frame::Want { part } => {
             out.push(KIND_WANT);
-            put_number((*part).into(), out);
+            put_varint((*part).into(), out);
         }
         Frame::Part(part) => put_part(part, out),
         Frame::Ask(ask) => put_ask(ask, out),
@@ -75,14 +75,14 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
     Ok(match reader.byte()? {
         KIND_HELLO => {
             let version = u16::from_le_bytes([reader.byte()?, reader.byte()?]);
-            let (cluster, node) = (reader.fixed()?, NodeId(reader.fixed()?));
-            let (state, resume) = (read_state(reader)?, reader.number()?.checked_sub(1));
+            let (cluster, node) = (reader.fixed_u64()?, NodeId(reader.fixed_u64()?));
+            let (state, resume) = (read_state(reader)?, reader.varint()?.checked_sub(1));
             Frame::Hello(Hello { version, cluster, node, state, resume })
         }
-        KIND_RESUME => Frame::Resume { from: reader.number()? },
-        KIND_HEAD => Frame::Head { head: reader.number()?, gap: read_flag(reader)? },
+        KIND_RESUME => Frame::Resume { from: reader.varint()? },
+        KIND_HEAD => Frame::Head { head: reader.varint()?, gap: read_flag(reader)? },
         KIND_PARAMS => {
-            let number = reader.short()?;
+            let number = reader.varint_u32()?;
             let code = reader.rest();
             if code.len() > MAX_CODE {
                 return Err(WireError::Invalid("limits that are too long"));
@@ -90,11 +90,11 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
             Frame::Params { number, code: code.into() }
         }
         KIND_DELTA => {
-            let (seq, age) = (reader.number()?, reader.number()?);
+            let (seq, age) = (reader.varint()?, reader.varint()?);
             Frame::Delta(Delta { seq, age, body: reader.rest().into() })
         }
-        KIND_ACK => Frame::Ack { seq: reader.number()?, state: read_state(reader)? },
-        KIND_WANT => Frame::Want { part: reader.short()? },
+        KIND_ACK => Frame::Ack { seq: reader.varint()?, state: read_state(reader)? },
+        KIND_WANT => Frame::Want { part: reader.varint_u32()? },
         KIND_PART => read_part(reader)?,
         KIND_ASK => Frame::Ask(read_ask(reader)?),
         KIND_ANSWER => Frame::Answer(read_answer(reader)?),
@@ -129,29 +129,29 @@ fn read_flag(reader: &mut Reader<'_>) -> Result<bool, WireError> {
 
 fn put_part(part: &Part, out: &mut Vec<u8>) {
     out.push(KIND_PART);
-    put_number(part.part.into(), out);
-    put_number(part.parts.into(), out);
-    put_number(part.vector.len() as u64, out);
+    put_varint(part.part.into(), out);
+    put_varint(part.parts.into(), out);
+    put_varint(part.vector.len() as u64, out);
     for (node, seq) in &part.vector {
         out.extend_from_slice(&node.0.to_le_bytes());
-        put_number(*seq, out);
+        put_varint(*seq, out);
     }
     out.extend_from_slice(&part.body);
 }
 
 fn read_part(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
-    let (part, parts) = (reader.short()?, reader.short()?);
+    let (part, parts) = (reader.varint_u32()?, reader.varint_u32()?);
     let count = reader.count(9, MAX_NODES)?;
-    let vector = (0..count).map(|_| Ok((NodeId(reader.fixed()?), reader.number()?)));
+    let vector = (0..count).map(|_| Ok((NodeId(reader.fixed_u64()?), reader.varint()?)));
     let vector = vector.collect::<Result<_, _>>()?;
     Ok(Frame::Part(Part { part, parts, vector, body: reader.rest().into() }))
 }
 
 fn put_ask(ask: &Ask, out: &mut Vec<u8>) {
     out.push(KIND_ASK);
-    put_number(ask.id, out);
+    put_varint(ask.id, out);
     out.push(match ask.hop {
-        Hop::Origin | Hop::Relayed => 0,
+        Hop::Origin | Hop::FromOrigin => 0,
         Hop::Last => 1,
     });
     out.push(match ask.verb {
@@ -162,10 +162,10 @@ fn put_ask(ask: &Ask, out: &mut Vec<u8>) {
         Verb::Hold => 4,
         Verb::Undo => 5,
     });
-    put_number(ask.charges.len() as u64, out);
+    put_varint(ask.charges.len() as u64, out);
     for charge in &ask.charges {
         put_fingerprint(charge.key, out);
-        put_number(charge.limits.len() as u64, out);
+        put_varint(charge.limits.len() as u64, out);
         out.extend_from_slice(&charge.limits);
         let (kind, cost) = match charge.amount {
             Amount::Exactly(cost) => (0, cost),
@@ -173,7 +173,7 @@ fn put_ask(ask: &Ask, out: &mut Vec<u8>) {
             Amount::Regardless(cost) => (2, cost),
         };
         out.push(kind);
-        put_number(cost.get(), out);
+        put_varint(cost.get(), out);
         match &charge.stamps {
             None => out.push(0),
             Some(stamps) => put_stamps(stamps, out),
@@ -182,8 +182,8 @@ fn put_ask(ask: &Ask, out: &mut Vec<u8>) {
 }
 
 fn read_ask(reader: &mut Reader<'_>) -> Result<Ask, WireError> {
-    let id = reader.number()?;
-    let hop = if read_flag(reader)? { Hop::Last } else { Hop::Relayed };
+    let id = reader.varint()?;
+    let hop = if read_flag(reader)? { Hop::Last } else { Hop::FromOrigin };
     let verb = match reader.byte()? {
         0 => Verb::Check,
         1 => Verb::Peek,
@@ -198,7 +198,7 @@ fn read_ask(reader: &mut Reader<'_>) -> Result<Ask, WireError> {
         let key = reader.fingerprint()?;
         let length = reader.count(1, MAX_CODE)?;
         let limits = reader.take(length)?.into();
-        let (kind, cost) = (reader.byte()?, Cost::new(reader.number()?));
+        let (kind, cost) = (reader.byte()?, Cost::new(reader.varint()?));
         let amount = match kind {
             0 => Amount::Exactly(cost),
             1 => Amount::UpTo(cost),
@@ -214,7 +214,7 @@ fn read_ask(reader: &mut Reader<'_>) -> Result<Ask, WireError> {
 fn put_stamps(stamps: &Stamps, out: &mut Vec<u8>) {
     let count = stamps.count();
     out.push(count as u8);
-    (0..count).for_each(|index| put_number(stamps.get(index).to_bits(), out));
+    (0..count).for_each(|index| put_varint(stamps.get(index).to_bits(), out));
     let refused = (0..Limits::MAX).find(|index| stamps.has_refused(*index));
     out.push(refused.map_or(NO_REFUSING_LIMIT, |index| index as u8));
 }
@@ -228,7 +228,7 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
     if count > Limits::MAX {
         return Err(WireError::Invalid("more than 8 stamps"));
     }
-    let each = (0..count).map(|_| reader.number().map(Stamp::from_bits));
+    let each = (0..count).map(|_| reader.varint().map(Stamp::from_bits));
     let each: SmallVec<[Stamp; 8]> = each.collect::<Result<_, _>>()?;
     let refused = reader.byte()?;
     if refused == NO_REFUSING_LIMIT {
@@ -240,7 +240,7 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
 
 fn put_answer(answer: &Answer, out: &mut Vec<u8>) {
     out.push(KIND_ANSWER);
-    put_number(answer.id, out);
+    put_varint(answer.id, out);
     let charges = match &answer.result {
         Ok(charges) => charges,
         Err(refusal) => {
@@ -252,33 +252,33 @@ fn put_answer(answer: &Answer, out: &mut Vec<u8>) {
         }
     };
     out.push(0);
-    put_number(charges.len() as u64, out);
+    put_varint(charges.len() as u64, out);
     for charge in charges {
         match charge.outcome {
             Outcome::Allow => out.push(0),
             Outcome::Delay(wait) => {
                 out.push(1);
-                put_number(wait.as_nanos(), out);
+                put_varint(wait.as_nanos(), out);
             }
             Outcome::Deny(retry) => {
                 out.push(2);
                 put_retry(retry, out);
             }
         }
-        put_number(charge.taken.get(), out);
+        put_varint(charge.taken.get(), out);
         put_stamps(&charge.stamps, out);
-        put_number(charge.reports.len() as u64, out);
+        put_varint(charge.reports.len() as u64, out);
         for report in &charge.reports {
-            put_number(report.limit, out);
-            put_number(report.remaining, out);
+            put_varint(report.limit, out);
+            put_varint(report.remaining, out);
             put_retry(report.retry, out);
-            put_number(report.reset.as_nanos(), out);
+            put_varint(report.reset.as_nanos(), out);
         }
     }
 }
 
 fn read_answer(reader: &mut Reader<'_>) -> Result<Answer, WireError> {
-    let id = reader.number()?;
+    let id = reader.varint()?;
     let refusal = match reader.byte()? {
         0 => None,
         1 => Some(Refusal::Minority),
@@ -293,15 +293,15 @@ fn read_answer(reader: &mut Reader<'_>) -> Result<Answer, WireError> {
     let charges = (0..count).map(|_| {
         let outcome = match reader.byte()? {
             0 => Outcome::Allow,
-            1 => Outcome::Delay(Nanos::from_nanos(reader.number()?)),
+            1 => Outcome::Delay(Nanos::from_nanos(reader.varint()?)),
             2 => Outcome::Deny(read_retry(reader)?),
             _ => return Err(WireError::Invalid("an outcome")),
         };
-        let taken = Cost::new(reader.number()?);
+        let taken = Cost::new(reader.varint()?);
         let stamps = read_stamps(reader)?.ok_or(WireError::Invalid("no stamps"))?;
         let reports = (0..reader.count(4, Limits::MAX)?).map(|_| {
-            let (limit, remaining) = (reader.number()?, reader.number()?);
-            Ok(Report { limit, remaining, retry: read_retry(reader)?, reset: Nanos::from_nanos(reader.number()?) })
+            let (limit, remaining) = (reader.varint()?, reader.varint()?);
+            Ok(Report { limit, remaining, retry: read_retry(reader)?, reset: Nanos::from_nanos(reader.varint()?) })
         });
         Ok(ChargeAnswer { outcome, taken, stamps, reports: reports.collect::<Result<_, _>>()? })
     });
@@ -312,7 +312,7 @@ fn put_retry(retry: Retry, out: &mut Vec<u8>) {
     match retry {
         Retry::After(wait) => {
             out.push(0);
-            put_number(wait.as_nanos(), out);
+            put_varint(wait.as_nanos(), out);
         }
         Retry::OnRelease => out.push(1),
         Retry::Never => out.push(2),
@@ -321,7 +321,7 @@ fn put_retry(retry: Retry, out: &mut Vec<u8>) {
 
 fn read_retry(reader: &mut Reader<'_>) -> Result<Retry, WireError> {
     match reader.byte()? {
-        0 => Ok(Retry::After(Nanos::from_nanos(reader.number()?))),
+        0 => Ok(Retry::After(Nanos::from_nanos(reader.varint()?))),
         1 => Ok(Retry::OnRelease),
         2 => Ok(Retry::Never),
         _ => Err(WireError::Invalid("a wait")),

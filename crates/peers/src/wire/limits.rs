@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Rate, WindowParams};
 
 use super::WireError;
-use super::codec::{Reader, put_number};
+use super::codec::{Reader, put_varint};
 
 /// Maximum length of encoded limits. Eight limits with five numbers of ten bytes each fit.
 pub const MAX_CODE: usize = 512;
@@ -25,10 +25,10 @@ pub fn encode_limits(limits: &Limits) -> LimitsCode {
         match limit.params() {
             Params::TokenBucket(bucket) => {
                 out.push(CODE_TOKEN_BUCKET);
-                put_number(bucket.rate.count().into(), &mut out);
-                put_number(bucket.rate.per().as_nanos(), &mut out);
+                put_varint(bucket.rate.count().into(), &mut out);
+                put_varint(bucket.rate.per().as_nanos(), &mut out);
                 for number in [bucket.burst, bucket.max_debt, bucket.initial] {
-                    put_number(number, &mut out);
+                    put_varint(number, &mut out);
                 }
             }
             Params::FixedWindow { window, phase } => {
@@ -47,7 +47,7 @@ pub fn encode_limits(limits: &Limits) -> LimitsCode {
             Params::SlidingSlices { window, precision } => {
                 out.push(CODE_SLIDING_SLICES);
                 put_window(window, &mut out);
-                put_number(precision.as_nanos(), &mut out);
+                put_varint(precision.as_nanos(), &mut out);
             }
             Params::Unlimited
             | Params::DenyAll
@@ -75,9 +75,9 @@ pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
         }
         let params = match reader.byte()? {
             CODE_TOKEN_BUCKET => {
-                let (count, per) = (reader.number()?, Nanos::from_nanos(reader.number()?));
+                let (count, per) = (reader.varint()?, Nanos::from_nanos(reader.varint()?));
                 let rate = Rate::new(count, per).map_err(|_| WireError::Invalid("a rate"))?;
-                let (burst, max_debt, initial) = (reader.number()?, reader.number()?, reader.number()?);
+                let (burst, max_debt, initial) = (reader.varint()?, reader.varint()?, reader.varint()?);
                 Params::TokenBucket(BucketParams { rate, burst, max_debt, initial })
             }
             CODE_FIXED_WINDOW => {
@@ -92,7 +92,7 @@ pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
             }
             CODE_SLIDING_WINDOW => Params::SlidingWindow(window(&mut reader)?),
             CODE_SLIDING_SLICES => {
-                Params::SlidingSlices { window: window(&mut reader)?, precision: Nanos::from_nanos(reader.number()?) }
+                Params::SlidingSlices { window: window(&mut reader)?, precision: Nanos::from_nanos(reader.varint()?) }
             }
             _ => return Err(WireError::Invalid("an algorithm")),
         };
@@ -103,13 +103,13 @@ pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
 
 fn put_window(window: WindowParams, out: &mut Vec<u8>) {
     for number in [window.limit, window.length.as_nanos(), window.max_debt, window.initial] {
-        put_number(number, out);
+        put_varint(number, out);
     }
 }
 
 fn window(reader: &mut Reader<'_>) -> Result<WindowParams, WireError> {
-    let (limit, length) = (reader.number()?, Nanos::from_nanos(reader.number()?));
-    Ok(WindowParams { limit, length, max_debt: reader.number()?, initial: reader.number()? })
+    let (limit, length) = (reader.varint()?, Nanos::from_nanos(reader.varint()?));
+    Ok(WindowParams { limit, length, max_debt: reader.varint()?, initial: reader.varint()? })
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ use codec::Reader;
 use limits::LimitsCode;
 
 /// Maximum length of a frame in bytes, without the length prefix.
-pub const MAX_FRAME: usize = 1 << 20;
+pub const MAX_FRAME_BYTES: usize = 1 << 20;
 
 /// Protocol version. Nodes with different versions refuse to link.
 pub const VERSION: u16 = 1;
@@ -130,7 +130,7 @@ pub struct Part {
 /// Reason why bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
-    /// The frame is longer than [`MAX_FRAME`].
+    /// The frame is longer than [`MAX_FRAME_BYTES`].
     TooLong(usize),
     /// A field extends beyond the end of the frame.
     Truncated,
@@ -143,7 +143,7 @@ pub enum WireError {
 impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong(length) => write!(f, "frame too long: {length} bytes (maximum {MAX_FRAME})"),
+            Self::TooLong(length) => write!(f, "frame too long: {length} bytes (maximum {MAX_FRAME_BYTES})"),
             Self::Truncated => f.write_str("a field extends beyond the end of the frame"),
             Self::UnknownKind(kind) => write!(f, "unknown frame kind: {kind}"),
             Self::Invalid(what) => write!(f, "invalid frame: {what}"),
@@ -169,7 +169,7 @@ pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
 pub fn decode(input: &[u8]) -> Result<Option<(Frame, usize)>, WireError> {
     let Some((length, rest)) = input.split_first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;
-    if length > MAX_FRAME {
+    if length > MAX_FRAME_BYTES {
         return Err(WireError::TooLong(length));
     }
     let Some(frame) = rest.get(..length) else { return Ok(None) };

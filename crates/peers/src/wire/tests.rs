@@ -48,7 +48,7 @@ fn ask() -> impl Strategy<Value = Ask> {
     let verb = [Verb::Check, Verb::Peek, Verb::Hold, Verb::Undo, Verb::Refund, Verb::Reset];
     let verb = proptest::sample::select(verb.to_vec());
     (any::<u64>(), any::<bool>(), verb, vec(charge, 0..9)).prop_map(|(id, last, verb, charges)| {
-        let hop = if last { Hop::Last } else { Hop::Relayed };
+        let hop = if last { Hop::Last } else { Hop::FromOrigin };
         Ask { id, hop, verb, charges }
     })
 }
@@ -151,8 +151,8 @@ proptest! {
 
 #[test]
 fn huge_lengths_are_refused_before_allocation() {
-    let mut long = (MAX_FRAME as u32 + 1).to_le_bytes().to_vec();
-    assert_eq!(decode(&long), Err(WireError::TooLong(MAX_FRAME + 1)));
+    let mut long = (MAX_FRAME_BYTES as u32 + 1).to_le_bytes().to_vec();
+    assert_eq!(decode(&long), Err(WireError::TooLong(MAX_FRAME_BYTES + 1)));
     long[..4].copy_from_slice(&7u32.to_le_bytes());
     // A snapshot part of seven bytes that ends within the length of its vector.
     long.extend([8, 0, 0, 0xff, 0xff, 0xff, 0xff]);

@@ -1,16 +1,16 @@
 // Properties that hold for any bytes from another node. Shared by the fuzz target and the corpus test.
 
 use tollgate_peers::frame::Frames;
-use tollgate_peers::greeting::{self, OwnFrame};
+use tollgate_peers::greeting::{self, LinkFrame};
 use tollgate_peers::wire::limits::{decode_limits, encode_limits};
-use tollgate_peers::wire::{DeltaBody, Frame, MAX_FRAME, PartBody, VERSION, decode, encode};
+use tollgate_peers::wire::{DeltaBody, Frame, MAX_FRAME_BYTES, PartBody, VERSION, decode, encode};
 
 /// Checks that every frame in the input is decoded or refused, and survives re-encoding.
 pub fn check(input: &[u8]) {
     check_connection(input);
     let mut rest = input;
     while let Ok(Some((frame, length))) = decode(rest) {
-        assert!(length <= 4 + MAX_FRAME && length <= rest.len());
+        assert!(length <= 4 + MAX_FRAME_BYTES && length <= rest.len());
         rest = &rest[length..];
         match &frame {
             Frame::Delta(delta) => check_delta(&delta.body),
@@ -46,12 +46,12 @@ fn check_connection(input: &[u8]) {
     for size in [1, 5, 64] {
         assert_eq!(split(size), (frames.clone(), error));
     }
-    for frame in frames.iter().filter(|frame| greeting::is_own(frame)) {
+    for frame in frames.iter().filter(|frame| greeting::is_link_frame(frame)) {
         let Ok(decoded) = greeting::decode(frame) else { continue };
         let mut again = Vec::new();
         decoded.encode(&mut again);
         // For another version, only version and cluster are decoded.
-        if !matches!(decoded, OwnFrame::Greeting { version, .. } if version != VERSION) {
+        if !matches!(decoded, LinkFrame::Greeting { version, .. } if version != VERSION) {
             assert_eq!(greeting::decode(&again), Ok(decoded));
         }
     }

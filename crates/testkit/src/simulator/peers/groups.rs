@@ -130,7 +130,7 @@ impl PeersSimulation {
             stamps: returned.map(|(_, stamps)| stamps),
         };
         self.next_ask += 1;
-        Ask { id: self.next_ask, hop: Hop::Relayed, verb, charges: charges.iter().map(charge).collect() }
+        Ask { id: self.next_ask, hop: Hop::FromOrigin, verb, charges: charges.iter().map(charge).collect() }
     }
 
     /// Decides the charges whose home is this host.

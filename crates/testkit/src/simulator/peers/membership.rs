@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tollgate_peers::NodeId;
-use tollgate_peers::greeting::{self, OwnFrame, Record};
+use tollgate_peers::greeting::{self, LinkFrame, Record};
 use tollgate_peers::members::Beat;
 use tollgate_peers::mesh::{Event as MeshEvent, Member, MemberState};
 
@@ -119,7 +119,7 @@ impl PeersSimulation {
     pub(super) fn handle_link_frame(&mut self, now: u64, to: usize, bytes: &[u8]) {
         let local = self.hosts[to].now(now);
         match greeting::decode(bytes) {
-            Ok(OwnFrame::Gossip(records)) => {
+            Ok(LinkFrame::Gossip(records)) => {
                 let Some(process) = self.hosts[to].process.as_mut() else { return };
                 process.members.merge_records(records, local.mono());
                 self.report_members(now, to);
@@ -155,10 +155,10 @@ impl PeersSimulation {
             && self.hosts[other].paused_until <= now
             && self.hosts[other].process.is_some();
         let Some(process) = self.hosts[host].process.as_mut().filter(|process| process.id == id) else { return };
-        process.members.reached(address, dialled != DialResult::Unreachable);
+        process.members.record_dial_answer(address, dialled != DialResult::Unreachable);
         if !is_open || !self.connect(now, host, other) {
             let Some(process) = self.hosts[host].process.as_mut() else { return };
-            process.members.dial_failed(address, local.mono(), random);
+            process.members.record_failed_dial(address, local.mono(), random);
         }
     }
 
@@ -182,7 +182,7 @@ impl PeersSimulation {
             if here.is_some() {
                 let mono = self.hosts[host].now(now).mono();
                 let Some(process) = self.hosts[host].process.as_mut() else { return false };
-                process.members.linked(two, Some(address_of(other)), mono);
+                process.members.record_link(two, Some(address_of(other)), mono);
             }
             return here.is_some();
         }
@@ -203,7 +203,7 @@ impl PeersSimulation {
     fn open_link_side(&mut self, now: u64, host: usize, other: usize, record: Record, dialled: Option<SocketAddr>) {
         let (mono, peer) = (self.hosts[host].now(now).mono(), record.node);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
-        process.members.linked(record, dialled, mono);
+        process.members.record_link(record, dialled, mono);
         let mut gossip = Vec::new();
         greeting::push_gossip(&mut gossip, &process.members.alive(mono));
         self.send_bytes(now, host, other, gossip, 0);
@@ -219,7 +219,7 @@ impl PeersSimulation {
         }
         if let Some(peer) = peer {
             if let Some(process) = self.hosts[host].process.as_mut() {
-                process.members.unlinked(peer);
+                process.members.record_link_end(peer);
             }
             self.handle_mesh_event(now, host, MeshEvent::LinkDown { peer });
         }

@@ -372,7 +372,7 @@ impl PeersSimulation {
 
     fn arrive(&mut self, now: u64, from: usize, to: usize, bytes: &[u8], sent_at: u64) {
         let Some(peer) = self.net.peer(to, from) else { return };
-        if greeting::is_own(bytes) {
+        if greeting::is_link_frame(bytes) {
             return self.handle_link_frame(now, to, bytes);
         }
         let mut frame = match wire::decode(bytes) {
@@ -458,7 +458,7 @@ impl PeersSimulation {
                 let charge = AskCharge { key: self.key, limits: process.limits.code().clone(), amount, stamps: None };
                 self.next_ask += 1;
                 self.asks.insert(self.next_ask, host);
-                let ask = Ask { id: self.next_ask, hop: Hop::Relayed, verb: Verb::Check, charges: vec![charge] };
+                let ask = Ask { id: self.next_ask, hop: Hop::FromOrigin, verb: Verb::Check, charges: vec![charge] };
                 self.send(now, host, node, &Frame::Ask(ask));
             }
             // Here the rule's `on_fault` would decide, which is not simulated.

@@ -53,7 +53,7 @@ impl Host {
     pub(super) fn start(&mut self, at: u64, own: Record, seeds: &[SocketAddr], limits: &Limits, ring_bytes: usize) {
         let id = own.node;
         let table = Arc::new(Table::new(1_000, Secret::from_points([1, 2])));
-        let shared = table.limits(1, limits).unwrap_or_else(|error| panic!("{error}"));
+        let shared = table.intern_limits(1, limits).unwrap_or_else(|error| panic!("{error}"));
         let config = MeshConfig { ring_bytes, ..MeshConfig::new(id, 7) };
         let mesh = Mesh::new(config, table.clone(), &self.now(at));
         let mut members = Members::new(own, self.now(at).mono());
