@@ -53,7 +53,7 @@ pub const MAX_INTEGER: u64 = 999_999_999_999_999;
 pub const UNNAMED: &str = "default";
 
 /// Maximum length of a name in a header; longer names are truncated.
-pub const MAX_NAME: usize = 128;
+pub const MAX_NAME_CHARS: usize = 128;
 
 /// Value of `Retry-After` for a request that can never pass: one hour, because the header cannot express "never".
 pub const NEVER_SECONDS: u64 = 3_600;
@@ -273,12 +273,12 @@ fn write_quoted_name(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Res
     let name = if status.name.is_empty() { UNNAMED } else { status.name };
     out.write_char('"')?;
     // Most names need no escaping and are written in one call.
-    if name.len() <= MAX_NAME
+    if name.len() <= MAX_NAME_CHARS
         && name.bytes().all(|character| matches!(character, b' '..=b'~') && character != b'"' && character != b'\\')
     {
         out.write_str(name)?;
     } else {
-        for character in name.chars().take(MAX_NAME) {
+        for character in name.chars().take(MAX_NAME_CHARS) {
             match character {
                 '"' => out.write_str("\\\"")?,
                 '\\' => out.write_str("\\\\")?,

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 /// Upper bucket bounds in microseconds; the last bucket is unbounded. A store on the same network usually answers
 /// within 1 ms, and the default deadline is 10 ms.
-pub const BOUNDS_US: [u64; 10] = [125, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000];
+pub const BUCKET_BOUNDS_US: [u64; 10] = [125, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000];
 
 /// The histogram, shared by all threads. The counters order no other memory access, so every access is relaxed.
 #[derive(Debug, Default)]
 pub(crate) struct DurationCounters {
-    counts: [AtomicU64; BOUNDS_US.len() + 1],
+    counts: [AtomicU64; BUCKET_BOUNDS_US.len() + 1],
     micros: AtomicU64,
 }
 
 /// A snapshot of the histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Durations {
-    /// Number of requests per bucket. Bucket `i` is above `BOUNDS_US[i - 1]` and at most `BOUNDS_US[i]`; see
-    /// [`BOUNDS_US`]. The last bucket has no upper bound.
-    pub counts: [u64; BOUNDS_US.len() + 1],
+    /// Number of requests per bucket. Bucket `i` is above `BUCKET_BOUNDS_US[i - 1]` and at most `BUCKET_BOUNDS_US[i]`;
+    /// see [`BUCKET_BOUNDS_US`]. The last bucket has no upper bound.
+    pub counts: [u64; BUCKET_BOUNDS_US.len() + 1],
     /// Sum of all durations, in microseconds.
     pub micros: u64,
 }
@@ -27,7 +27,7 @@ pub struct Durations {
 impl DurationCounters {
     pub(crate) fn record(&self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        self.counts[BOUNDS_US.partition_point(|bound| *bound < micros)].fetch_add(1, Ordering::Relaxed);
+        self.counts[BUCKET_BOUNDS_US.partition_point(|bound| *bound < micros)].fetch_add(1, Ordering::Relaxed);
         self.micros.fetch_add(micros, Ordering::Relaxed);
     }
 

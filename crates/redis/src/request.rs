@@ -10,7 +10,7 @@ use tollgate_share::lease::{Exchange, Need};
 use crate::params::{EXACT, EncodedLimits};
 
 /// Maximum number of charges in a group. It bounds how long a call blocks the store.
-pub(crate) const MAX_CHARGES: usize = 255;
+pub(crate) const MAX_GROUP_CHARGES: usize = 255;
 
 const VERB_EXACTLY: u8 = 1;
 const VERB_UP_TO: u8 = 2;

@@ -24,7 +24,7 @@ use crate::params::{EncodedLimits, refusals_change_nothing};
 use crate::parts::MergedAnswer;
 use crate::primary::Primary;
 use crate::refusals::{self, Refusals, Repetition};
-use crate::request::{GroupKind, MAX_CHARGES, QueuedCharge, QueuedGroup, Route, is_plain_refusal};
+use crate::request::{GroupKind, MAX_GROUP_CHARGES, QueuedCharge, QueuedGroup, Route, is_plain_refusal};
 use crate::script::Scripts;
 use crate::sharing::{Sharing, SharingStats, is_shared};
 use crate::suspects::Suspects;
@@ -147,9 +147,9 @@ impl RedisStore {
 
     pub(crate) fn encode(&self, group: &Group<'_>, route: Route) -> Result<QueuedGroup, StoreError> {
         let reject = |why: String| StoreError::Rejected { why };
-        if group.charges.len() > MAX_CHARGES {
+        if group.charges.len() > MAX_GROUP_CHARGES {
             return Err(reject(format!(
-                "too many charges in a group: {} (maximum {MAX_CHARGES})",
+                "too many charges in a group: {} (maximum {MAX_GROUP_CHARGES})",
                 group.charges.len()
             )));
         }

@@ -20,10 +20,10 @@ const PAGES = [
 ];
 
 /** The frame is shown without data if the first data has not arrived after this time in milliseconds. */
-const PATIENCE = 50;
+const FIRST_DATA_TIMEOUT_MS = 50;
 
 /** Below this width in pixels, the page names may not fit in one line. */
-const NARROW = 800;
+const NARROW_PX = 800;
 
 /** @typedef {(page: Page) => HTMLElement} Render */
 
@@ -78,7 +78,7 @@ function showNavigation() {
     ),
   );
   // A narrow screen shows only part of the list.
-  if (innerWidth < NARROW) navigation.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  if (innerWidth < NARROW_PX) navigation.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 /** Shows the name and role of the user. */
@@ -214,7 +214,7 @@ async function begin() {
   const started = start();
   follow();
   // Data that arrives soon is shown in the first frame: drawing the empty frame before it would delay the data.
-  await Promise.race([Promise.all([started, firstData()]), new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
+  await Promise.race([Promise.all([started, firstData()]), new Promise((resolve) => setTimeout(resolve, FIRST_DATA_TIMEOUT_MS))]);
   document.body.append(
     h("a.skip", { href: "#main", onclick: () => main.focus() }, "Skip to the content"),
     h(

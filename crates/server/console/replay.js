@@ -5,7 +5,7 @@ import { badge, card, code, empty, errorBox, field, input, plot, table } from ".
 import { may, needs, session } from "./server.js";
 
 /** Maximum size of an upload in bytes: the log as sent, with the rules. */
-const MAX_UPLOAD = 32 * 1024 * 1024;
+const MAX_UPLOAD_BYTES = 32 * 1024 * 1024;
 
 /** Maximum number of keys in each list. */
 const MAX_KEYS = 10;
@@ -114,8 +114,8 @@ export function replayForm({ text, deletes, domain, signal }) {
     event.preventDefault();
     if (running) return;
     const size = [...(file.files ?? [])].reduce((sum, log) => sum + log.size, text().length);
-    if (size > MAX_UPLOAD) {
-      fill(result, errorBox(new Error(`the log and the rules have ${count(size)} bytes (maximum ${count(MAX_UPLOAD)}); compress the log with gzip, send a part of it, or use tollgate replay`)));
+    if (size > MAX_UPLOAD_BYTES) {
+      fill(result, errorBox(new Error(`the log and the rules have ${count(size)} bytes (maximum ${count(MAX_UPLOAD_BYTES)}); compress the log with gzip, send a part of it, or use tollgate replay`)));
       return;
     }
     replay();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use common::frame_client::{FrameClient, PATH};
 use common::{Rules, Server, eventually, run};
-use tollgate_server::rls::bounds::{CREDIT, MAX_BODIES, MAX_CONTINUATIONS, RESET_COST};
+use tollgate_server::rls::bounds::{CREDIT, MAX_CONTINUATIONS, MAX_TOTAL_BODY_BYTES, RESET_COST};
 use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, Kind, put};
 use tollgate_server::rls::http2::hpack::put_literal;
 use tollgate_testkit::servers::{Certificates, Kind as StoreKind, Server as StoreServer};
@@ -176,11 +176,11 @@ fn bodies_of_all_connections_are_bounded_together() {
         line.and_then(|count| count.parse::<usize>().ok()).expect("a number")
     };
     // One more connection may have sent only a part of its bodies, and one is the HTTP connection for the metrics.
-    let most = MAX_BODIES / (4 * BODY_BYTES) + 2;
+    let most = MAX_TOTAL_BODY_BYTES / (4 * BODY_BYTES) + 2;
     eventually("connections beyond the budget are closed", || open() <= most);
     let grown = server.memory().saturating_sub(before);
     // Beyond the budget, each connection may hold part of a frame.
-    assert!(grown < MAX_BODIES + CONNECTIONS * 64 * 1024 + 24 * 1024 * 1024, "{} KiB", grown / 1024);
+    assert!(grown < MAX_TOTAL_BODY_BYTES + CONNECTIONS * 64 * 1024 + 24 * 1024 * 1024, "{} KiB", grown / 1024);
     let expected = "all connections together hold too many bytes";
     let is_expected =
         |client: &mut FrameClient| client.next_goaway().is_some_and(|reason| reason.starts_with(expected));

@@ -45,11 +45,11 @@ fn structured_header_parser_accepts_the_lists() {
 
 #[test]
 fn long_name_is_truncated_and_missing_name_replaced() {
-    let long = "x".repeat(MAX_NAME + 1);
+    let long = "x".repeat(MAX_NAME_CHARS + 1);
     let report = report_in_millis(1, 1, 0, 0);
     assert_eq!(
         write_list(write_status, &[limit_status(&long, 0, report, None, false)]),
-        format!("\"{}\";r=1;t=0", "x".repeat(MAX_NAME))
+        format!("\"{}\";r=1;t=0", "x".repeat(MAX_NAME_CHARS))
     );
     assert_eq!(write_list(write_status, &[limit_status("", 0, report, None, false)]), "\"default\";r=1;t=0");
 }

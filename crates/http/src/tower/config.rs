@@ -13,7 +13,7 @@ use super::body::LimitedBody;
 use super::refusal::{Reason, Refusal};
 use crate::grpc::{Code, write_status};
 use crate::headers::{
-    LimitStatus, MAX_NAME, RATE_LIMIT, RATE_LIMIT_POLICY, Styles, add_retry_after, add_x, push, write_policy,
+    LimitStatus, MAX_NAME_CHARS, RATE_LIMIT, RATE_LIMIT_POLICY, Styles, add_retry_after, add_x, push, write_policy,
     write_status as write_limit_status,
 };
 use crate::request::RequestView;
@@ -173,7 +173,7 @@ struct StackString {
 
 impl StackString {
     /// Enough for a name of maximum length with every character escaped, plus the parameters.
-    const CAPACITY: usize = 2 * MAX_NAME + 64;
+    const CAPACITY: usize = 2 * MAX_NAME_CHARS + 64;
 
     fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]

@@ -8,7 +8,7 @@
 use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Offset, Params, Phase, Time, WindowParams,
 };
-use tollgate_share::tally::RECENT;
+use tollgate_share::tally::RECENT_NANOS;
 
 /// Used amount of one limit in a snapshot, rounded up to a multiple of 2⁻³² tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ type Cells<'a> = Offset<&'a mut [u64]>;
 
 /// Charges one limit and returns the charged amount.
 fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost: u64) -> u64 {
-    let is_recent = age.as_nanos() <= RECENT;
+    let is_recent = age.as_nanos() <= RECENT_NANOS;
     let then = as_of(now, age);
     let at = match limit.params() {
         Params::FixedWindow { window, phase } => match window_start(limit, cells, window) {
@@ -126,7 +126,7 @@ fn charge_previous(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, then: &N
 
 fn give_back(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost: u64) {
     // An old refund would add to tokens that have already refilled.
-    if age.as_nanos() > RECENT {
+    if age.as_nanos() > RECENT_NANOS {
         return;
     }
     let then = as_of(now, age);

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, Limits, Now, Outcome, Stamps, Time, Verdict, Wall};
 use tollgate_engine::Standing;
 use tollgate_engine::store::{Answers, Charge, StoreError, SyncEvery};
-use tollgate_share::tally::{self, Bounds, RECENT, ReadReason, Tally, with_debt_of};
+use tollgate_share::tally::{self, Bounds, RECENT_NANOS, ReadReason, Tally, with_debt_of};
 
 use crate::batcher::ReplyPart;
 use crate::lanes::{SHARDS, local_shard_of};
@@ -118,7 +118,7 @@ impl Cycle {
     pub(super) fn new(every: SyncEvery, is_cluster: bool) -> Self {
         // With a single server, shards only reduce lock contention.
         let count = if is_cluster { SHARDS } else { SHARDS / 8 };
-        let stale_after = every.length().as_nanos().saturating_mul(2).max(RECENT);
+        let stale_after = every.length().as_nanos().saturating_mul(2).max(RECENT_NANOS);
         let bounds = Bounds { keys: MAX_KEYS / count, unsent: MAX_UNSENT / count, stale_after };
         let shard =
             || Mutex::new(TallyShard { tally: Tally::new(bounds), offset: 0, indebted: DebtLimitsCache::default() });
@@ -157,7 +157,7 @@ impl Cycle {
         }
         let limits = &indebted.of(charge).map_err(ViewError::Failed)?.with_debt;
         let taken = tally.decide(&tally_charge(charge, limits, &now, at), |verdict, own, words| {
-            report(charge, limits, verdict, own, words, &now, answers)
+            push_answer(charge, limits, verdict, own, words, &now, answers)
         });
         self.wake_if_urgent(tally);
         taken.map_err(unread)
@@ -174,7 +174,7 @@ impl Cycle {
         }
         let limits = &indebted.of(charge).map_err(ViewError::Failed)?.with_debt;
         let taken = tally.reserve(&tally_charge(charge, limits, &now, at), |verdict, own, words| {
-            report(charge, limits, verdict, own, words, &now, answers)
+            push_answer(charge, limits, verdict, own, words, &now, answers)
         });
         taken.map_err(unread)
     }
@@ -205,7 +205,7 @@ impl Cycle {
         let at = self.now();
         let now = now_for(charge, shard.estimate(at));
         let peeked = shard.tally.peek(&tally_charge(charge, charge.limits, &now, at), |verdict, own, words| {
-            report(charge, charge.limits, verdict, own, words, &now, answers)
+            push_answer(charge, charge.limits, verdict, own, words, &now, answers)
         });
         peeked.map_err(unread)
     }
@@ -238,13 +238,13 @@ fn refuse_debt(
 ) -> Result<Option<LocalDecision>, ViewError> {
     let Ask::Regardless(_) = charge.ask else { return Ok(None) };
     let refused = tally.peek(&tally_charge(charge, charge.limits, now, at), |verdict, own, words| {
-        (!verdict.is_admitted()).then(|| report(charge, charge.limits, verdict, own, words, now, answers))
+        (!verdict.is_admitted()).then(|| push_answer(charge, charge.limits, verdict, own, words, now, answers))
     });
     refused.map_err(unread)
 }
 
 /// Adds the answer to a charge under `limits`. The state `words` has the parameters `own`.
-fn report(
+fn push_answer(
     charge: &Charge<'_>,
     limits: &Limits,
     verdict: &Verdict<Stamps>,

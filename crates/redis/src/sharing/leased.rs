@@ -134,7 +134,7 @@ impl Leases {
     }
 
     /// Adds the answer to a locally decided charge.
-    fn report(
+    fn push_answer(
         &self,
         entry: Option<&Entry>,
         charge: &Charge<'_>,
@@ -251,7 +251,7 @@ impl Sharing {
                         None => Decided::Spent(granted.at),
                     };
                     let entries = self.leases.lock(self.leases.shard_of(charge));
-                    return Ok(self.leases.report(entries.get(charge.key), charge, decided, now(), answers));
+                    return Ok(self.leases.push_answer(entries.get(charge.key), charge, decided, now(), answers));
                 }
             }
         }
@@ -291,7 +291,7 @@ impl Sharing {
         let entry = entries.get_mut(charge.key).filter(|entry| entry.can_lease(charge.limits, cost))?;
         let reservation = entry.holder.try_take(at, cost)?;
         self.renew_if_due(entry, shard, charge, at);
-        Some(leases.report(Some(entry), charge, Decided::Held(reservation), at, answers).decision)
+        Some(leases.push_answer(Some(entry), charge, Decided::Held(reservation), at, answers).decision)
     }
 
     /// Starts an exchange without an immediate need, if the holder reports that an exchange is due.
@@ -316,7 +316,13 @@ impl Sharing {
             return Err(NoLease::Strict);
         }
         if entry.meters.iter().any(|meter| meter.capacity() < cost) {
-            return Ok(NextStep::Decided(leases.report(Some(entry), charge, Decided::Refused(u64::MAX), at, answers)));
+            return Ok(NextStep::Decided(leases.push_answer(
+                Some(entry),
+                charge,
+                Decided::Refused(u64::MAX),
+                at,
+                answers,
+            )));
         }
         let decided = match entry.holder.take(at, cost) {
             TakeResult::Held(reservation) => {
@@ -330,7 +336,7 @@ impl Sharing {
                 return Ok(NextStep::Asked(self.start_exchange(shard, &Arc::from(charge.key), entry, need, false)));
             }
         };
-        Ok(NextStep::Decided(leases.report(Some(entry), charge, decided, at, answers)))
+        Ok(NextStep::Decided(leases.push_answer(Some(entry), charge, decided, at, answers)))
     }
 
     fn new_entry(&self, charge: &Charge<'_>) -> Result<Entry, NoLease> {
@@ -352,7 +358,7 @@ impl Sharing {
         if !is_exact || charge.ask.cost().get() > entry.holder.held() || entry.encoded.limits() != charge.limits {
             return Err(NoLease::Strict);
         }
-        let decision = leases.report(Some(entry), charge, Decided::Held(Reservation::default()), at, answers);
+        let decision = leases.push_answer(Some(entry), charge, Decided::Held(Reservation::default()), at, answers);
         Ok(LeaseDecision { reservation: None, ..decision })
     }
 

@@ -144,13 +144,13 @@ impl Cli {
 pub fn main() -> ExitCode {
     let cli = Cli::parse_command_line(std::env::args_os()).unwrap_or_else(|error| error.exit());
     cli.run().unwrap_or_else(|error| {
-        report(&error);
+        print_error(&error);
         ExitCode::FAILURE
     })
 }
 
 /// Prints why a command failed.
-fn report(error: &anyhow::Error) {
+fn print_error(error: &anyhow::Error) {
     // A pipe closed by its reader, such as `head`, is not an error.
     let closed = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
     if error.downcast_ref().is_some_and(closed) {

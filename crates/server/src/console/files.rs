@@ -155,8 +155,8 @@ mod tests {
     #[test]
     fn console_knows_the_bounds_of_the_server() {
         let (_, text) = FILES.iter().find(|(name, _)| *name == "replay.js").expect("the file");
-        let mebibytes = crate::control::api::bounds::MAX_UPLOAD >> 20;
-        assert!(text.contains(&format!("MAX_UPLOAD = {mebibytes} * 1024 * 1024;")), "MAX_UPLOAD differs");
+        let mebibytes = crate::control::api::bounds::MAX_UPLOAD_BYTES >> 20;
+        assert!(text.contains(&format!("MAX_UPLOAD_BYTES = {mebibytes} * 1024 * 1024;")), "MAX_UPLOAD_BYTES differs");
         assert!(text.contains(&format!("at most {mebibytes} MiB")), "the size in the hint differs");
         let (_, text) = FILES.iter().find(|(name, _)| *name == "server.js").expect("the file");
         assert!(text.contains(&format!("TRACKED = {};", crate::live::MAX_RULES)), "TRACKED differs");

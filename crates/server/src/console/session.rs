@@ -28,13 +28,13 @@ use crate::http::problem::Problem;
 pub(crate) const PATH: &str = "/v1/session";
 
 /// Maximum size of the request body that opens a session, in bytes.
-pub(crate) const MAX_BODY: usize = 4 * 1024;
+pub(crate) const MAX_BODY_BYTES: usize = 4 * 1024;
 
 /// Maximum number of open sessions. Opening another session ends the least recently used one.
 pub(crate) const MAX_SESSIONS: usize = 1_024;
 
 /// Idle timeout of a session.
-pub(crate) const IDLE: Nanos = Nanos::from_secs(3_600);
+pub(crate) const IDLE_TIMEOUT: Nanos = Nanos::from_secs(3_600);
 
 /// Maximum age of a session.
 pub(crate) const MAX_AGE: Nanos = Nanos::from_secs(12 * 3_600);
@@ -61,7 +61,7 @@ impl std::fmt::Debug for BrowserSession {
 
 impl BrowserSession {
     fn has_ended(&self, now: Time<Mono>) -> bool {
-        now.since(self.used) >= IDLE || now.since(self.began) >= MAX_AGE
+        now.since(self.used) >= IDLE_TIMEOUT || now.since(self.began) >= MAX_AGE
     }
 }
 
@@ -220,7 +220,7 @@ pub(crate) fn answer<S: Store>(app: &App<S>, head: &Parts, access: &Access) -> R
 
 fn session_response<S: Store>(app: &App<S>, access: &Access) -> HttpResponse {
     let (role, domains, expires_ms) = match access {
-        Access::Local => (Role::Admin, &[][..], None),
+        Access::Unrestricted => (Role::Admin, &[][..], None),
         Access::Token(token) => (token.grant.role, &token.grant.domains[..], token.grant.expires_ms),
     };
     let view = SessionView {
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn session_ends_when_idle_and_when_old() {
         let sessions = Sessions::default();
-        let idle = IDLE.as_nanos() / 1_000_000_000;
+        let idle = IDLE_TIMEOUT.as_nanos() / 1_000_000_000;
         sessions.open([1; 32], b"token", time_at(0));
         assert_eq!(sessions.token(&[1; 32], time_at(idle - 1)).as_deref(), Some(&b"token"[..]));
         assert_eq!(sessions.token(&[1; 32], time_at(2 * idle - 1)), None);

@@ -214,8 +214,8 @@ async fn check_revision(write: &mut Write<'_>) -> Result<()> {
     let (current, empty) = (write.revision - 1, write.rules == 0);
     let matches = match write.expected {
         Expected::Anything => true,
-        Expected::Nothing => empty,
-        Expected::Something => !empty,
+        Expected::Absent => empty,
+        Expected::Present => !empty,
         Expected::Version(revision) => revision == current,
     };
     if matches {
@@ -279,14 +279,14 @@ async fn new_row(
     };
     check_rule_size(text.len())?;
     write.size += size::rule_size(&text);
-    let stamp = write.stamp.clone();
+    let authorship = write.authorship.clone();
     if let Some(old) = old {
         write.size -= size::rule_size(&old.text);
         if old.overrides > 0 {
             orphans::check_overrides(write, domain, &id, &text).await?;
         }
         return Ok((
-            RuleRow { id, position, version: old.version + 1, text, stamp, ..old.clone() },
+            RuleRow { id, position, version: old.version + 1, text, authorship, ..old.clone() },
             Some(Action::Update),
         ));
     }
@@ -297,7 +297,7 @@ async fn new_row(
     };
     write.rules += 1;
     let version = last_versions.get(&key).copied().unwrap_or(0) + 1;
-    Ok((RuleRow { id, position, version, enabled: true, text, overrides, stamp }, Some(Action::Create)))
+    Ok((RuleRow { id, position, version, enabled: true, text, overrides, authorship }, Some(Action::Create)))
 }
 
 async fn split_file(text: &[u8]) -> Result<SplitFiles> {

@@ -9,7 +9,7 @@ use tollgate_engine::Enforcement;
 use utoipa::ToSchema;
 
 use super::Result;
-use super::api::bounds::MAX_SUBJECT;
+use super::api::bounds::MAX_SUBJECT_CHARS;
 use super::db::{Db, SHORT_TIMEOUT, Write, are_storable, now_ms, with_timeout};
 use super::model::{AuditEntry, AuditSearch, Change, FleetMode, Page, PageRequest};
 use super::paging::{Cursor, page_of};
@@ -34,8 +34,8 @@ pub struct Note {
 }
 
 impl Note {
-    /// Returns a note with the current time. Truncates strings to [`MAX_SUBJECT`] characters and removes characters
-    /// that a database cannot store.
+    /// Returns a note with the current time. Truncates strings to [`MAX_SUBJECT_CHARS`] and removes characters that
+    /// a database cannot store.
     pub fn now(author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
         Self::new_truncated(now_ms(), author, action, domain, subject)
     }
@@ -47,7 +47,7 @@ impl Note {
     }
 
     fn new_truncated(at_ms: i64, author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
-        let cut = |text: &str| text.chars().filter(|char| *char != '\0').take(MAX_SUBJECT).collect();
+        let cut = |text: &str| text.chars().filter(|char| *char != '\0').take(MAX_SUBJECT_CHARS).collect();
         Self { at_ms, author: cut(author), action, domain: domain.map(cut), subject: cut(subject) }
     }
 }
@@ -125,13 +125,13 @@ pub(super) async fn append(write: &mut Write<'_>, entries: &[NewEntry<'_>]) -> R
             write.audit += 1;
             row.bind(write.audit)
                 .bind_next(write.revision)
-                .bind_next(write.stamp.at_ms)
-                .bind_next(write.stamp.author.as_str())
+                .bind_next(write.authorship.at_ms)
+                .bind_next(write.authorship.author.as_str())
                 .bind_next(entry.kind)
                 .bind_next(entry.action)
                 .bind_next(entry.domain)
                 .bind_next(entry.subject.as_str())
-                .bind_next(write.stamp.comment.as_deref())
+                .bind_next(write.authorship.comment.as_deref())
                 .bind_next(entry.before)
                 .bind_next(entry.after);
         });
@@ -188,7 +188,7 @@ impl AuditLog<'_> {
             let mut write = self.db.write(&Change { comment, ..Change::by(&*first.author) }).await?;
             write.revision -= 1;
             for Note { at_ms, author, action, domain, subject } in notes {
-                (write.stamp.author, write.stamp.at_ms) = (author.clone(), *at_ms);
+                (write.authorship.author, write.authorship.at_ms) = (author.clone(), *at_ms);
                 let entry = NewEntry {
                     kind: action.kind(),
                     action: action.as_str(),

@@ -55,8 +55,8 @@ pub struct CachedToken {
 /// An authenticated caller. Every caller has at least the role `reader`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// No tokens are required.
-    Local,
+    /// A caller without a token, where no token is required. Every action is permitted.
+    Unrestricted,
     /// The holder of this token.
     Token(Arc<Verifier>),
 }
@@ -131,7 +131,7 @@ impl Authenticator {
         now: impl FnOnce() -> i64,
     ) -> Result<&'s Access, AuthError> {
         if !self.requires_tokens() {
-            return Ok(&Access::Local);
+            return Ok(&Access::Unrestricted);
         }
         let token = token.filter(|token| !token.is_empty()).ok_or(AuthError::NoToken)?;
         if cached.text != token {
@@ -160,7 +160,7 @@ impl Authenticator {
         now: impl FnOnce() -> i64,
     ) -> Result<&'s Access, AuthError> {
         if !self.requires_tokens() {
-            return Ok(&Access::Local);
+            return Ok(&Access::Unrestricted);
         }
         // Acquire: pairs with the release in `replace`.
         if cached.edition != self.edition.load(Ordering::Acquire) {
@@ -191,7 +191,7 @@ impl Access {
     /// Returns the author that is recorded for the caller's changes.
     pub fn author(&self) -> &str {
         match self {
-            Self::Local => LOCAL,
+            Self::Unrestricted => LOCAL,
             Self::Token(token) => &token.grant.name,
         }
     }
@@ -200,7 +200,7 @@ impl Access {
     #[inline]
     pub fn is_scoped(&self) -> bool {
         match self {
-            Self::Local => false,
+            Self::Unrestricted => false,
             Self::Token(token) => token.grant.role != Role::Admin && !token.grant.domains.is_empty(),
         }
     }
@@ -208,7 +208,7 @@ impl Access {
     /// Returns whether the caller has at least this role in some domain.
     pub fn is_at_least(&self, role: Role) -> bool {
         match self {
-            Self::Local => true,
+            Self::Unrestricted => true,
             Self::Token(token) => token.grant.role >= role,
         }
     }
@@ -235,7 +235,7 @@ impl Access {
 
     fn has_expired(&self, now: impl FnOnce() -> i64) -> bool {
         match self {
-            Self::Local => false,
+            Self::Unrestricted => false,
             Self::Token(token) => token.grant.expires_ms.is_some_and(|end| end <= now()),
         }
     }

@@ -153,7 +153,7 @@ impl Db {
             db: self,
             tx,
             _queue_guard: writer_queue,
-            stamp: Stamp { author: author.clone(), at_ms: now_ms(), comment: comment.clone() },
+            authorship: Authorship { author: author.clone(), at_ms: now_ms(), comment: comment.clone() },
             expected: *expected,
             revision: head.try_get(0)?,
             rules: head.try_get(1)?,
@@ -226,13 +226,13 @@ pub(super) async fn revision(connection: &mut AnyConnection) -> Result<i64> {
 
 /// The author, time and comment of a change, which are stored with every version.
 #[derive(Clone, Debug)]
-pub(super) struct Stamp {
+pub(super) struct Authorship {
     pub(super) author: String,
     pub(super) at_ms: i64,
     pub(super) comment: Option<String>,
 }
 
-impl Stamp {
+impl Authorship {
     pub(super) fn read(row: &AnyRow) -> Result<Self> {
         Ok(Self { author: row.try_get("author")?, at_ms: row.try_get("at_ms")?, comment: row.try_get("comment")? })
     }
@@ -243,7 +243,7 @@ pub(super) struct Write<'d> {
     db: &'d Db,
     pub(super) tx: Transaction<'static, Any>,
     _queue_guard: MutexGuard<'d, ()>,
-    pub(super) stamp: Stamp,
+    pub(super) authorship: Authorship,
     pub(super) expected: Expected,
     /// The revision that this write creates.
     pub(super) revision: i64,

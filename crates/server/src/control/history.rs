@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::entry;
 
-use super::db::{Db, SHORT_TIMEOUT, Stamp, Write, are_storable, read_boolean, with_timeout};
+use super::db::{Authorship, Db, SHORT_TIMEOUT, Write, are_storable, read_boolean, with_timeout};
 use super::error::Conflict;
 use super::model::{Action, Change, Expected, Page, PageRequest, StoredRule, Version, WriteOutcome};
 use super::paging::{Cursor, page_of};
@@ -21,7 +21,7 @@ pub(super) struct VersionRow {
     action: Action,
     enabled: bool,
     text: Option<String>,
-    stamp: Stamp,
+    authorship: Authorship,
 }
 
 impl VersionRow {
@@ -32,7 +32,7 @@ impl VersionRow {
             action: Action::parse(&action).unwrap_or(Action::Update),
             enabled: read_boolean(row, "enabled")?,
             text: row.try_get("text")?,
-            stamp: Stamp::read(row)?,
+            authorship: Authorship::read(row)?,
         })
     }
 
@@ -54,7 +54,7 @@ impl VersionRow {
     }
 
     fn into_version(self) -> Version {
-        let Stamp { author, at_ms, comment } = self.stamp;
+        let Authorship { author, at_ms, comment } = self.authorship;
         let rule = self.text.as_deref().map(parse_stored);
         Version { version: self.version, action: self.action, enabled: self.enabled, rule, author, at_ms, comment }
     }
@@ -167,14 +167,14 @@ pub(super) async fn check_version(
     }
     let known = match write.expected {
         Expected::Version(version) => VersionRow::find_row(&mut write.tx, domain, id, version).await?,
-        Expected::Anything | Expected::Nothing | Expected::Something => None,
+        Expected::Anything | Expected::Absent | Expected::Present => None,
     };
     let last = VersionRow::find_last(&mut write.tx, domain, id).await?;
     Err(ControlError::Conflict(Box::new(Conflict {
         what: format!("the {}", describe(domain, id)),
         current: current.map(|row| row.version),
         rule: current.map(|row| row.clone().into_stored(domain)),
-        by: last.map(|last| (last.stamp.author, last.action, last.stamp.at_ms)),
+        by: last.map(|last| (last.authorship.author, last.action, last.authorship.at_ms)),
         diff: known.map(|known| diff_of_rules(known.text.as_deref(), current.map(|row| row.text.as_str()))),
     })))
 }
@@ -213,9 +213,9 @@ pub(super) async fn write_rules(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) 
                 .bind_next(i64::from(row.enabled))
                 .bind_next(row.text.as_str())
                 .bind_next(row.overrides)
-                .bind_next(row.stamp.author.as_str())
-                .bind_next(row.stamp.at_ms)
-                .bind_next(row.stamp.comment.as_deref());
+                .bind_next(row.authorship.author.as_str())
+                .bind_next(row.authorship.at_ms)
+                .bind_next(row.authorship.comment.as_deref());
         });
         insert.push(
             " ON CONFLICT (domain, id) DO UPDATE SET position = excluded.position, version = excluded.version, \
@@ -240,9 +240,9 @@ async fn add_versions(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) -> Result<
                 .bind_next(action.as_str())
                 .bind_next(i64::from(row.enabled))
                 .bind_next((*action != Action::Delete).then_some(row.text.as_str()))
-                .bind_next(row.stamp.author.as_str())
-                .bind_next(row.stamp.at_ms)
-                .bind_next(row.stamp.comment.as_deref());
+                .bind_next(row.authorship.author.as_str())
+                .bind_next(row.authorship.at_ms)
+                .bind_next(row.authorship.comment.as_deref());
         });
         insert.execute(&mut *write.tx).await?;
     }
@@ -264,7 +264,8 @@ pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[R
         });
         delete.push(")").execute(&mut *write.tx).await?;
     }
-    let deleted = |row: &RuleRow| RuleRow { version: row.version + 1, stamp: write.stamp.clone(), ..row.clone() };
+    let deleted =
+        |row: &RuleRow| RuleRow { version: row.version + 1, authorship: write.authorship.clone(), ..row.clone() };
     let deleted: Vec<RuleRow> = rules.iter().map(deleted).collect();
     let action = Some(Action::Delete);
     let versions: Vec<RuleWrite<'_>> = deleted.iter().map(|row| RuleWrite { domain, row, action }).collect();

@@ -37,10 +37,10 @@ pub enum Expected {
     /// The resource may have any version or not exist.
     #[default]
     Anything,
-    /// Nothing exists yet.
-    Nothing,
-    /// Any existing version.
-    Something,
+    /// The resource does not exist.
+    Absent,
+    /// The resource exists, in any version.
+    Present,
     /// This version.
     Version(i64),
 }
@@ -50,8 +50,8 @@ impl Expected {
     pub(super) fn matches(self, current: Option<i64>) -> bool {
         match self {
             Self::Anything => true,
-            Self::Nothing => current.is_none(),
-            Self::Something => current.is_some(),
+            Self::Absent => current.is_none(),
+            Self::Present => current.is_some(),
             Self::Version(version) => current == Some(version),
         }
     }

@@ -220,8 +220,8 @@ impl Overrides<'_> {
                 effect: given.effect,
                 until: given.until,
                 version: write.revision,
-                author: write.stamp.author.clone(),
-                at_ms: write.stamp.at_ms,
+                author: write.authorship.author.clone(),
+                at_ms: write.authorship.at_ms,
             };
             let content = |one: &OverrideRow| (one.attribute.clone(), parse_stored(&one.effect), one.until.clone());
             if let Some(old) = old.clone().filter(|old| content(old) == content(&new)) {

@@ -9,7 +9,7 @@ use tollgate_engine::rules::{MAX_RULES, Source};
 
 use super::apply::run_blocking;
 use super::audit::NewEntry;
-use super::db::{Db, SHORT_TIMEOUT, Stamp, Write, are_storable, read_boolean, with_timeout};
+use super::db::{Authorship, Db, SHORT_TIMEOUT, Write, are_storable, read_boolean, with_timeout};
 use super::history::{self, RuleWrite, VersionRow};
 use super::model::{Action, Change, DomainSummary, Page, PageRequest, RuleSearch, StoredRule, WriteOutcome};
 use super::paging::{Cursor, page_of};
@@ -31,7 +31,7 @@ pub(super) struct RuleRow {
     pub(super) enabled: bool,
     pub(super) text: String,
     pub(super) overrides: i64,
-    pub(super) stamp: Stamp,
+    pub(super) authorship: Authorship,
 }
 
 impl RuleRow {
@@ -43,7 +43,7 @@ impl RuleRow {
             enabled: read_boolean(row, "enabled")?,
             text: row.try_get("text")?,
             overrides: row.try_get("overrides")?,
-            stamp: Stamp::read(row)?,
+            authorship: Authorship::read(row)?,
         })
     }
 
@@ -57,7 +57,7 @@ impl RuleRow {
     }
 
     pub(super) fn into_stored(self, domain: &str) -> StoredRule {
-        let Stamp { author, at_ms, comment } = self.stamp;
+        let Authorship { author, at_ms, comment } = self.authorship;
         StoredRule {
             domain: domain.into(),
             rule: parse_stored(&self.text),
@@ -321,8 +321,8 @@ async fn store_rule(
     };
     write.size += size::rule_size(&text) - old.map_or(0, |old| size::rule_size(&old.text));
     size::check_total_size(write.size)?;
-    let stamp = write.stamp.clone();
-    let row = RuleRow { id: id.into(), position, version, enabled, text, overrides, stamp };
+    let authorship = write.authorship.clone();
+    let row = RuleRow { id: id.into(), position, version, enabled, text, overrides, authorship };
     history::write_rules(write, &[RuleWrite { domain, row: &row, action: Some(action) }]).await?;
     let before = old.map(|old| &*old.text);
     write.log(&[audit_entry(domain, id, action.as_str(), before, Some(&row.text))]).await?;

@@ -101,7 +101,7 @@ impl Tokens<'_> {
                 write.rollback().await?;
                 return Ok(token);
             }
-            let now = write.stamp.at_ms;
+            let now = write.authorship.at_ms;
             if token.grant.role == Role::Admin && token.grant.expires_ms.is_none_or(|end| end > now) {
                 let mut others = Sql::new("SELECT id FROM tokens WHERE role = 'admin' AND id <> ");
                 others.bind(id).push(" AND ").push(VALID_TOKEN_CONDITION).bind(now).push(") LIMIT 1");

@@ -30,7 +30,7 @@ impl Default for ReplyBody {
 impl<T: Into<Bytes>> From<T> for ReplyBody {
     fn from(bytes: T) -> Self {
         let bytes = bytes.into();
-        if bytes.len() > MAX_FRAME { Self::Long(LongBody::new([bytes])) } else { Self::Whole(Full::new(bytes)) }
+        if bytes.len() > MAX_FRAME_BYTES { Self::Long(LongBody::new([bytes])) } else { Self::Whole(Full::new(bytes)) }
     }
 }
 
@@ -60,7 +60,7 @@ impl LongWriter {
 
     /// Starts a new part if the current part has reached the frame size. Call this after each item.
     pub fn end_item(&mut self) {
-        if self.part.len() >= MAX_FRAME {
+        if self.part.len() >= MAX_FRAME_BYTES {
             self.finish_part();
         }
     }
@@ -82,7 +82,7 @@ impl From<LongWriter> for ReplyBody {
 }
 
 /// Maximum frame size in bytes. A long body yields to other connections after each frame.
-const MAX_FRAME: usize = 64 * 1024;
+const MAX_FRAME_BYTES: usize = 64 * 1024;
 
 /// A long body that yields to other connections after each frame. Otherwise, a client that reads fast could occupy the
 /// thread for milliseconds.
@@ -103,7 +103,7 @@ impl LongBody {
     /// Returns the next bytes to send.
     fn next_frame(&mut self) -> Option<Bytes> {
         let part = self.parts.front_mut()?;
-        let frame = part.split_to(part.len().min(MAX_FRAME));
+        let frame = part.split_to(part.len().min(MAX_FRAME_BYTES));
         if part.is_empty() {
             self.parts.pop_front();
         }
@@ -160,14 +160,14 @@ mod tests {
 
     #[tokio::test]
     async fn long_body_arrives_whole_and_yields_after_each_frame() {
-        let bytes: Bytes = (0..3 * MAX_FRAME + 1).map(|at| at as u8).collect::<Vec<_>>().into();
+        let bytes: Bytes = (0..3 * MAX_FRAME_BYTES + 1).map(|at| at as u8).collect::<Vec<_>>().into();
         let mut body = ReplyBody::from(bytes.clone());
         let mut cx = Context::from_waker(std::task::Waker::noop());
         assert_eq!(body.size_hint().exact(), Some(bytes.len() as u64));
         assert!(Pin::new(&mut body).poll_frame(&mut cx).is_ready());
         assert!(Pin::new(&mut body).poll_frame(&mut cx).is_pending());
         let rest = body.collect().await.expect("infallible").to_bytes();
-        assert_eq!(rest, bytes.slice(MAX_FRAME..));
+        assert_eq!(rest, bytes.slice(MAX_FRAME_BYTES..));
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate_engine::Item;
 
 /// Maximum size of a request body, in bytes. It is large enough for [`MAX_BATCH`] requests of ordinary size.
-pub const MAX_BODY: usize = 1024 * 1024;
+pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 /// Maximum number of requests in a batch.
 pub const MAX_BATCH: usize = 1_000;
@@ -14,7 +14,7 @@ pub const MAX_BATCH: usize = 1_000;
 pub const MAX_ATTRIBUTES: usize = Item::MAX_ENTRIES;
 
 /// Maximum size of the request line and all headers, in bytes.
-pub const MAX_HEAD: usize = 16 * 1024;
+pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// Maximum number of headers of a request.
 pub const MAX_HEADERS: usize = 64;
@@ -44,4 +44,4 @@ pub const RESERVED_TIMEOUT: Duration = Duration::from_secs(5);
 pub const MAX_EXPLAINED: usize = 100;
 
 /// Size of the response to a list, in bytes, above which the remaining requests are not decided.
-pub const MAX_RESPONSE: usize = 8 * 1024 * 1024;
+pub const MAX_RESPONSE_BYTES: usize = 8 * 1024 * 1024;

@@ -14,7 +14,7 @@ use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
 use super::body::LongWriter;
-use super::bounds::{MAX_EXPLAINED, MAX_RESPONSE};
+use super::bounds::{MAX_EXPLAINED, MAX_RESPONSE_BYTES};
 use super::problem::Problem;
 use super::serve::{HttpResponse, new_response};
 use super::wire::{Body, ListProgress, ListReader, WireRequest};
@@ -58,7 +58,7 @@ pub(super) async fn call<S: Store>(
         Op::SetEnforcement => Ok(Input::Enforcement(parse_enforcement(body)?)),
         Op::Decide(_) | Op::Acquire | Op::Commit | Op::Refund | Op::Renew | Op::Reset | Op::Explain => {
             parsed = match body.len() {
-                ..=MAX_BODY_PARSED_AT_ONCE => Body::parse(body).map_err(|error| Problem::json(&error))?,
+                ..=MAX_BYTES_PARSED_AT_ONCE => Body::parse(body).map_err(|error| Problem::json(&error))?,
                 // Boxed to keep the future small, because long bodies are rare.
                 _ => Box::pin(parse_in_parts(body)).await?,
             };
@@ -88,7 +88,7 @@ pub(super) fn new_caller<'a>(access: &'a Access, is_full: Option<&'a AtomicBool>
 }
 
 /// Maximum length of a body that is parsed in one step, in bytes. Longer bodies are parsed in parts.
-const MAX_BODY_PARSED_AT_ONCE: usize = 8 * 1024;
+const MAX_BYTES_PARSED_AT_ONCE: usize = 8 * 1024;
 
 /// Number of items to parse before yielding to other connections.
 const ITEMS_PER_PARSE_STEP: usize = 64;
@@ -135,7 +135,7 @@ async fn call_list<S: Store>(
                     Output::Explained(explanation) => out.push_bytes(explanation.clone()),
                     _ => json::write(&mut out.part, output),
                 }
-                if let Some(is_full) = caller.is_full.filter(|_| out.written() > MAX_RESPONSE) {
+                if let Some(is_full) = caller.is_full.filter(|_| out.written() > MAX_RESPONSE_BYTES) {
                     is_full.store(true, Ordering::Relaxed);
                 }
             }
@@ -157,7 +157,7 @@ async fn call_list<S: Store>(
 /// Returns a problem if the request is invalid.
 pub(crate) async fn check_line<S: Store>(app: &App<S>, body: &[u8]) -> Result<Bytes, Problem> {
     let spec = route::find(&Method::POST, "/v1/check")?;
-    let answer = call(app, &Access::Local, spec, None, body).await?;
+    let answer = call(app, &Access::Unrestricted, spec, None, body).await?;
     let Ok(body) = answer.into_body().collect().await;
     Ok(body.to_bytes())
 }
@@ -192,14 +192,14 @@ thread_local! {
 }
 
 /// Maximum capacity of the scratch buffer between responses, in bytes.
-const MAX_SCRATCH_CAPACITY: usize = 16 * 1024;
+const MAX_SCRATCH_BYTES: usize = 16 * 1024;
 
 fn output_to_json(output: &Output<'_>) -> Bytes {
     SCRATCH_BUFFER.with_borrow_mut(|out| {
         out.clear();
         json::write(out, output);
         let written = Bytes::copy_from_slice(out);
-        out.shrink_to(MAX_SCRATCH_CAPACITY);
+        out.shrink_to(MAX_SCRATCH_BYTES);
         written
     })
 }

@@ -20,7 +20,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate_engine::Store;
 
 use super::body::ReplyBody;
-use super::bounds::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS, RESERVED_TIMEOUT, WRITE_TIMEOUT};
+use super::bounds::{
+    BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS, RESERVED_TIMEOUT, WRITE_TIMEOUT,
+};
 use super::call::call;
 use super::half_close::HalfCloseStream;
 use super::problem::Problem;
@@ -87,7 +89,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
         .timer(TokioTimer::new())
         .half_close(true)
         .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(MAX_HEAD)
+        .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service);
     let mut is_closing = false;
@@ -229,15 +231,15 @@ async fn answer_api_request<S: Store + 'static>(
         }
         if head.uri.path() == session::PATH && head.method == Method::POST {
             web::check(app.hosts.as_ref(), &head)?;
-            let body = Box::pin(read(body, session::MAX_BODY, BODY_TIMEOUT)).await?;
+            let body = Box::pin(read(body, session::MAX_BODY_BYTES, BODY_TIMEOUT)).await?;
             return session::open(app, &head, &body);
         }
     }
     let mut credentials = None;
     let access = match &found {
-        Ok(spec) if spec.role.is_none() => Access::Local,
+        Ok(spec) if spec.role.is_none() => Access::Unrestricted,
         Ok(_) | Err(_) if state.is_reserved => return Err(too_many_connections()),
-        Ok(_) | Err(_) if !app.auth.requires_tokens() => Access::Local,
+        Ok(_) | Err(_) if !app.auth.requires_tokens() => Access::Unrestricted,
         Ok(_) | Err(_) => match bearer_from_headers(&head) {
             // A caller that sends a token needs no lookup of a browser session.
             token if token.is_some() => authenticate(app, state, token)?,
@@ -250,13 +252,13 @@ async fn answer_api_request<S: Store + 'static>(
     web::check(app.hosts.as_ref(), &head)?;
     match found {
         Ok(spec) => {
-            let body = read(body, MAX_BODY, BODY_TIMEOUT).await?;
+            let body = read(body, MAX_BODY_BYTES, BODY_TIMEOUT).await?;
             let key = head.headers.get(IDEMPOTENCY_KEY_HEADER).map(HeaderValue::as_bytes);
             state.set_waiting(spec.op == Op::Acquire);
             call(app, &access, spec, key, &body).await
         }
         Err(_) if head.uri.path() == rls::JSON && head.method == Method::POST => {
-            let body = Box::pin(read(body, rls::bounds::MAX_MESSAGE, BODY_TIMEOUT)).await?;
+            let body = Box::pin(read(body, rls::bounds::MAX_MESSAGE_BYTES, BODY_TIMEOUT)).await?;
             let answer = Box::pin(rls::answer_json(app, &access, &body)).await;
             let (status, body) = answer.map_err(|error| Problem::from_op(&error, ""))?;
             Ok(new_response(status, "application/json", body))
@@ -283,7 +285,7 @@ pub(super) fn authenticate<S: Store>(
     token: Option<&[u8]>,
 ) -> Result<Access, AuthError> {
     if !app.auth.requires_tokens() {
-        return Ok(Access::Local);
+        return Ok(Access::Unrestricted);
     }
     let mut cached = state.token.lock().unwrap_or_else(PoisonError::into_inner);
     let access = app.auth.authenticate(&mut cached, token, || app.wall_ms()).cloned()?;
@@ -317,13 +319,13 @@ async fn call_rules_service<S: Store>(
         return replay_log(service, access, head, body).await;
     }
     if !api::takes_files(head.uri.path()) {
-        let body = read(body, api::bounds::MAX_RULE, BODY_TIMEOUT).await?;
+        let body = read(body, api::bounds::MAX_RULE_BYTES, BODY_TIMEOUT).await?;
         return Ok(service.answer(head, body, access).await);
     }
     // The total memory for files is bounded. A slow client holds memory permits for the bytes it has sent, but no
     // processing permit.
     let (body, _received) =
-        read_bounded(body, api::bounds::MAX_FILE, FILE_TIMEOUT, Some(service.upload_permits())).await?;
+        read_bounded(body, api::bounds::MAX_FILE_BYTES, FILE_TIMEOUT, Some(service.upload_permits())).await?;
     let Ok(Ok(_turn)) = timeout(FILE_TIMEOUT, service.large().acquire()).await else { return Err(busy()) };
     Ok(service.answer(head, body, access).await)
 }
@@ -338,13 +340,13 @@ async fn replay_log(
 ) -> Result<HttpResponse, Problem> {
     api::check_may_replay(&access)?;
     let Some(turn) = service.begin_replay() else {
-        discard(body, api::bounds::MAX_UPLOAD, BODY_TIMEOUT).await;
+        discard(body, api::bounds::MAX_UPLOAD_BYTES, BODY_TIMEOUT).await;
         let detail =
             format!("another log is being replayed (maximum {} at a time); try again later", api::bounds::MAX_REPLAYS);
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).retry_after(10));
     };
     head.extensions.insert(turn);
-    let body = read(body, api::bounds::MAX_UPLOAD, FILE_TIMEOUT).await?;
+    let body = read(body, api::bounds::MAX_UPLOAD_BYTES, FILE_TIMEOUT).await?;
     Ok(service.answer(head, body, access).await)
 }
 

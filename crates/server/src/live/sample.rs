@@ -21,11 +21,11 @@ pub async fn sample<S: Store + 'static>(app: Arc<App<S>>) {
 }
 
 fn add_and_publish_sample<S: Store>(app: &App<S>) {
-    let tally = app.metrics.tally();
+    let totals = app.metrics.outcome_totals();
     let totals = Totals {
-        admitted: tally.allowed.saturating_add(tally.observed),
-        refused: tally.denied,
-        observed: tally.observed,
+        admitted: totals.allowed.saturating_add(totals.observed),
+        refused: totals.denied,
+        observed: totals.observed,
         fallback: app.engine.counts().fallback,
         times: app.metrics.decision_time.read(),
     };

@@ -16,7 +16,7 @@ pub const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time without input after which the socket is closed, even if the client has not closed its side. The kernel then
 /// still delivers the remaining replies, unless the client sends more.
-pub const LINGER_IDLE: Duration = Duration::from_millis(500);
+pub const LINGER_IDLE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Maximum number of discarded bytes: more than the socket buffers of both sides usually hold. After that, the socket
 /// stays open until [`LINGER_TIMEOUT`], but nothing is read.
@@ -33,10 +33,10 @@ pub async fn close<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) {
 }
 
 async fn discard_input<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io::Result<()> {
-    timeout(LINGER_IDLE, stream.shutdown()).await??;
+    timeout(LINGER_IDLE_TIMEOUT, stream.shutdown()).await??;
     let (mut buffer, mut discarded) = ([0; DISCARD_BUFFER], 0);
     while discarded < LINGER_BYTES {
-        match timeout(LINGER_IDLE, stream.read(&mut buffer)).await?? {
+        match timeout(LINGER_IDLE_TIMEOUT, stream.read(&mut buffer)).await?? {
             0 => return Ok(()),
             length => discarded += length,
         }
@@ -62,14 +62,14 @@ mod tests {
             start.elapsed()
         });
         for _ in 0..5 {
-            sleep(LINGER_IDLE / 2).await;
+            sleep(LINGER_IDLE_TIMEOUT / 2).await;
             client.write_all(b"sixteen bytes...").await.expect("the server reads");
         }
         let mut received = Vec::new();
         client.read_to_end(&mut received).await.expect("an orderly end");
         assert_eq!(received, b"reply");
         drop(client);
-        assert_eq!(closing.await.expect("no panic"), LINGER_IDLE / 2 * 5);
+        assert_eq!(closing.await.expect("no panic"), LINGER_IDLE_TIMEOUT / 2 * 5);
     }
 
     #[tokio::test(start_paused = true)]
@@ -77,12 +77,12 @@ mod tests {
         let (_silent, mut server) = tokio::io::duplex(16);
         let start = Instant::now();
         close(&mut server).await;
-        assert_eq!(start.elapsed(), LINGER_IDLE);
+        assert_eq!(start.elapsed(), LINGER_IDLE_TIMEOUT);
 
         let (mut endless, mut server) = tokio::io::duplex(16);
         let sending = tokio::spawn(async move {
             while endless.write_all(b"x").await.is_ok() {
-                sleep(LINGER_IDLE / 2).await;
+                sleep(LINGER_IDLE_TIMEOUT / 2).await;
             }
         });
         let start = Instant::now();

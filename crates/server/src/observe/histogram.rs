@@ -6,7 +6,7 @@ use tollgate_engine::striped::{Stripe, Striped};
 use super::metrics::MetricsText;
 
 /// Upper bounds of the buckets in nanoseconds, each four times the previous one. One more bucket has no upper bound.
-const BUCKET_BOUNDS: [u64; 12] = {
+const BUCKET_BOUNDS_NS: [u64; 12] = {
     let mut bounds = [1_000; 12];
     let mut index = 1;
     while index < bounds.len() {
@@ -16,7 +16,7 @@ const BUCKET_BOUNDS: [u64; 12] = {
     bounds
 };
 /// Index of the sum. It follows the bucket counters.
-const SUM_INDEX: usize = BUCKET_BOUNDS.len() + 1;
+const SUM_INDEX: usize = BUCKET_BOUNDS_NS.len() + 1;
 
 /// Counts durations by bucket, with little contention between threads.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Histogram {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HistogramCounts {
     /// The number of durations in each bucket.
-    pub buckets: [u64; BUCKET_BOUNDS.len() + 1],
+    pub buckets: [u64; BUCKET_BOUNDS_NS.len() + 1],
     /// The sum of all durations, in nanoseconds.
     pub sum: u64,
 }
@@ -48,7 +48,7 @@ impl HistogramCounts {
             seen += count;
             seen >= most
         });
-        let bound = bucket.and_then(|bucket| BUCKET_BOUNDS.get(bucket)).copied().unwrap_or(u64::MAX);
+        let bound = bucket.and_then(|bucket| BUCKET_BOUNDS_NS.get(bucket)).copied().unwrap_or(u64::MAX);
         (self.sum.saturating_sub(before.sum) / count, bound)
     }
 }
@@ -56,7 +56,7 @@ impl HistogramCounts {
 impl Histogram {
     /// Returns the current counts.
     pub fn read(&self) -> HistogramCounts {
-        let mut buckets = [0; BUCKET_BOUNDS.len() + 1];
+        let mut buckets = [0; BUCKET_BOUNDS_NS.len() + 1];
         buckets.iter_mut().enumerate().for_each(|(index, count)| *count = self.counts.sum(index));
         HistogramCounts { buckets, sum: self.counts.sum(SUM_INDEX) }
     }
@@ -65,14 +65,14 @@ impl Histogram {
     #[inline]
     pub fn record(&self, time: Nanos) {
         let (stripe, nanos) = (Stripe::of_thread(), time.as_nanos());
-        self.counts.add(stripe, BUCKET_BOUNDS.partition_point(|bound| *bound < nanos), 1);
+        self.counts.add(stripe, BUCKET_BOUNDS_NS.partition_point(|bound| *bound < nanos), 1);
         self.counts.add(stripe, SUM_INDEX, nanos);
     }
 
     /// Writes the lines of the histogram. The caller must have written the head of the metric.
     pub(super) fn write(&self, page: &mut MetricsText) {
         let counts: [u64; SUM_INDEX] = std::array::from_fn(|index| self.counts.sum(index));
-        write_counts(page, &BUCKET_BOUNDS, &counts, self.counts.sum(SUM_INDEX));
+        write_counts(page, &BUCKET_BOUNDS_NS, &counts, self.counts.sum(SUM_INDEX));
     }
 }
 

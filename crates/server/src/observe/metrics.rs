@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate_engine::striped::{Stripe, Striped};
 use tollgate_engine::{Counts, RuleSet};
-use tollgate_redis::{BOUNDS_US, Counts as StoreCounts, Overshoot, SharingStats};
+use tollgate_redis::{BUCKET_BOUNDS_US, Counts as StoreCounts, Overshoot, SharingStats};
 
 use super::histogram::{self, Histogram};
 use super::peers::Peers;
@@ -56,7 +56,7 @@ enum Counter {
 
 /// Decisions by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct OutcomeTotals {
     /// Number of admitted requests, except those in `observed`.
     pub allowed: u64,
     /// Number of refused requests.
@@ -68,10 +68,10 @@ pub struct Tally {
 impl FrontCounters {
     /// Counts decisions.
     #[inline]
-    pub fn count_decisions(&self, tally: Tally) {
+    pub fn count_decisions(&self, totals: OutcomeTotals) {
         let stripe = Stripe::of_thread();
         for (counter, count) in
-            [(Counter::Allowed, tally.allowed), (Counter::Denied, tally.denied), (Counter::Observed, tally.observed)]
+            [(Counter::Allowed, totals.allowed), (Counter::Denied, totals.denied), (Counter::Observed, totals.observed)]
         {
             if count > 0 {
                 self.counts.add(stripe, counter as usize, count);
@@ -134,9 +134,9 @@ impl Metrics {
     }
 
     /// Returns the decisions of all protocols.
-    pub fn tally(&self) -> Tally {
+    pub fn outcome_totals(&self) -> OutcomeTotals {
         let sum = |counter| self.protocol_counters.iter().map(|front| front.sum(counter)).sum();
-        Tally { allowed: sum(Counter::Allowed), denied: sum(Counter::Denied), observed: sum(Counter::Observed) }
+        OutcomeTotals { allowed: sum(Counter::Allowed), denied: sum(Counter::Denied), observed: sum(Counter::Observed) }
     }
 
     /// Counts a rule change that took effect.
@@ -262,7 +262,7 @@ impl Metrics {
                 "histogram",
                 "Time that requests waited for a shared store, or for its deadline.",
             );
-            let bounds = BOUNDS_US.map(|micros| micros * 1_000);
+            let bounds = BUCKET_BOUNDS_US.map(|micros| micros * 1_000);
             histogram::write_counts(&mut page, &bounds, &store.durations.counts, store.durations.micros * 1_000);
         }
         if let Some(shared) = &*self.shared.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn page_has_every_metric_once_with_its_value() {
         let metrics = Metrics::default();
-        metrics.front_counters(Protocol::Resp).count_decisions(Tally { allowed: 5, denied: 2, observed: 0 });
+        metrics.front_counters(Protocol::Resp).count_decisions(OutcomeTotals { allowed: 5, denied: 2, observed: 0 });
         metrics.front_counters(Protocol::Http).malformed();
         metrics.reload_refused();
         metrics.count_descriptors(3, 1);

@@ -8,8 +8,8 @@
 //! Each thread counts all of its first `DECISIONS_BEFORE_SAMPLING` decisions. After that, it counts a random sample:
 //! one decision in `SAMPLING_INTERVAL`, with the weight `SAMPLING_INTERVAL`. Counts are then estimates that may also be
 //! too low, but heavy keys still appear in the sample, and uncounted decisions cost almost nothing. Counts are halved
-//! every `HALF_LIFE`, so that old traffic fades. The table stores only a hash or the first `MAX_NAME` characters of
-//! each key.
+//! every `HALF_LIFE`, so that old traffic fades. The table stores only a hash or the first `MAX_NAME_CHARS` characters
+//! of each key.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ const KEPT_KEYS: usize = 32;
 /// Maximum number of rules. Keys of further rules are not counted.
 const MAX_RULES: usize = 1_000;
 /// Maximum length of a displayed key, in characters.
-pub(crate) const MAX_NAME: usize = 128;
+pub(crate) const MAX_NAME_CHARS: usize = 128;
 /// Number of decisions that each thread counts before it begins to sample.
 const DECISIONS_BEFORE_SAMPLING: u32 = 1_024;
 /// A sampling thread counts one in `SAMPLING_INTERVAL` decisions.
@@ -161,7 +161,7 @@ impl TopKeys {
     /// Returns the display form of a counter's key, or `None` if keys are not shown.
     pub fn display_key(&self, counter: &Counter<'_>) -> Option<String> {
         match self.names {
-            KeyDisplay::Plain => Some(counter.name(MAX_NAME)),
+            KeyDisplay::Plain => Some(counter.name(MAX_NAME_CHARS)),
             KeyDisplay::Hashed => Some(format!("#{:016x}", self.hasher.hash_one(counter.key))),
             KeyDisplay::Off => None,
         }

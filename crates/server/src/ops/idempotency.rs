@@ -20,11 +20,11 @@ use super::view::Output;
 pub type Results = Arc<[Result<Output<'static>, OpError>]>;
 
 /// Maximum length of a key, in bytes.
-pub const MAX_KEY: usize = 255;
+pub const MAX_KEY_BYTES: usize = 255;
 /// Maximum number of stored keys.
 pub const MAX_KEYS: usize = 20_000;
 /// Total size of the stored results, in bytes, above which a new key evicts the oldest entries.
-pub const MAX_BYTES: usize = 32 * 1024 * 1024;
+pub const MAX_STORED_BYTES: usize = 32 * 1024 * 1024;
 /// Lifetime of a key.
 pub const KEY_LIFETIME: Nanos = Nanos::from_secs(600);
 
@@ -85,8 +85,8 @@ impl IdempotencyTable {
     /// # Errors
     /// Returns an error if the key has an invalid length, is in use, or was used with another request.
     pub fn begin(&self, key: &[u8], request: impl Hash, now: Time<Mono>) -> Result<KeyLookup<'_>, OpError> {
-        if key.is_empty() || key.len() > MAX_KEY {
-            let detail = format!("an idempotency key must have 1 to {MAX_KEY} bytes");
+        if key.is_empty() || key.len() > MAX_KEY_BYTES {
+            let detail = format!("an idempotency key must have 1 to {MAX_KEY_BYTES} bytes");
             return Err(OpError::key(ErrorKind::Invalid, detail));
         }
         let request_hash = self.hasher.hash_one(request);
@@ -132,7 +132,7 @@ impl IdempotencyTable {
             let is_old = entry.is_none_or(|entry| now.since(entry.started_at) >= KEY_LIFETIME);
             // `arrival_order` may still contain keys whose entries were removed, so its length is bounded separately.
             let is_full = table.entries.len() >= MAX_KEYS
-                || table.stored_bytes > MAX_BYTES
+                || table.stored_bytes > MAX_STORED_BYTES
                 || table.arrival_order.len() >= 2 * MAX_KEYS;
             if !is_old && !is_full {
                 return;
@@ -256,9 +256,11 @@ mod tests {
         assert_eq!(stored_counter_count(&table, "1", now), Some(1), "a replay evicts nothing");
         assert_eq!(stored_counter_count(&table, "0", now), None, "the oldest was evicted");
         let table = IdempotencyTable::default();
-        (0..4).for_each(|n| begin_with_new_key(&table, &n.to_string(), now).store(reset_results(1), MAX_BYTES / 2));
+        (0..4).for_each(|n| {
+            begin_with_new_key(&table, &n.to_string(), now).store(reset_results(1), MAX_STORED_BYTES / 2);
+        });
         let stored_bytes = table.lock_table().stored_bytes;
-        assert!(stored_bytes <= MAX_BYTES + MAX_BYTES / 2, "{stored_bytes} bytes");
+        assert!(stored_bytes <= MAX_STORED_BYTES + MAX_STORED_BYTES / 2, "{stored_bytes} bytes");
         assert!(table.counts().2 >= 1);
         let late = begin_with_new_key(&table, "late", now);
         (0..=MAX_KEYS).for_each(|n| begin_with_new_key(&table, &format!("x{n}"), now).store(reset_results(1), 1));

@@ -14,7 +14,7 @@ use super::error::OpError;
 const CACHE_SLOTS: usize = 256;
 
 /// Maximum length of a cached limit text, in bytes. A longer text is parsed on every call.
-const MAX_CACHED_TEXT: usize = 64;
+const MAX_CACHED_TEXT_BYTES: usize = 64;
 
 struct CachedLimit {
     limit: Box<str>,
@@ -46,7 +46,7 @@ pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc
         }
         let limits = text.read().map_err(|mistake| OpError::invalid(mistake.word, mistake.to_string()))?;
         let limits = Arc::new(engine.intern_limits(&limits)?);
-        if text.limit.len() <= MAX_CACHED_TEXT {
+        if text.limit.len() <= MAX_CACHED_TEXT_BYTES {
             cache.slots[slot] = Some(CachedLimit {
                 limit: text.limit.into(),
                 burst: text.burst,

@@ -84,7 +84,7 @@ pub enum ServerPage {
 
 impl Op {
     /// Returns whether the operation changes counters.
-    pub const fn takes(self) -> bool {
+    pub const fn changes_counters(self) -> bool {
         match self {
             Self::Decide(verb) => verb.take_mode().is_some(),
             Self::Acquire | Self::Commit | Self::Refund | Self::Renew | Self::Reset => true,

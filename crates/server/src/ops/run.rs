@@ -20,7 +20,7 @@ use crate::control::api::{AuditQueue, AuditSlot};
 use crate::control::auth::{Access, Scope};
 use crate::control::model::Role;
 use crate::net::protocol::Protocol;
-use crate::observe::metrics::Tally;
+use crate::observe::metrics::OutcomeTotals;
 
 /// The caller of an operation.
 #[derive(Clone, Copy, Debug)]
@@ -255,7 +255,9 @@ fn check_rights(access: &Access, spec: &Spec, call: &mut Call<'_>) {
     let (Ok(input), Some(role)) = (&call.input, spec.role) else { return };
     let allowed = match input {
         // Inline limits belong to no domain, and read operations are allowed in every domain.
-        Input::Request(ask) if role == Role::Reader && (ask.domain().is_empty() || !spec.op.takes()) => Ok(()),
+        Input::Request(ask) if role == Role::Reader && (ask.domain().is_empty() || !spec.op.changes_counters()) => {
+            Ok(())
+        }
         Input::Receipt(receipt, _) => receipt
             .domains()
             .filter(|domain| !domain.is_empty())
@@ -280,7 +282,7 @@ fn reply_and_store(
     match (result, key) {
         (Ok(Some(output)), key) => {
             reply(Reply { index, result: Ok(&output), replayed: false });
-            if output.took_effect() && matches!(key, KeyLookup::First(_)) {
+            if output.is_stored_for_replay() && matches!(key, KeyLookup::First(_)) {
                 key.store(vec![Ok(output.into_owned())]);
             }
         }
@@ -368,24 +370,24 @@ pub(crate) async fn decide_requests<S: Store>(
         }
         None => return app.engine.peek_batch(requests, decisions).await,
     }
-    let mut tally = Tally::default();
+    let mut totals = OutcomeTotals::default();
     for (index, decision) in decisions.iter().enumerate() {
         let Ok(decision) = decision else { continue };
         app.top.count(&decision, app.clock());
         match decision.observed() {
             None if decision.is_admitted() => {
-                tally.allowed += 1;
+                totals.allowed += 1;
                 continue;
             }
-            None => tally.denied += 1,
-            Some(_) => tally.observed += 1,
+            None => totals.denied += 1,
+            Some(_) => totals.observed += 1,
         }
         if let Some(refusals) = &app.refusals {
             let explain = || app.engine.explain_decided(&requests[index], decisions, index);
             refusals.log_refusal(protocol, requests[index].domain, &decision, &app.top, explain);
         }
     }
-    app.metrics.front_counters(protocol).count_decisions(tally);
+    app.metrics.front_counters(protocol).count_decisions(totals);
 }
 
 /// Runs an operation that is not batched.

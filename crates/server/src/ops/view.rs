@@ -219,7 +219,7 @@ pub fn write_settled_fields(settled: &CommitResult, to: &mut impl FieldWriter, r
 impl Output<'_> {
     /// Returns whether the output of a single call is stored under its idempotency key. A refusal takes nothing and is
     /// not stored, because a caller who repeats a refused request wants the current state.
-    pub fn took_effect(&self) -> bool {
+    pub fn is_stored_for_replay(&self) -> bool {
         match self {
             Self::Decision(decision) => decision.is_allowed(),
             Self::Refunded(_) | Self::Renewed(_) | Self::Settled(_) | Self::Reset(_) => true,

@@ -3,7 +3,7 @@
 /// Maximum number of logs.
 pub const MAX_LOGS: usize = 1_000;
 /// Maximum length of a line in bytes; longer lines are counted and skipped.
-pub const MAX_LINE: usize = 32 * 1024;
+pub const MAX_LINE_BYTES: usize = 32 * 1024;
 /// Maximum number of fields in a log format.
 pub const MAX_FIELDS: usize = 64;
 /// Number of bytes at the start of a log that are used to detect its format.
@@ -13,7 +13,7 @@ pub const SAMPLE_LINES: usize = 200;
 /// Size of a chunk in bytes if there are few logs. Lines that are out of order are sorted within two chunks.
 pub const CHUNK_BYTES: usize = 1024 * 1024;
 /// Minimum size of a chunk in bytes, if there are many logs.
-pub const MIN_CHUNK_BYTES: usize = 2 * MAX_LINE;
+pub const MIN_CHUNK_BYTES: usize = 2 * MAX_LINE_BYTES;
 /// Maximum total size in bytes of the chunks of up to 64 logs. Each further log that is read at the same time adds
 /// [`CHUNKS_PER_LOG`] chunks of [`MIN_CHUNK_BYTES`].
 pub const ALL_CHUNKS_BYTES: usize = 32 * 1024 * 1024;
@@ -27,9 +27,9 @@ pub const MAX_SPREAD: usize = 128 * 1024;
 pub const BATCH_LINES: usize = 4_096;
 /// Maximum time, in nanoseconds, by which a line may be earlier than the previous line. Such a line is decided at the
 /// time of the previous line. A line that is even earlier is skipped.
-pub const MAX_LATE: u64 = 60_000_000_000;
+pub const MAX_LATE_NANOS: u64 = 60_000_000_000;
 /// Maximum time, in nanoseconds, by which a line may be in the future. Lines with a later time are skipped.
-pub const MAX_FUTURE: u64 = 86_400_000_000_000;
+pub const MAX_FUTURE_NANOS: u64 = 86_400_000_000_000;
 /// Maximum number of columns in a timeline chart.
 pub const MAX_COLUMNS: usize = 240;
 /// Maximum number of refused keys that are tracked, over all rules.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::tz::TimeZone;
 
-use super::bounds::{MAX_FIELDS, MAX_LINE};
+use super::bounds::{MAX_FIELDS, MAX_LINE_BYTES};
 use super::format::Format;
 use super::format::span::Span;
 use super::format::time::TimeParser;
@@ -152,7 +152,7 @@ impl ChunkReader<'_> {
             carried.clear();
             if !is_last && start < filled {
                 let rest = &text[start..filled];
-                if rest.len() > MAX_LINE && !skipping {
+                if rest.len() > MAX_LINE_BYTES && !skipping {
                     buffers.add_problem(self, LineProblem::TooLong);
                     skipping = true;
                 }
@@ -179,7 +179,7 @@ impl ChunkReader<'_> {
         fields: &mut [Span; MAX_FIELDS],
     ) {
         let line = text[start..end].strip_suffix(b"\r").unwrap_or(&text[start..end]);
-        if line.len() > MAX_LINE {
+        if line.len() > MAX_LINE_BYTES {
             return buffers.add_problem(self, LineProblem::TooLong);
         }
         let Source { format, extractor, .. } = self.source;

@@ -124,7 +124,7 @@ impl KeyNames {
 
     pub(super) fn show(&self, counter: &tollgate_engine::Counter<'_>) -> String {
         match &self.hasher {
-            None => counter.name(crate::observe::top_keys::MAX_NAME),
+            None => counter.name(crate::observe::top_keys::MAX_NAME_CHARS),
             Some(hasher) => format!("#{:016x}", hasher.hash_one(counter.key)),
         }
     }

@@ -18,7 +18,8 @@ use tollgate::clock::{Clock, PreciseClock};
 use tollgate_engine::Entry;
 
 use super::bounds::{
-    ALL_CHUNKS_BYTES, BATCH_LINES, CHUNK_BYTES, CHUNKS_PER_LOG, MAX_FUTURE, MAX_LATE, MAX_SPREAD, MIN_CHUNK_BYTES,
+    ALL_CHUNKS_BYTES, BATCH_LINES, CHUNK_BYTES, CHUNKS_PER_LOG, MAX_FUTURE_NANOS, MAX_LATE_NANOS, MAX_SPREAD,
+    MIN_CHUNK_BYTES,
 };
 use super::chunk::{Chunk, ChunkPool, ChunkReader};
 use super::input::Source;
@@ -117,7 +118,7 @@ pub(super) fn run(
 ) -> LogSummary {
     let clock = PreciseClock::new();
     let start = clock.mono();
-    let latest = clock.wall(start).as_nanos().saturating_add(MAX_FUTURE);
+    let latest = clock.wall(start).as_nanos().saturating_add(MAX_FUTURE_NANOS);
     let size = (ALL_CHUNKS_BYTES / (sources.len() * CHUNKS_PER_LOG).max(1)).clamp(MIN_CHUNK_BYTES, CHUNK_BYTES);
     scope(|scope| {
         let mut outputs = Vec::new();
@@ -333,7 +334,7 @@ impl MergedSequence {
     #[inline]
     fn add_request(&mut self, mut request: LoggedRequest, has_whole_seconds: bool) -> bool {
         let late = self.last_logged.saturating_sub(request.logged_at);
-        if late > MAX_LATE {
+        if late > MAX_LATE_NANOS {
             self.problem = LineProblem::Backwards;
             return false;
         }

@@ -7,10 +7,10 @@ use std::time::Duration;
 pub const MAX_ARGS: usize = 1_024;
 
 /// Maximum size of one argument, in bytes.
-pub const MAX_BULK: usize = 64 * 1024;
+pub const MAX_BULK_BYTES: usize = 64 * 1024;
 
 /// Maximum size of one command in bytes, including length prefixes and line ends. It also bounds the read buffer.
-pub const MAX_COMMAND: usize = 128 * 1024;
+pub const MAX_COMMAND_BYTES: usize = 128 * 1024;
 
 /// Maximum number of digits in a length prefix.
 pub const MAX_LENGTH_DIGITS: usize = 20;
@@ -30,4 +30,4 @@ pub const FIRST_COMMAND_TIMEOUT: Duration = Duration::from_secs(75);
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum size of a client name in bytes. The name is stored until the connection closes.
-pub const MAX_CLIENT_NAME: usize = 128;
+pub const MAX_CLIENT_NAME_BYTES: usize = 128;

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tollgate::core::{Mono, Time};
 use tollgate_engine::Store;
 
-use super::bounds::{FIRST_COMMAND_TIMEOUT, MAX_COMMAND, READ_BUFFER, STALL_TIMEOUT};
+use super::bounds::{FIRST_COMMAND_TIMEOUT, MAX_COMMAND_BYTES, READ_BUFFER, STALL_TIMEOUT};
 use super::pipeline::{Next, answer};
 use super::session::Session;
 use super::throttle::ThrottleLimitCache;
@@ -214,7 +214,7 @@ impl ConnectionBuffers {
     /// bytes cannot cause a large allocation. The parser bounds the size of every command.
     fn grow_if_full(&mut self) {
         if self.filled == self.input.len() {
-            self.input.resize((2 * self.filled).min(MAX_COMMAND + 1), 0);
+            self.input.resize((2 * self.filled).min(MAX_COMMAND_BYTES + 1), 0);
         }
     }
 }

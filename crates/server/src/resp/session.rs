@@ -34,7 +34,7 @@ impl Session {
             name: None,
             in_transaction: false,
             token: CachedToken::default(),
-            access: Access::Local,
+            access: Access::Unrestricted,
             auth_deadline: Instant::now() + AUTH_TIMEOUT,
         }
     }

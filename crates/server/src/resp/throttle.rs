@@ -10,7 +10,7 @@ use tollgate_engine::{Enforcement, Store};
 use super::wire::{Replies, parse_integer};
 use crate::app::App;
 use crate::net::protocol::Protocol;
-use crate::observe::metrics::Tally;
+use crate::observe::metrics::OutcomeTotals;
 use crate::ops::input::{Input, LimitsInput, RequestInput};
 use crate::ops::view::DecisionView;
 
@@ -165,19 +165,19 @@ impl<'a, S: Store> LocalCalls<'a, S> {
         let calls = self.calls[..std::mem::take(&mut self.pending)].iter();
         let Some(throttles) = &self.app.throttles else { return };
         let observing = self.app.engine.enforcement() == Enforcement::Observe;
-        let mut tally = Tally::default();
+        let mut totals = OutcomeTotals::default();
         throttles.decide_many(calls.filter_map(|(key, slot)| Some((*key, cache.get(*slot)?))), |mut reply| {
             if reply[0] == 0 {
-                tally.allowed += 1;
+                totals.allowed += 1;
             } else if observing {
-                tally.observed += 1;
+                totals.observed += 1;
                 (reply[0], reply[3]) = (0, -1);
             } else {
-                tally.denied += 1;
+                totals.denied += 1;
             }
             replies.write_throttle_reply(reply);
         });
-        self.app.metrics.front_counters(Protocol::Resp).count_decisions(tally);
+        self.app.metrics.front_counters(Protocol::Resp).count_decisions(totals);
     }
 }
 

@@ -4,7 +4,7 @@
 //! parsed in place: the arguments are slices of the input. Replies are written in version 2 or 3 of the protocol. The
 //! replies of this server differ between the versions only in maps and null.
 
-use super::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND, MAX_LENGTH_DIGITS};
+use super::bounds::{MAX_ARGS, MAX_BULK_BYTES, MAX_COMMAND_BYTES, MAX_LENGTH_DIGITS};
 
 /// The frame at the start of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum ProtocolError {
     ExpectedBulk(u8),
     /// An argument is not followed by a line end.
     MissingLineEnd,
-    /// The command is longer than [`MAX_COMMAND`].
+    /// The command is longer than [`MAX_COMMAND_BYTES`].
     CommandTooLong,
     /// An inline command contains quotes.
     Quotes,
@@ -37,10 +37,10 @@ impl std::fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ArrayLength => write!(f, "invalid multibulk length, expected a number up to {MAX_ARGS}"),
-            Self::BulkLength => write!(f, "invalid bulk length, expected a number up to {MAX_BULK}"),
+            Self::BulkLength => write!(f, "invalid bulk length, expected a number up to {MAX_BULK_BYTES}"),
             Self::ExpectedBulk(byte) => write!(f, "expected '$', got '{}'", byte.escape_ascii()),
             Self::MissingLineEnd => f.write_str("expected a line end after the argument"),
-            Self::CommandTooLong => write!(f, "too big a request, at most {MAX_COMMAND} bytes are accepted"),
+            Self::CommandTooLong => write!(f, "too big a request, at most {MAX_COMMAND_BYTES} bytes are accepted"),
             Self::Quotes => f.write_str("quotes are not supported in an inline command, send an array of bulk strings"),
         }
     }
@@ -77,9 +77,9 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFram
         let Some((len, start)) = parse_length(input, at + 1).map_err(|()| ProtocolError::BulkLength)? else {
             return Ok(RespFrame::Incomplete(input.len() + 1));
         };
-        let len = usize::try_from(len).ok().filter(|len| *len <= MAX_BULK).ok_or(ProtocolError::BulkLength)?;
+        let len = usize::try_from(len).ok().filter(|len| *len <= MAX_BULK_BYTES).ok_or(ProtocolError::BulkLength)?;
         let end = start + len;
-        if end + 2 > MAX_COMMAND {
+        if end + 2 > MAX_COMMAND_BYTES {
             return Err(ProtocolError::CommandTooLong);
         }
         let Some(bytes) = input.get(start..end + 2) else {
@@ -138,14 +138,14 @@ fn parse_long_length(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()
 
 fn parse_inline_command<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
     let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
-        return if input.len() > MAX_COMMAND {
+        return if input.len() > MAX_COMMAND_BYTES {
             Err(ProtocolError::CommandTooLong)
         } else {
             Ok(RespFrame::Incomplete(input.len() + 1))
         };
     };
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
-    if line.len() > MAX_COMMAND {
+    if line.len() > MAX_COMMAND_BYTES {
         return Err(ProtocolError::CommandTooLong);
     }
     if line.iter().any(|byte| matches!(byte, b'"' | b'\'')) {
@@ -155,7 +155,7 @@ fn parse_inline_command<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result
         if args.len() == MAX_ARGS {
             return Err(ProtocolError::ArrayLength);
         }
-        if word.len() > MAX_BULK {
+        if word.len() > MAX_BULK_BYTES {
             return Err(ProtocolError::BulkLength);
         }
         args.push(word);

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::bounds::{MAX_BODIES, SMALL_BODIES};
+use super::bounds::{MAX_TOTAL_BODY_BYTES, SMALL_BODY_BYTES};
 
 /// The total size of all held bodies, in bytes.
 #[derive(Debug, Default)]
@@ -14,12 +14,12 @@ pub struct HeldBodies {
 
 impl HeldBodies {
     /// Changes the number of bytes held by one connection from `before` to `after`. Returns false if the total exceeds
-    /// [`MAX_BODIES`] and this connection holds more than [`SMALL_BODIES`].
+    /// [`MAX_TOTAL_BODY_BYTES`] and this connection holds more than [`SMALL_BODY_BYTES`].
     #[must_use]
     pub(super) fn replace(&self, before: usize, after: usize) -> bool {
         self.total.fetch_add(after, Ordering::Relaxed);
         let total = self.total.fetch_sub(before, Ordering::Relaxed) - before;
-        after <= SMALL_BODIES || total <= MAX_BODIES
+        after <= SMALL_BODY_BYTES || total <= MAX_TOTAL_BODY_BYTES
     }
 
     /// Removes the bytes of a closed connection.
@@ -35,12 +35,12 @@ mod tests {
     #[test]
     fn above_the_maximum_only_large_connections_are_refused() {
         let bodies = HeldBodies::default();
-        assert!(bodies.replace(0, MAX_BODIES), "the whole budget");
-        assert!(bodies.replace(0, SMALL_BODIES));
-        assert!(!bodies.replace(0, SMALL_BODIES + 1));
-        bodies.remove(SMALL_BODIES + 1);
-        bodies.remove(SMALL_BODIES);
-        assert!(bodies.replace(MAX_BODIES, MAX_BODIES - 1));
-        assert_eq!(bodies.total.load(Ordering::Relaxed), MAX_BODIES - 1);
+        assert!(bodies.replace(0, MAX_TOTAL_BODY_BYTES), "the whole budget");
+        assert!(bodies.replace(0, SMALL_BODY_BYTES));
+        assert!(!bodies.replace(0, SMALL_BODY_BYTES + 1));
+        bodies.remove(SMALL_BODY_BYTES + 1);
+        bodies.remove(SMALL_BODY_BYTES);
+        assert!(bodies.replace(MAX_TOTAL_BODY_BYTES, MAX_TOTAL_BODY_BYTES - 1));
+        assert_eq!(bodies.total.load(Ordering::Relaxed), MAX_TOTAL_BODY_BYTES - 1);
     }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tollgate_engine::{Item, Request};
 
-use super::http2::frame::MAX_PAYLOAD;
+use super::http2::frame::MAX_PAYLOAD_BYTES;
 
 /// Maximum size of a message, in bytes.
-pub const MAX_MESSAGE: usize = 256 * 1024;
+pub const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// Maximum number of descriptors in a request.
 pub const MAX_DESCRIPTORS: usize = Request::MAX_ITEMS;
@@ -19,32 +19,32 @@ pub const MAX_ENTRIES: usize = Item::MAX_ENTRIES;
 pub const MAX_STREAMS: u32 = 1_000;
 
 /// Maximum size of the decoded headers of a call, in bytes.
-pub const MAX_HEADERS: u32 = 16 * 1024;
+pub const MAX_HEADERS_BYTES: u32 = 16 * 1024;
 
 /// Maximum size of a compressed header block, in bytes.
-pub const MAX_HEADER_BLOCK: usize = 2 * MAX_HEADERS as usize;
+pub const MAX_HEADER_BLOCK_BYTES: usize = 2 * MAX_HEADERS_BYTES as usize;
 /// Maximum number of CONTINUATION frames in a header block.
 pub const MAX_CONTINUATIONS: usize = 16;
 
 /// Maximum size of a header block that is cached for the next call, in bytes.
-pub const MAX_LAST_BLOCK: usize = 1_024;
+pub const MAX_CACHED_BLOCK_BYTES: usize = 1_024;
 
 /// Maximum size of a body in bytes: a message and its five-byte gRPC prefix.
-pub const MAX_BODY: usize = MAX_MESSAGE + 5;
+pub const MAX_BODY_BYTES: usize = MAX_MESSAGE_BYTES + 5;
 
 /// Receive window of a stream in bytes. It has room for a body and one more frame, so that a body that is too large is
 /// detected.
-pub const STREAM_WINDOW: u32 = (MAX_BODY + MAX_PAYLOAD) as u32;
+pub const STREAM_WINDOW: u32 = (MAX_BODY_BYTES + MAX_PAYLOAD_BYTES) as u32;
 
 /// Receive window of a connection in bytes. It limits the total body size of the connection's unanswered calls.
 pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Maximum total body size in bytes of the unanswered calls on all connections. Above this total, a connection that
-/// holds more than [`SMALL_BODIES`] is closed.
-pub const MAX_BODIES: usize = 32 * 1024 * 1024;
-/// A connection with at most this many body bytes is served even if the total exceeds [`MAX_BODIES`]. Ordinary clients
-/// hold less.
-pub const SMALL_BODIES: usize = 16 * 1024;
+/// holds more than [`SMALL_BODY_BYTES`] is closed.
+pub const MAX_TOTAL_BODY_BYTES: usize = 32 * 1024 * 1024;
+/// A connection with at most this many body bytes is served even if the total exceeds [`MAX_TOTAL_BODY_BYTES`]. Ordinary
+/// clients hold less.
+pub const SMALL_BODY_BYTES: usize = 16 * 1024;
 
 /// Maximum credit of a client for control frames (see `http2/credit.rs`). Each such frame costs 1. A client without
 /// credit is disconnected.
@@ -67,7 +67,7 @@ pub const READ_BUFFER: usize = 32 * 1024;
 pub const WRITE_BUFFER: usize = 64 * 1024;
 
 /// Maximum length of a gRPC status message, in bytes.
-pub const MAX_DETAIL: usize = 512;
+pub const MAX_DETAIL_BYTES: usize = 512;
 
 /// Timeout for the connection preface, for a header block, and for the body of a call.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);

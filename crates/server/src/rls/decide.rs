@@ -113,9 +113,9 @@ fn store_receipts<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decisi
         // are checked.
         let has_limit = decision.reports().any(|limit| limit.item == item && limit.window.is_none());
         if has_limit {
-            app.held_slots.refuse(name(item), app.now());
+            app.held_slots.record_refusal(name(item), app.now());
         } else if app.held_slots.is_used() {
-            app.held_slots.refuse_if_held(&name(item), app.now());
+            app.held_slots.record_refusal_if_held(&name(item), app.now());
         }
     }
 }
@@ -137,7 +137,7 @@ async fn refund_negative_hits<S: Store>(app: &App<S>, message: &RateLimitRequest
 
 /// Releases the oldest slot of a descriptor. Skips slots whose lease has expired.
 async fn release_oldest_slot<S: Store>(app: &App<S>, descriptor: &[u8]) {
-    while let Some(receipt) = app.held_slots.release(descriptor, app.now()) {
+    while let Some(receipt) = app.held_slots.take_receipt(descriptor, app.now()) {
         match app.engine.refund(&receipt).await {
             Ok(Cost::ZERO) => {}
             Ok(_) => return,

@@ -3,7 +3,7 @@
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::bounds::{MAX_DETAIL, MAX_HEADERS, MAX_MESSAGE};
+use super::bounds::{MAX_DETAIL_BYTES, MAX_HEADERS_BYTES, MAX_MESSAGE_BYTES};
 use super::http2::{CallError, hpack};
 use crate::ops::error::{ErrorKind, OpError};
 
@@ -53,7 +53,7 @@ impl GrpcError {
     pub(super) fn trailers(&self) -> Vec<u8> {
         let mut block = Vec::new();
         hpack::put_literal(&mut block, "grpc-status", itoa::Buffer::new().format(self.code as u8).as_bytes());
-        let detail = &self.detail[..self.detail.floor_char_boundary(MAX_DETAIL)];
+        let detail = &self.detail[..self.detail.floor_char_boundary(MAX_DETAIL_BYTES)];
         let detail = utf8_percent_encode(detail, PERCENT_ENCODED_ASCII).to_string();
         hpack::put_literal(&mut block, "grpc-message", detail.as_bytes());
         block
@@ -64,10 +64,10 @@ impl From<CallError> for GrpcError {
     fn from(error: CallError) -> Self {
         let (code, detail) = match error {
             CallError::HeadersTooLarge => {
-                (GrpcCode::ResourceExhausted, format!("the headers have more than {MAX_HEADERS} bytes"))
+                (GrpcCode::ResourceExhausted, format!("the headers have more than {MAX_HEADERS_BYTES} bytes"))
             }
             CallError::BodyTooLarge => {
-                (GrpcCode::ResourceExhausted, format!("the message has more than {MAX_MESSAGE} bytes"))
+                (GrpcCode::ResourceExhausted, format!("the message has more than {MAX_MESSAGE_BYTES} bytes"))
             }
             CallError::TooSlow => (GrpcCode::DeadlineExceeded, "the message did not arrive in time".into()),
         };
@@ -157,6 +157,6 @@ mod tests {
         let status = [pair("grpc-status", "16"), pair("grpc-message", "50 %25%0Awrong %C3%A4")];
         assert_eq!(decode_block(&error), [&head[..], &status].concat());
         let long = decode_block(&GrpcError::new(GrpcCode::NotFound, "\u{e4}".repeat(10_000)).block());
-        assert_eq!(long[3].1.len(), 3 * MAX_DETAIL);
+        assert_eq!(long[3].1.len(), 3 * MAX_DETAIL_BYTES);
     }
 }

@@ -363,7 +363,7 @@ impl<S: Store + 'static> RlsSession<S> {
             return Err(GrpcError::new(GrpcCode::Unimplemented, detail));
         }
         if !self.app.auth.requires_tokens() {
-            return Ok(Access::Local);
+            return Ok(Access::Unrestricted);
         }
         let token = head.authorization.as_deref().and_then(bearer_token);
         let access = self.app.auth.authenticate(&mut self.token, token, || self.app.wall_ms());

@@ -72,7 +72,7 @@ impl HeldSlots {
     }
 
     /// Records the refusal of a descriptor, but only if the descriptor holds slots.
-    pub(super) fn refuse_if_held(&self, descriptor: &[u8], now: Time<Mono>) {
+    pub(super) fn record_refusal_if_held(&self, descriptor: &[u8], now: Time<Mono>) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         if descriptors.receipts.contains_descriptor(descriptor) {
             descriptors.refusals.add_refusal(descriptor.to_vec(), now);
@@ -80,7 +80,7 @@ impl HeldSlots {
     }
 
     /// Records the refusal of a descriptor.
-    pub(super) fn refuse(&self, descriptor: Vec<u8>, now: Time<Mono>) {
+    pub(super) fn record_refusal(&self, descriptor: Vec<u8>, now: Time<Mono>) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         descriptors.refusals.add_refusal(descriptor, now);
         self.is_used.store(true, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl HeldSlots {
 
     /// Handles negative hits. Removes and returns the oldest receipt of the descriptor. Returns `None` if the negative
     /// hits belong to a refused stream, or if the descriptor has no receipt.
-    pub(super) fn release(&self, descriptor: &[u8], now: Time<Mono>) -> Option<Receipt> {
+    pub(super) fn take_receipt(&self, descriptor: &[u8], now: Time<Mono>) -> Option<Receipt> {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         let DescriptorSlots { receipts, refusals } = &mut *descriptors;
         if refusals.remove_refusal(descriptor, now) {
@@ -177,14 +177,14 @@ mod tests {
     fn negative_hits_of_a_refused_stream_release_no_slot() {
         let slots = HeldSlots::default();
         slots.hold(b"a".into(), Receipt::default());
-        slots.refuse(b"a".into(), NOW);
-        slots.refuse(b"a".into(), NOW);
-        assert!(slots.release(b"a", NOW).is_none() && slots.release(b"a", NOW).is_none(), "two were refused");
-        assert!(slots.release(b"a", NOW).is_some());
+        slots.record_refusal(b"a".into(), NOW);
+        slots.record_refusal(b"a".into(), NOW);
+        assert!(slots.take_receipt(b"a", NOW).is_none() && slots.take_receipt(b"a", NOW).is_none(), "two were refused");
+        assert!(slots.take_receipt(b"a", NOW).is_some());
         slots.hold(b"a".into(), Receipt::default());
-        slots.refuse(b"a".into(), NOW);
+        slots.record_refusal(b"a".into(), NOW);
         let later = NOW.saturating_add(REFUSAL_EXPIRY);
-        assert!(slots.release(b"a", later).is_some(), "the refusal has expired");
+        assert!(slots.take_receipt(b"a", later).is_some(), "the refusal has expired");
         assert!(slots.descriptors.lock().unwrap().receipts.current.is_empty());
     }
 
@@ -193,9 +193,9 @@ mod tests {
         let slots = HeldSlots::default();
         assert!(!slots.is_used());
         slots.hold(b"a".into(), Receipt::default());
-        slots.refuse_if_held(b"a", NOW);
-        slots.refuse_if_held(b"b", NOW);
-        assert!(slots.is_used() && slots.release(b"a", NOW).is_none() && slots.release(b"a", NOW).is_some());
+        slots.record_refusal_if_held(b"a", NOW);
+        slots.record_refusal_if_held(b"b", NOW);
+        assert!(slots.is_used() && slots.take_receipt(b"a", NOW).is_none() && slots.take_receipt(b"a", NOW).is_some());
         assert!(slots.descriptors.lock().unwrap().refusals.current.is_empty(), "nothing is kept for `b`");
     }
 
@@ -204,9 +204,9 @@ mod tests {
         let slots = HeldSlots::default();
         slots.hold(b"a".into(), Receipt::default());
         for number in 0..3 * MAX_GENERATION_SIZE as u32 {
-            slots.refuse(number.to_be_bytes().into(), NOW);
+            slots.record_refusal(number.to_be_bytes().into(), NOW);
         }
-        assert!(slots.release(b"a", NOW).is_some());
+        assert!(slots.take_receipt(b"a", NOW).is_some());
     }
 
     #[test]
@@ -214,9 +214,9 @@ mod tests {
         let slots = HeldSlots::default();
         slots.hold(b"a".into(), Receipt::default());
         slots.hold(b"a".into(), Receipt::default());
-        assert!(slots.release(b"b", NOW).is_none());
-        assert!(slots.release(b"a", NOW).is_some() && slots.release(b"a", NOW).is_some());
-        assert!(slots.release(b"a", NOW).is_none());
+        assert!(slots.take_receipt(b"b", NOW).is_none());
+        assert!(slots.take_receipt(b"a", NOW).is_some() && slots.take_receipt(b"a", NOW).is_some());
+        assert!(slots.take_receipt(b"a", NOW).is_none());
     }
 
     #[test]
@@ -225,8 +225,8 @@ mod tests {
         for number in 0..3 * MAX_GENERATION_SIZE as u32 {
             slots.hold(number.to_be_bytes().into(), Receipt::default());
         }
-        assert!(slots.release(&0_u32.to_be_bytes(), NOW).is_none());
-        assert!(slots.release(&(3 * MAX_GENERATION_SIZE as u32 - 1).to_be_bytes(), NOW).is_some());
+        assert!(slots.take_receipt(&0_u32.to_be_bytes(), NOW).is_none());
+        assert!(slots.take_receipt(&(3 * MAX_GENERATION_SIZE as u32 - 1).to_be_bytes(), NOW).is_some());
         let receipts = &slots.descriptors.lock().unwrap().receipts;
         assert!(receipts.current.len() + receipts.previous.len() <= 2 * MAX_GENERATION_SIZE);
     }

@@ -55,7 +55,7 @@ async fn deleted_rule_is_restored(database: Arc<TestDatabase>) {
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
     let deletion = control.history().rollback(&by("ann"), "api", "each", 2).await;
     assert!(matches!(deletion, Err(ControlError::Invalid(_))));
-    let back = control.history().rollback(&by("ann").expecting(Expected::Nothing), "api", "each", 1).await.unwrap();
+    let back = control.history().rollback(&by("ann").expecting(Expected::Absent), "api", "each", 1).await.unwrap();
     assert!(back.created);
     assert_eq!(back.value.version, 3);
 }

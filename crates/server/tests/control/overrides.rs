@@ -31,13 +31,13 @@ async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
     put(&control, "api", "each", "{limit: 10/s, per: [tenant, path]}").await;
     let text = br#"{"limit": "1000/s", "burst": 2000, "until": "2030-01-01T00:00:00Z"}"#;
     let made =
-        control.overrides().put(&by("bill").expecting(Expected::Nothing), "api", "each", "acme", text).await.unwrap();
+        control.overrides().put(&by("bill").expecting(Expected::Absent), "api", "each", "acme", text).await.unwrap();
     assert!(made.created && made.changed);
     assert_eq!((&*made.value.attribute, made.value.until.as_deref()), ("tenant", Some("2030-01-01T00:00:00Z")));
     assert_eq!(made.value.effect, json!({"limit": "1000/s", "burst": 2000}));
     assert_eq!(control.overrides().get("api", "each", "acme").await.unwrap(), made.value);
     let again =
-        control.overrides().put(&by("bill").expecting(Expected::Something), "api", "each", "acme", text).await.unwrap();
+        control.overrides().put(&by("bill").expecting(Expected::Present), "api", "each", "acme", text).await.unwrap();
     assert!(!again.changed && again.value == made.value);
     let stale = control
         .overrides()
@@ -76,7 +76,7 @@ async fn overrides_of_a_domain_are_listed_over_pages(database: Arc<TestDatabase>
         [("api", "b", "x"), ("api", "b", "a b"), ("api", "a", "z"), ("other", "c", "x"), ("api", "a", " ")]
     {
         let text = b"unlimited: true";
-        control.overrides().put(&by("bill").expecting(Expected::Nothing), domain, id, value, text).await.unwrap();
+        control.overrides().put(&by("bill").expecting(Expected::Absent), domain, id, value, text).await.unwrap();
     }
     for limit in 1..5 {
         let (mut found, mut after) = (Vec::new(), None);

@@ -121,13 +121,10 @@ async fn stale_write_is_refused_with_the_difference(database: Arc<TestDatabase>)
     assert!(at_ms > 1_600_000_000_000);
     assert_eq!(conflict.rule.unwrap().version, 2);
     let made =
-        control.rules().put(&by("ann").expecting(Expected::Nothing), "api", "each", b"{limit: 9/s}").await.unwrap_err();
+        control.rules().put(&by("ann").expecting(Expected::Absent), "api", "each", b"{limit: 9/s}").await.unwrap_err();
     assert!(matches!(made, ControlError::Conflict(conflict) if conflict.current == Some(2)));
-    let gone = control
-        .rules()
-        .put(&by("ann").expecting(Expected::Something), "api", "new", b"{limit: 9/s}")
-        .await
-        .unwrap_err();
+    let gone =
+        control.rules().put(&by("ann").expecting(Expected::Present), "api", "new", b"{limit: 9/s}").await.unwrap_err();
     assert!(matches!(gone, ControlError::Conflict(conflict) if conflict.current.is_none()));
     control.rules().delete(&by("eve").expecting(Expected::Version(2)), "api", "each").await.unwrap();
     let error = control.rules().delete(&by("ann").expecting(Expected::Version(2)), "api", "each").await.unwrap_err();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate_server::rls::bounds::MAX_BODY;
+use tollgate_server::rls::bounds::MAX_BODY_BYTES;
 use tollgate_server::rls::http2::Connection;
 use tollgate_server::rls::http2::frame::{Frame, PREFACE};
 
@@ -19,7 +19,7 @@ fn send(input: &[u8], step: usize) -> Reaction {
         let mut part = &input[at..end];
         while let Some(call) = connection.next(&mut part, Duration::ZERO) {
             let length = call.body.as_ref().ok().map(|body| body.len());
-            assert!(length.is_none_or(|length| length <= MAX_BODY), "a body is bounded");
+            assert!(length.is_none_or(|length| length <= MAX_BODY_BYTES), "a body is bounded");
             calls.push((call.stream, length));
             connection.respond(call.stream, b"\x88", b"", |out| out.extend_from_slice(b"abc"));
         }

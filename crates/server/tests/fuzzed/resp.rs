@@ -1,6 +1,6 @@
 // Properties that hold for any bytes sent to the Redis protocol's port. Shared by the fuzz target and the corpus test.
 
-use tollgate_server::resp::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND};
+use tollgate_server::resp::bounds::{MAX_ARGS, MAX_BULK_BYTES, MAX_COMMAND_BYTES};
 use tollgate_server::resp::wire::{ProtocolError, RespFrame, parse};
 
 type Commands = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);
@@ -15,14 +15,17 @@ fn parse_in_parts(input: &[u8], step: usize) -> Commands {
             match parse(&input[at..end], &mut args) {
                 Ok(RespFrame::Command(len)) => {
                     assert!(len > 0 && at + len <= end, "a command lies within the received bytes");
-                    assert!(args.len() <= MAX_ARGS && args.iter().all(|arg| arg.len() <= MAX_BULK.max(MAX_COMMAND)));
+                    assert!(
+                        args.len() <= MAX_ARGS
+                            && args.iter().all(|arg| arg.len() <= MAX_BULK_BYTES.max(MAX_COMMAND_BYTES))
+                    );
                     commands.push(args.iter().map(|arg| arg.to_vec()).collect());
                     at += len;
                     needed = 1;
                 }
                 Ok(RespFrame::Incomplete(more)) => {
                     assert!(more > end - at, "no more bytes are requested while enough are available");
-                    assert!(more <= MAX_COMMAND + 1, "no more is requested than the buffer may hold");
+                    assert!(more <= MAX_COMMAND_BYTES + 1, "no more is requested than the buffer may hold");
                     needed = more;
                 }
                 Err(error) => return (commands, Err(error)),

@@ -1,7 +1,7 @@
 // Properties that hold for any bytes from an xDS server. Shared by the fuzz target and the corpus
 // test.
 
-use tollgate_server::rules_source::xds::stream::{ClientStream, MAX_MESSAGE};
+use tollgate_server::rules_source::xds::stream::{ClientStream, MAX_MESSAGE_BYTES};
 use tollgate_server::rules_source::xds::wire::{ConfigFile, DiscoveryResponse, MAX_RESOURCES};
 
 /// Checks that messages are decoded within the limits or refused, and that the decoded messages do not depend on how
@@ -18,7 +18,7 @@ pub fn check(input: &[u8]) {
         let (mut stream, mut messages) = (ClientStream::open("h:1", "/p", false), Vec::new());
         let parts = input.chunks(size.max(1));
         let outcome = parts.into_iter().try_for_each(|part| stream.receive(part, |it| messages.push(it.to_vec())));
-        assert!(messages.iter().all(|message| message.len() <= MAX_MESSAGE));
+        assert!(messages.iter().all(|message| message.len() <= MAX_MESSAGE_BYTES));
         (outcome, messages, stream.out)
     };
     assert_eq!(read(input.len()), read(7));

@@ -61,4 +61,4 @@ use tollgate_core::Nanos;
 pub const TTL: Nanos = Nanos::from_secs(5);
 
 /// Time for which a pool stays hungry after a need that it could not meet.
-pub const HUNGRY: Nanos = Nanos::SECOND;
+pub const HUNGRY_TIME: Nanos = Nanos::SECOND;

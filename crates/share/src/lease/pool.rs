@@ -3,7 +3,7 @@
 //! Times are nanoseconds of the store's clock. The Lua scripts of `tollgate-redis` implement the same function in whole
 //! microseconds.
 
-use super::{HUNGRY, Level, Meter, TTL};
+use super::{HUNGRY_TIME, Level, Meter, TTL};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -180,7 +180,7 @@ impl Pool {
         match refused {
             Err(wait) => {
                 grant.refused = Some(wait);
-                self.hungry_until = now.saturating_add(HUNGRY.as_nanos());
+                self.hungry_until = now.saturating_add(HUNGRY_TIME.as_nanos());
             }
             Ok(need) => {
                 grant.taken = need;

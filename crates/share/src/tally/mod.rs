@@ -12,7 +12,7 @@
 //!
 //! - **Debt.** The store charges even if too few tokens are left. For example, if three nodes admit twelve requests at
 //!   the same time against four tokens, −8 tokens remain. All nodes then refuse until the debt is repaid. Debt is
-//!   bounded by [`DEBT`] times the capacity, independently of the node count.
+//!   bounded by [`MAX_DEBT_FACTOR`] times the capacity, independently of the node count.
 //! - **Age.** A payload contains the age of its charges, recomputed for each resend, so clock differences cancel out. A
 //!   payload counts as of its last charge, and so in the window of that charge. Charges older than a second count as of
 //!   a second ago and never take a balance below zero. So a long fault is not followed by a long debt. Charges older
@@ -50,11 +50,11 @@ use tollgate_core::{Ask, Cost, Limits, Now, Stamps, Verdict};
 use crate::hash::KeyHash;
 use unsent::UnsentCharges;
 pub use unsent::{Item, MAX_ITEMS, Payload};
-pub use view::{DEBT, merge, with_debt, with_debt_of};
+pub use view::{MAX_DEBT_FACTOR, merge, with_debt, with_debt_of};
 use view::{View, debt};
 
 /// Maximum age of a charge that may go into debt, in nanoseconds. Older charges never take a balance below zero.
-pub const RECENT: u64 = 1_000_000_000;
+pub const RECENT_NANOS: u64 = 1_000_000_000;
 
 /// The name of a key.
 pub type Key = Arc<[u8]>;
@@ -303,7 +303,7 @@ impl Tally {
 
     /// Forgets views that have no pending charges and were not used for a minute.
     pub fn forget_idle(&mut self, at: u64) {
-        self.views.retain(|_, view| view.pending() > 0 || at < view.used_at.saturating_add(60 * RECENT));
+        self.views.retain(|_, view| view.pending() > 0 || at < view.used_at.saturating_add(60 * RECENT_NANOS));
     }
 
     /// Returns the payload to send now: the unanswered payload, or a new payload with the oldest unsent charges. `at`

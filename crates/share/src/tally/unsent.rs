@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate_core::{Cost, Limits, Nanos};
 
 use super::view::View;
-use super::{Key, RECENT, Views};
+use super::{Key, RECENT_NANOS, Views};
 
 /// Maximum number of items in a payload. A store merges a whole payload in one call.
 pub const MAX_ITEMS: usize = 128;
@@ -32,12 +32,12 @@ impl Payload {
     /// Returns the age at which the store counts the charges: the payload's age, but at most a second. At a larger age,
     /// the store would treat the earlier time as a clock that was set back, and would discard other nodes' charges.
     pub fn charged_age(&self, at: u64) -> Nanos {
-        self.age(at).min(Nanos::from_nanos(RECENT))
+        self.age(at).min(Nanos::from_nanos(RECENT_NANOS))
     }
 
     /// Returns whether the payload is recent enough to take balances below zero.
     pub fn is_recent(&self, at: u64) -> bool {
-        self.age(at).as_nanos() <= RECENT
+        self.age(at).as_nanos() <= RECENT_NANOS
     }
 }
 
@@ -101,7 +101,7 @@ impl UnsentCharges {
 
     /// Returns whether the current tick has lasted a second.
     pub(super) fn is_over(&self, at: u64) -> bool {
-        at >= self.start.saturating_add(RECENT) && !(self.open.is_empty() && self.external.is_empty())
+        at >= self.start.saturating_add(RECENT_NANOS) && !(self.open.is_empty() && self.external.is_empty())
     }
 
     /// Lists a key as used in the current tick.
@@ -210,9 +210,9 @@ impl UnsentCharges {
     }
 }
 
-/// Returns how long a charge can count, in nanoseconds: twice the longest window, and at least [`RECENT`].
+/// Returns how long a charge can count, in nanoseconds: twice the longest window, and at least [`RECENT_NANOS`].
 fn counted_nanos(limits: &Limits) -> u64 {
     let windows = limits.as_slice().iter().filter_map(tollgate_core::Limit::full_refill_time);
     // The factor is two because a sliding window also counts the previous window.
-    windows.map(|window| window.as_nanos().saturating_mul(2)).max().unwrap_or(0).max(RECENT)
+    windows.map(|window| window.as_nanos().saturating_mul(2)).max().unwrap_or(0).max(RECENT_NANOS)
 }

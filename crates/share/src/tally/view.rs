@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tollgate_core::{Algorithm, Ask, BucketParams, Cost, Limit, Limits, Now, Params, Stamps, Verdict, WindowParams};
 
-use super::{Charge, Key, RECENT, ReadReason};
+use super::{Charge, Key, RECENT_NANOS, ReadReason};
 
 /// Maximum debt of a key, as a multiple of its capacity. It bounds how long a key is refused after nodes over-admitted.
 /// It is enough for a thousand nodes that each admit the whole capacity at the same instant.
-pub const DEBT: u64 = 1_023;
+pub const MAX_DEBT_FACTOR: u64 = 1_023;
 
 /// The state of a key in the store as last seen, plus this node's charges since then.
 #[derive(Clone, Debug)]
@@ -125,7 +125,7 @@ impl View {
     /// arrive out of order, so an answer slightly older than the last answer is ignored.
     pub(super) fn renew(&mut self, limits: &Arc<Limits>, words: &[u64], now: &Now<'_>, at: u64) {
         let as_of = now.mono().as_nanos();
-        if as_of < self.as_of && self.as_of - as_of < RECENT {
+        if as_of < self.as_of && self.as_of - as_of < RECENT_NANOS {
             return;
         }
         (self.as_of, self.renewed_at) = (as_of, at);
@@ -163,14 +163,14 @@ pub fn merge(limits: &Limits, words: &mut [u64], now: &Now<'_>, cost: u64, recen
     if verdict.is_admitted() { verdict.taken().get() } else { 0 }
 }
 
-/// Returns the limits with a maximum debt of [`DEBT`] times the capacity, halved until the limits can represent it.
-/// Returns `None` if an algorithm cannot be merged, or not even a debt of one capacity can be represented.
+/// Returns the limits with a maximum debt of [`MAX_DEBT_FACTOR`] times the capacity, halved until the limits can
+/// represent it. Returns `None` if an algorithm cannot be merged, or not even a debt of one capacity can be represented.
 pub fn with_debt(limits: &Limits) -> Option<Limits> {
     with_debt_of(limits, |_| true)
 }
 
-/// Returns the limits with a maximum debt of [`DEBT`] times the capacity. Halves the debt until `fits` accepts the
-/// limits, because a store may not be able to represent a larger debt.
+/// Returns the limits with a maximum debt of [`MAX_DEBT_FACTOR`] times the capacity. Halves the debt until `fits`
+/// accepts the limits, because a store may not be able to represent a larger debt.
 pub fn with_debt_of(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<Limits> {
     let each: Option<Vec<Limit>> =
         limits.as_slice().iter().map(|limit| limit_with_debt(limit, |limit| fits(&limit.into()))).collect();
@@ -180,7 +180,7 @@ pub fn with_debt_of(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<L
 fn limit_with_debt(limit: &Limit, fits: impl Fn(Limit) -> bool) -> Option<Limit> {
     let params = limit.params();
     // Ten candidates: 1023, 511, …, 3 and 1 times the capacity.
-    let debts = std::iter::successors(Some(DEBT), |debt| Some(debt / 2)).take(10);
+    let debts = std::iter::successors(Some(MAX_DEBT_FACTOR), |debt| Some(debt / 2)).take(10);
     let mut limits = debts.filter_map(|debt| with_max_debt(params, limit.capacity().checked_mul(debt)?));
     limits.find(|limit| fits(*limit))
 }

@@ -16,7 +16,7 @@ use tollgate_engine::rules::Source;
 use super::serve::parse_count;
 use super::{exit_code, files, print_mistakes};
 use crate::app::App;
-use crate::http::bounds::MAX_BODY;
+use crate::http::bounds::MAX_BODY_BYTES;
 use crate::http::check_line;
 use crate::http::problem::Problem;
 use crate::replay::simulation::simulated_engine;
@@ -90,7 +90,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
                 Ok(()) => runtime.block_on(check_line(&app, &bytes)).map_err(add_at_hint),
                 Err(problem) => Err(problem),
             },
-            false => Err(Problem::bad_request(format!("a line has at most {MAX_BODY} bytes"))),
+            false => Err(Problem::bad_request(format!("a line has at most {MAX_BODY_BYTES} bytes"))),
         };
         match answer {
             Ok(answer) => out.write_all(&answer)?,
@@ -121,7 +121,7 @@ fn add_at_hint(problem: Problem) -> Problem {
     }
 }
 
-/// Reads a line. Returns `Some(true)`, or `Some(false)` if the line has more than [`MAX_BODY`] bytes and was cut.
+/// Reads a line. Returns `Some(true)`, or `Some(false)` if the line has more than [`MAX_BODY_BYTES`] bytes and was cut.
 /// Returns `None` at the end of the input.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
     line.clear();
@@ -133,7 +133,7 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Op
         }
         let end = piece.iter().position(|byte| *byte == b'\n');
         let taken = end.unwrap_or(piece.len());
-        whole &= line.len() + taken <= MAX_BODY;
+        whole &= line.len() + taken <= MAX_BODY_BYTES;
         if whole {
             line.extend_from_slice(&piece[..taken]);
         }

@@ -26,7 +26,7 @@ pub(super) use progress::Progress;
 /// Timeout of a request. The timeout is long because applying 100 000 rules takes seconds.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum size of an answer in bytes.
-const MAX_RESPONSE: usize = 256 << 20;
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
 /// Page size of lists. Servers return at most this number of items.
 const PAGE_SIZE: usize = 1_000;
 
@@ -189,7 +189,7 @@ impl Remote {
                 response.chunk().await.map_err(|error| describe_unreachable(&self.client, &error))?
             {
                 body.extend_from_slice(&chunk);
-                ensure!(body.len() <= MAX_RESPONSE, "answer too large (maximum {MAX_RESPONSE} bytes)");
+                ensure!(body.len() <= MAX_RESPONSE_BYTES, "answer too large (maximum {MAX_RESPONSE_BYTES} bytes)");
             }
             Ok(ServerAnswer { status, body })
         };

@@ -13,7 +13,7 @@ use tollgate_engine::rules::{Source, entry};
 use crate::cli::files::{self, RuleFile};
 use crate::cli::remote::output::{self, OutputArgs, Paint, replace_control_characters};
 use crate::cli::remote::{CommentArgs, Refusal, Remote, with_comment};
-use crate::cli::{count, print_mistakes, report};
+use crate::cli::{count, print_error, print_mistakes};
 use crate::control::model::{Action, Plan, PlannedChange};
 
 #[derive(Clone, Debug, Args)]
@@ -64,7 +64,7 @@ pub(super) fn run(remote: &Remote, args: &ApplyArgs) -> ExitCode {
         Ok(ApplyOutcome::Differs) => ExitCode::FAILURE,
         Ok(ApplyOutcome::Mistakes) => exit_code_of_failure(args),
         Err(error) => {
-            report(&error);
+            print_error(&error);
             exit_code_of_failure(args)
         }
     }

@@ -93,7 +93,7 @@ async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
             })?;
             let store = Arc::new(store);
             // Waits until this server has joined its peers. Until then, all limits look unused.
-            let stage = match timeout(JOIN_NOTICE, store.joined()).await {
+            let stage = match timeout(JOIN_WARNING_DELAY, store.joined()).await {
                 Ok(stage) => stage,
                 Err(_) => {
                     tracing::warn!(
@@ -113,7 +113,7 @@ async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
 
 /// Time after which a warning is logged if this server has not joined its peers. Without other servers, joining takes
 /// two seconds.
-const JOIN_NOTICE: Duration = Duration::from_secs(4);
+const JOIN_WARNING_DELAY: Duration = Duration::from_secs(4);
 
 /// Forwards the store's health and node count to `app`, logs store stalls, and charges arrears to the store servers
 /// that are up.

@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::args::ServeArgs;
 use crate::client::{Client, Secret};
-use crate::control::api::bounds::MAX_NODE_NAME;
+use crate::control::api::bounds::MAX_NODE_NAME_CHARS;
 use crate::control::sqlite_url;
 use crate::rules_source::poll::FollowConfig;
 use crate::rules_source::xds::XdsConfig;
@@ -49,8 +49,8 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
     let node = || -> anyhow::Result<String> {
         let node = raw.node.clone().unwrap_or_else(|| node_name(http));
         ensure!(
-            is_graphic(&node) && node.len() <= MAX_NODE_NAME,
-            "--node: a name has 1 to {MAX_NODE_NAME} printable ASCII characters without spaces"
+            is_graphic(&node) && node.len() <= MAX_NODE_NAME_CHARS,
+            "--node: a name has 1 to {MAX_NODE_NAME_CHARS} printable ASCII characters without spaces"
         );
         Ok(node)
     };

@@ -14,7 +14,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::bounds::{AUDIT_FLUSH, MAX_AUDIT_BATCH, MAX_NODE_NAME, MAX_QUEUED_RESETS, MAX_QUEUED_SWITCHES, MAX_RULE};
+use super::bounds::{
+    AUDIT_FLUSH_TIMEOUT, MAX_AUDIT_BATCH, MAX_NODE_NAME_CHARS, MAX_QUEUED_RESETS, MAX_QUEUED_SWITCHES, MAX_RULE_BYTES,
+};
 use super::call::{ApiCall, QueryParams, header_text};
 use super::describe::shared::NotModified;
 use super::nodes::NODE_HEADER;
@@ -68,7 +70,7 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
     request_body(content = Vec<Note>, content_type = "application/json"),
     responses((status = 204, description = "All actions are in the log")),
 )]
-pub(super) async fn report(call: ApiCall, text: Bytes) -> ApiResult {
+pub(super) async fn report_actions(call: ApiCall, text: Bytes) -> ApiResult {
     call.access.require(Role::Node, Scope::AllDomains)?;
     let notes: Vec<Note> = body::parse_json(&call, &text)?;
     if notes.len() > MAX_AUDIT_BATCH {
@@ -77,7 +79,7 @@ pub(super) async fn report(call: ApiCall, text: Bytes) -> ApiResult {
     }
     let notes: Vec<Note> = notes.into_iter().map(Note::storable).collect();
     let node = header_text(&call.headers, NODE_HEADER)?.unwrap_or_else(|| call.access.author().to_owned());
-    let node: String = node.chars().filter(|char| *char != '\0').take(MAX_NODE_NAME).collect();
+    let node: String = node.chars().filter(|char| *char != '\0').take(MAX_NODE_NAME_CHARS).collect();
     call.control().audit().note(&notes, Some(format!("on {node}"))).await?;
     Ok(reply::no_content())
 }
@@ -158,10 +160,10 @@ impl AuditQueues {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Waits until every accepted entry is written, for at most [`AUDIT_FLUSH`].
+    /// Waits until every accepted entry is written, for at most [`AUDIT_FLUSH_TIMEOUT`].
     pub async fn flush(&self) {
         let mut pending = self.pending.subscribe();
-        if timeout(AUDIT_FLUSH, pending.wait_for(|count| *count == 0)).await.is_err() {
+        if timeout(AUDIT_FLUSH_TIMEOUT, pending.wait_for(|count| *count == 0)).await.is_err() {
             tracing::error!(entries = *self.pending.borrow(), "entries of the audit log were not written");
         }
     }
@@ -229,7 +231,7 @@ fn notes_that_fit(notes: &[Note]) -> (usize, String) {
     for note in notes {
         // Serialising a struct of numbers and strings cannot fail.
         let note = serde_json::to_string(note).unwrap_or_default();
-        if count > 0 && body.len() + note.len() + 2 > MAX_RULE {
+        if count > 0 && body.len() + note.len() + 2 > MAX_RULE_BYTES {
             break;
         }
         if count > 0 {
@@ -258,13 +260,18 @@ mod tests {
         let pending = Arc::new(watch::Sender::new(0));
         let queues = AuditQueues { resets, switches, pending, refused: AtomicU64::new(0) };
         for _ in 0..2 {
-            queues.reserve_entry(AuditQueue::Resets).unwrap().write(&Access::Local, NotedAction::Reset, None, "k");
+            queues.reserve_entry(AuditQueue::Resets).unwrap().write(
+                &Access::Unrestricted,
+                NotedAction::Reset,
+                None,
+                "k",
+            );
         }
         assert_eq!(queues.reserve_entry(AuditQueue::Resets).unwrap_err(), OpError::not_recorded());
         assert_eq!(queues.refused(), 1);
         let switch = queues.reserve_entry(AuditQueue::Switches).unwrap();
         assert_eq!(queues.reserve_entry(AuditQueue::Switches).unwrap_err(), OpError::not_recorded());
-        switch.write(&Access::Local, NotedAction::Observe, None, "server");
+        switch.write(&Access::Unrestricted, NotedAction::Observe, None, "server");
         assert_eq!(*queues.pending.borrow(), 3);
     }
 
@@ -274,7 +281,7 @@ mod tests {
         assert_eq!(note.subject.len(), 1_000, "cut to the longest subject");
         let notes = vec![note; 40];
         let (count, body) = notes_that_fit(&notes);
-        assert!(count > 5 && count < 40 && body.len() <= MAX_RULE, "{count} notes in {} bytes", body.len());
+        assert!(count > 5 && count < 40 && body.len() <= MAX_RULE_BYTES, "{count} notes in {} bytes", body.len());
         assert_eq!(serde_json::from_str::<Vec<Note>>(&body).unwrap(), notes[..count]);
     }
 }

@@ -2,22 +2,16 @@
 
 use std::time::Duration;
 
-use tollgate_engine::rules::MAX_FILE_BYTES;
+pub use tollgate_engine::rules::MAX_FILE_BYTES;
 
-use crate::control::MAX_RULE_BYTES;
-
-/// Maximum number of bytes of a rule or an override.
-pub const MAX_RULE: usize = MAX_RULE_BYTES;
-
-/// Maximum number of bytes of a whole rule file.
-pub const MAX_FILE: usize = MAX_FILE_BYTES;
+pub use crate::control::MAX_RULE_BYTES;
 
 /// Maximum number of rule files that are processed at a time.
 pub const MAX_LARGE_BODIES: usize = 4;
 
 /// Maximum number of kilobytes of rule files that are received at a time. Bytes are counted as they arrive, so a slow
 /// client uses little of this limit.
-pub const MAX_RECEIVED_KB: usize = 4 * MAX_FILE / 1024;
+pub const MAX_RECEIVED_KB: usize = 4 * MAX_FILE_BYTES / 1024;
 
 /// Maximum time for a client to send a rule file and to wait for a processing slot.
 pub const FILE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,7 +21,7 @@ pub const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 pub const MAX_REPLAYS: usize = 1;
 
 /// Maximum number of bytes of an upload: the log as sent, together with the rules.
-pub const MAX_UPLOAD: usize = 32 << 20;
+pub const MAX_UPLOAD_BYTES: usize = 32 << 20;
 
 /// Maximum number of bytes of an uploaded log after decompression. Longer logs are cut off, and the report says so.
 pub const MAX_LOG_BYTES: u64 = 512 << 20;
@@ -51,10 +45,10 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 pub const MAX_NODES: usize = 10_000;
 
 /// Maximum number of characters of a node's name.
-pub const MAX_NODE_NAME: usize = 255;
+pub const MAX_NODE_NAME_CHARS: usize = 255;
 
 /// Maximum length of the reason why a node refused rules, in characters. Longer reasons are truncated.
-pub const MAX_WHY: usize = 1_000;
+pub const MAX_WHY_CHARS: usize = 1_000;
 
 /// Maximum number of resets with pending audit entries; further resets are refused.
 pub const MAX_QUEUED_RESETS: usize = 4_096;
@@ -67,7 +61,7 @@ pub const MAX_QUEUED_SWITCHES: usize = 64;
 pub const MAX_AUDIT_BATCH: usize = 256;
 
 /// Maximum time that a shutdown waits for pending audit entries to be written.
-pub const AUDIT_FLUSH: Duration = Duration::from_secs(5);
+pub const AUDIT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum length of an audit entry's subject, in characters. Longer subjects are truncated.
-pub const MAX_SUBJECT: usize = 1_000;
+pub const MAX_SUBJECT_CHARS: usize = 1_000;

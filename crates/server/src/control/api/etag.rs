@@ -19,7 +19,7 @@ pub(super) fn etag_of_version(version: i64) -> String {
 pub(super) fn expected_version(headers: &HeaderMap) -> Result<Expected, Problem> {
     match (parse_tags(headers, &IF_MATCH)?, parse_tags(headers, &IF_NONE_MATCH)?) {
         (None, None) => Ok(Expected::Anything),
-        (Some(EtagCondition::Any), None) => Ok(Expected::Something),
+        (Some(EtagCondition::Any), None) => Ok(Expected::Present),
         (Some(EtagCondition::Some(tags)), None) => match tags.as_slice() {
             // The ETags of versions are numbers, so any other ETag matches no version.
             [tag] => Ok(Expected::Version(tag.parse().unwrap_or(-1))),
@@ -27,7 +27,7 @@ pub(super) fn expected_version(headers: &HeaderMap) -> Result<Expected, Problem>
                 "more than one ETag in If-Match; send the one of the version that you changed",
             )),
         },
-        (None, Some(EtagCondition::Any)) => Ok(Expected::Nothing),
+        (None, Some(EtagCondition::Any)) => Ok(Expected::Absent),
         (None, Some(EtagCondition::Some(_))) => Err(Problem::bad_request(
             "a write accepts only `If-None-Match: *` (nothing exists yet); to name a version, use If-Match",
         )),
@@ -89,8 +89,8 @@ mod tests {
             (&[][..], Some(Expected::Anything)),
             (&[("if-match", "\"3\"")], Some(Expected::Version(3))),
             (&[("if-match", "W/\"3\"")], Some(Expected::Version(3))),
-            (&[("if-match", "*")], Some(Expected::Something)),
-            (&[("if-none-match", "*")], Some(Expected::Nothing)),
+            (&[("if-match", "*")], Some(Expected::Present)),
+            (&[("if-none-match", "*")], Some(Expected::Absent)),
             (&[("if-match", "\"abc\"")], Some(Expected::Version(-1))),
             (&[("if-match", "\"99999999999999999999\"")], Some(Expected::Version(-1))),
             (&[("if-match", "3")], None),

@@ -198,7 +198,7 @@ fn routes() -> OpenApiRouter<Arc<ApiState>> {
         .routes(routes!(nodes::list))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::revoke))
-        .routes(routes!(audit::list, audit::report))
+        .routes(routes!(audit::list, audit::report_actions))
         .routes(routes!(fleet::get, fleet::put))
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::bounds::{MAX_NODE_NAME, MAX_NODES, MAX_WHY};
+use super::bounds::{MAX_NODE_NAME_CHARS, MAX_NODES, MAX_WHY_CHARS};
 use super::call::{ApiCall, header_text};
 use super::reply::{self, ApiResult};
 use crate::control::model::{NodeReport, RefusedRevision};
@@ -61,10 +61,10 @@ impl Nodes {
 ///
 /// # Errors
 /// Returns an error if a header of the report is invalid.
-pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, ReportedRules)>, Problem> {
+pub(super) fn parse_node_report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, ReportedRules)>, Problem> {
     let Some(node) = header_text(headers, NODE_HEADER)?.filter(|node| !node.is_empty()) else { return Ok(None) };
-    if node.chars().count() > MAX_NODE_NAME {
-        return Err(Problem::bad_request(format!("node name too long (maximum {MAX_NODE_NAME} characters)")));
+    if node.chars().count() > MAX_NODE_NAME_CHARS {
+        return Err(Problem::bad_request(format!("node name too long (maximum {MAX_NODE_NAME_CHARS} characters)")));
     }
     let revision = |text: &str| {
         let invalid = || {
@@ -75,7 +75,7 @@ pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String
     let running = header_text(headers, RUNNING_HEADER)?.map(|running| revision(running.trim())).transpose()?;
     let refused = header_text(headers, REFUSED_HEADER)?.map(|refused| {
         let (number, why) = refused.split_once(' ').unwrap_or((&refused, ""));
-        let why = why.chars().take(MAX_WHY).collect();
+        let why = why.chars().take(MAX_WHY_CHARS).collect();
         revision(number).map(|revision| RefusedRevision { revision, why })
     });
     Ok(Some((node, ReportedRules { running, refused: refused.transpose()?, at: now })))
@@ -111,7 +111,7 @@ mod tests {
     fn report_is_parsed_and_listed() {
         let now = Instant::now();
         assert!(
-            report(&header_map(&[(RUNNING_HEADER, "3")]), now).is_ok_and(|report| report.is_none()),
+            parse_node_report(&header_map(&[(RUNNING_HEADER, "3")]), now).is_ok_and(|report| report.is_none()),
             "a report without a name"
         );
         let sent = header_map(&[
@@ -119,7 +119,7 @@ mod tests {
             (RUNNING_HEADER, "3"),
             (REFUSED_HEADER, "4 line%201 is%20wrong"),
         ]);
-        let (node, parsed) = report(&sent, now).unwrap().unwrap();
+        let (node, parsed) = parse_node_report(&sent, now).unwrap().unwrap();
         let nodes = Nodes::default();
         nodes.update(&node, parsed);
         let listed = nodes.list(now + Duration::from_millis(1_500));
@@ -133,12 +133,13 @@ mod tests {
             }]
         );
         for invalid in [[(NODE_HEADER, "a"), (RUNNING_HEADER, "x")], [(NODE_HEADER, "a"), (REFUSED_HEADER, "why")]] {
-            assert!(report(&header_map(&invalid), now).is_err(), "{invalid:?}");
+            assert!(parse_node_report(&header_map(&invalid), now).is_err(), "{invalid:?}");
         }
-        assert!(report(&header_map(&[(NODE_HEADER, &"n".repeat(MAX_NODE_NAME + 1))]), now).is_err());
-        let long = format!("4 {}", "w".repeat(2 * MAX_WHY));
-        let (_, parsed) = report(&header_map(&[(NODE_HEADER, "a"), (REFUSED_HEADER, &long)]), now).unwrap().unwrap();
-        assert_eq!(parsed.refused.unwrap().why.len(), MAX_WHY);
+        assert!(parse_node_report(&header_map(&[(NODE_HEADER, &"n".repeat(MAX_NODE_NAME_CHARS + 1))]), now).is_err());
+        let long = format!("4 {}", "w".repeat(2 * MAX_WHY_CHARS));
+        let (_, parsed) =
+            parse_node_report(&header_map(&[(NODE_HEADER, "a"), (REFUSED_HEADER, &long)]), now).unwrap().unwrap();
+        assert_eq!(parsed.refused.unwrap().why.len(), MAX_WHY_CHARS);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 use super::bounds::MAX_WAIT;
 use super::call::{ApiCall, QueryParams};
 use super::etag;
-use super::nodes::report;
+use super::nodes::parse_node_report;
 use super::reply::{self, ApiResult};
 use crate::control::auth::Scope;
 use crate::control::model::{Role, Snapshot};
@@ -77,7 +77,7 @@ pub(super) async fn get(call: ApiCall, QueryParams(query): QueryParams<WaitQuery
         return Err(Problem::bad_request(format!("wait too long: {} s (maximum {})", query.wait, MAX_WAIT.as_secs())));
     }
     let update = |now| -> Result<(), Problem> {
-        if let Some((node, report)) = report(&call.headers, now)? {
+        if let Some((node, report)) = parse_node_report(&call.headers, now)? {
             call.state.nodes.update(&node, report);
         }
         Ok(())

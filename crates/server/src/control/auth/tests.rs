@@ -28,7 +28,7 @@ fn without_required_tokens_every_caller_may_do_everything() {
     let auth = Authenticator::new(TokenPolicy::NotRequired);
     assert_eq!(author_of_token(&auth, &mut CachedToken::default(), None, 0).as_deref(), Ok(LOCAL));
     assert_eq!(author_of_token(&auth, &mut CachedToken::default(), Some("whatever"), 0).as_deref(), Ok(LOCAL));
-    assert_eq!(Access::Local.require(Role::Admin, Scope::AllDomains), Ok(()));
+    assert_eq!(Access::Unrestricted.require(Role::Admin, Scope::AllDomains), Ok(()));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use super::super::db::Stamp;
+use super::super::db::Authorship;
 use super::*;
 
 fn rule_row(id: &str, position: i64) -> RuleRow {
@@ -9,7 +9,7 @@ fn rule_row(id: &str, position: i64) -> RuleRow {
         enabled: true,
         text: format!(r#"{{"id":"{id}","limit":"1/s"}}"#),
         overrides: 0,
-        stamp: Stamp { author: "a".into(), at_ms: 0, comment: None },
+        authorship: Authorship { author: "a".into(), at_ms: 0, comment: None },
     }
 }
 

@@ -23,19 +23,19 @@ pub struct LogTime {
 pub struct TimeParser {
     /// The time zone for timestamps without a zone.
     zone: TimeZone,
-    last_text: [u8; MAX_CACHED_LENGTH],
+    last_text: [u8; MAX_CACHED_BYTES],
     last_len: usize,
     last_stamp: Option<LogTime>,
 }
 
 /// Maximum length in bytes of a cached timestamp.
-const MAX_CACHED_LENGTH: usize = 32;
+const MAX_CACHED_BYTES: usize = 32;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 impl TimeParser {
     /// Creates a parser that uses `zone` for timestamps without a time zone.
     pub fn new(zone: TimeZone) -> Self {
-        Self { zone, last_text: [0; MAX_CACHED_LENGTH], last_len: 0, last_stamp: None }
+        Self { zone, last_text: [0; MAX_CACHED_BYTES], last_len: 0, last_stamp: None }
     }
 
     /// Parses a timestamp. Returns `None` if `text` is not a valid timestamp between 1970 and 2554.
@@ -45,7 +45,7 @@ impl TimeParser {
             return self.last_stamp;
         }
         let stamp = self.parse_uncached(text);
-        if text.len() <= MAX_CACHED_LENGTH {
+        if text.len() <= MAX_CACHED_BYTES {
             self.last_text[..text.len()].copy_from_slice(text);
             (self.last_len, self.last_stamp) = (text.len(), stamp);
         }

@@ -1,7 +1,7 @@
 //! The command `CLIENT`, which sets the name of a connection and returns its name and id.
 
 use super::{AfterCommand, Context, quote_argument, wrong_arity};
-use crate::resp::bounds::MAX_CLIENT_NAME;
+use crate::resp::bounds::MAX_CLIENT_NAME_BYTES;
 
 /// Runs `CLIENT SETNAME`, `GETNAME`, `ID` and `INFO`. `SETINFO`, `NO-EVICT` and `NO-TOUCH` are accepted as no-ops.
 pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
@@ -41,8 +41,8 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand 
 /// # Errors
 /// Returns an error if the name is too long, or contains spaces or non-printable characters.
 pub(super) fn checked_name(name: &[u8]) -> Result<Option<Box<[u8]>>, String> {
-    if name.len() > MAX_CLIENT_NAME {
-        return Err(format!("ERR client name too long (maximum {MAX_CLIENT_NAME} bytes)"));
+    if name.len() > MAX_CLIENT_NAME_BYTES {
+        return Err(format!("ERR client name too long (maximum {MAX_CLIENT_NAME_BYTES} bytes)"));
     }
     if name.iter().any(|byte| !byte.is_ascii_graphic()) {
         return Err("ERR Client names cannot contain spaces, newlines or special characters.".into());

@@ -2,14 +2,14 @@
 //! calls and the bytes to send.
 //!
 //! A connection serves gRPC-style calls with one small request and one small response. The memory that a client can
-//! occupy is bounded: [`MAX_STREAMS`] limits streams, the connection window limits their bodies, `MAX_HEADER_BLOCK`
-//! limits header blocks, and the dynamic table has a maximum size. The size of the output is limited by the size of the
-//! input, and the caller writes the output before it reads again.
+//! occupy is bounded: [`MAX_STREAMS`] limits streams, the connection window limits their bodies,
+//! `MAX_HEADER_BLOCK_BYTES` limits header blocks, and the dynamic table has a maximum size. The size of the output is
+//! limited by the size of the input, and the caller writes the output before it reads again.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::super::bounds::{CONNECTION_WINDOW, MAX_HEADERS, MAX_STREAMS, RESET_COST, STREAM_WINDOW};
+use super::super::bounds::{CONNECTION_WINDOW, MAX_HEADERS_BYTES, MAX_STREAMS, RESET_COST, STREAM_WINDOW};
 use super::credit::Credit;
 use super::frame::{self, ACK, ConnectionError, ErrorCode, Frame, Kind, MAX_31_BITS, PREFACE, Setting};
 use super::head::Head;
@@ -44,9 +44,9 @@ pub struct StreamCall<'i> {
 /// Why a call is refused before it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// The headers have more than `MAX_HEADERS` bytes.
+    /// The headers have more than `MAX_HEADERS_BYTES` bytes.
     HeadersTooLarge,
-    /// The body has more than `MAX_BODY` bytes.
+    /// The body has more than `MAX_BODY_BYTES` bytes.
     BodyTooLarge,
     /// The call did not arrive in time.
     TooSlow,
@@ -243,7 +243,7 @@ impl Connection {
             &[
                 (Setting::MaxConcurrentStreams, MAX_STREAMS),
                 (Setting::InitialWindowSize, STREAM_WINDOW),
-                (Setting::MaxHeaderListSize, MAX_HEADERS),
+                (Setting::MaxHeaderListSize, MAX_HEADERS_BYTES),
             ],
         );
         self.put_window_update(CONNECTION_WINDOW - DEFAULT_WINDOW);

@@ -7,7 +7,7 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub const HEADER: usize = 9;
 
 /// Maximum payload size in bytes. This is the protocol's default.
-pub const MAX_PAYLOAD: usize = 16 * 1024;
+pub const MAX_PAYLOAD_BYTES: usize = 16 * 1024;
 
 /// The largest stream id and the largest window: 2^31 - 1.
 pub const MAX_31_BITS: u32 = (1 << 31) - 1;
@@ -109,13 +109,13 @@ impl<'i> Frame<'i> {
     /// Removes a frame from the start of the input. Returns `None` if the frame is incomplete.
     ///
     /// # Errors
-    /// Returns an error if the payload is longer than [`MAX_PAYLOAD`].
+    /// Returns an error if the payload is longer than [`MAX_PAYLOAD_BYTES`].
     pub fn take(input: &mut &'i [u8]) -> Result<Option<Self>, ConnectionError> {
         let Some((&[l0, l1, l2, kind, flags, s0, s1, s2, s3], rest)) = input.split_first_chunk::<HEADER>() else {
             return Ok(None);
         };
         let length = u32::from_be_bytes([0, l0, l1, l2]) as usize;
-        if length > MAX_PAYLOAD {
+        if length > MAX_PAYLOAD_BYTES {
             return Err(ConnectionError::new(ErrorCode::FrameSize, "a frame has more than 16384 bytes"));
         }
         let Some((payload, rest)) = rest.split_at_checked(length) else { return Ok(None) };

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::super::bounds::{
-    MAX_BODY, MAX_CONTINUATIONS, MAX_HEADER_BLOCK, MAX_HEADERS, MAX_LAST_BLOCK, MAX_STREAMS, STREAM_WINDOW,
+    MAX_BODY_BYTES, MAX_CACHED_BLOCK_BYTES, MAX_CONTINUATIONS, MAX_HEADER_BLOCK_BYTES, MAX_HEADERS_BYTES, MAX_STREAMS,
+    STREAM_WINDOW,
 };
 use super::connection::{CallError, Connection, Phase, StreamCall, stream_id_missing};
 use super::frame::{ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame};
@@ -49,7 +50,7 @@ impl Connection {
             return Err(ConnectionError::protocol_error("CONTINUATION without a header block"));
         };
         block.continuations += 1;
-        if block.continuations > MAX_CONTINUATIONS || block.bytes.len() + frame.payload.len() > MAX_HEADER_BLOCK {
+        if block.continuations > MAX_CONTINUATIONS || block.bytes.len() + frame.payload.len() > MAX_HEADER_BLOCK_BYTES {
             let detail = "a header block of more than 16 CONTINUATION frames or 32768 bytes";
             return Err(ConnectionError::new(ErrorCode::EnhanceYourCalm, detail));
         }
@@ -75,7 +76,7 @@ impl Connection {
         if id > self.last_stream && last.bytes == block && last.table_version == version && !block.is_empty() {
             return self.open_stream(id, ends, Ok(last.head.clone()));
         }
-        let mut head = HeadBuilder::new(MAX_HEADERS as usize, self.paths);
+        let mut head = HeadBuilder::new(MAX_HEADERS_BYTES as usize, self.paths);
         let decoded = self.decoder.decode(block, |field| head.add(field));
         decoded.map_err(|error| ConnectionError::new(ErrorCode::Compression, error.0))?;
         if id <= self.last_stream {
@@ -84,7 +85,7 @@ impl Connection {
         let head = head.finish();
         if let Ok(head) = &head
             && version == self.decoder.version()
-            && block.len() <= MAX_LAST_BLOCK
+            && block.len() <= MAX_CACHED_BLOCK_BYTES
         {
             self.last_block.bytes.clear();
             self.last_block.bytes.extend_from_slice(block);
@@ -179,7 +180,7 @@ impl Connection {
             return self.reset(frame.stream, ErrorCode::FlowControl).map(|()| None);
         }
         match &mut stream.state {
-            StreamState::Receiving { body, head } if body.len() + data.len() > MAX_BODY => {
+            StreamState::Receiving { body, head } if body.len() + data.len() > MAX_BODY_BYTES => {
                 let (id, head) = (stream.id, std::mem::take(head));
                 stream.state = StreamState::Answering(if ends { ClientSide::Ended } else { ClientSide::Open });
                 Ok(Some(StreamCall { stream: id, head, body: Err(CallError::BodyTooLarge) }))

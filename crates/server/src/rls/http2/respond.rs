@@ -3,8 +3,8 @@
 
 use super::connection::{Connection, stream_id_not_allowed};
 use super::frame::{
-    self, ACK, ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame, HEADER, Kind, MAX_31_BITS, MAX_PAYLOAD,
-    Setting,
+    self, ACK, ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame, HEADER, Kind, MAX_31_BITS,
+    MAX_PAYLOAD_BYTES, Setting,
 };
 use super::hpack::NO_TABLE;
 use super::streams::{ClientSide, ClosedBy, StreamState};
@@ -23,7 +23,7 @@ impl Connection {
         let length = self.out.len() - start - HEADER;
         let Some(stream) = self.streams.get_mut(id) else { return };
         let window = stream.send_window.min(self.send_window);
-        if length <= MAX_PAYLOAD && length as i64 <= window {
+        if length <= MAX_PAYLOAD_BYTES && length as i64 <= window {
             // The payload is already in the output; only the length in the frame header is missing.
             self.out[start..start + 3].copy_from_slice(&(length as u32).to_be_bytes()[1..]);
             stream.send_window -= length as i64;
@@ -53,7 +53,7 @@ impl Connection {
     pub fn send_part(&mut self, id: u32, part: &[u8]) -> bool {
         let length = part.len() as i64;
         let Some(stream) = self.streams.get_mut(id).filter(|stream| length <= stream.send_window) else { return false };
-        if length > self.send_window || part.len() > MAX_PAYLOAD {
+        if length > self.send_window || part.len() > MAX_PAYLOAD_BYTES {
             return false;
         }
         stream.send_window -= length;
@@ -90,7 +90,7 @@ impl Connection {
         while *sent < rest.len() {
             let window = stream.send_window.min(self.send_window);
             // A negative window counts as 0.
-            let length = (rest.len() - *sent).min(MAX_PAYLOAD).min(usize::try_from(window).unwrap_or(0));
+            let length = (rest.len() - *sent).min(MAX_PAYLOAD_BYTES).min(usize::try_from(window).unwrap_or(0));
             if length == 0 {
                 return;
             }

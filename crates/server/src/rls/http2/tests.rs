@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use super::super::bounds::{
-    CONNECTION_WINDOW, CREDIT, MAX_BODY, MAX_CONTINUATIONS, MAX_HEADER_BLOCK, MAX_HEADERS, MAX_STREAMS, RESET_COST,
-    STREAM_WINDOW,
+    CONNECTION_WINDOW, CREDIT, MAX_BODY_BYTES, MAX_CONTINUATIONS, MAX_HEADER_BLOCK_BYTES, MAX_HEADERS_BYTES,
+    MAX_STREAMS, RESET_COST, STREAM_WINDOW,
 };
-use super::frame::{ACK, END_HEADERS, END_STREAM, Frame, Kind, MAX_PAYLOAD, PADDED, PREFACE, PRIORITY};
+use super::frame::{ACK, END_HEADERS, END_STREAM, Frame, Kind, MAX_PAYLOAD_BYTES, PADDED, PREFACE, PRIORITY};
 use super::{CallError, Connection, hpack};
 
 /// A call or frame that a connection produces in reaction to its input.
@@ -249,8 +249,8 @@ fn calls_are_answered_with_any_valid_framing() {
             ),
             (
                 "DATA of 16384 bytes",
-                vec![headers_frame(1, 0), data_frame(1, END_STREAM, &[7; MAX_PAYLOAD])],
-                call_and_answer(1, &[7; MAX_PAYLOAD]),
+                vec![headers_frame(1, 0), data_frame(1, END_STREAM, &[7; MAX_PAYLOAD_BYTES])],
+                call_and_answer(1, &[7; MAX_PAYLOAD_BYTES]),
             ),
         ],
     );
@@ -296,7 +296,7 @@ fn frames_without_effect_are_accepted() {
 #[test]
 fn invalid_frames_close_the_connection() {
     let go_away = |code| vec![GoAway(code)];
-    let large = raw_frame(Kind::Data as u8, 0, 1, &[0; MAX_PAYLOAD + 1]);
+    let large = raw_frame(Kind::Data as u8, 0, 1, &[0; MAX_PAYLOAD_BYTES + 1]);
     check_cases(
         None,
         &[
@@ -521,12 +521,16 @@ fn large_responses_are_split_and_share_the_window_of_the_connection() {
 fn bodies_are_bounded_and_windows_are_restored() {
     let mut peer = TestConnection::new(Some(1));
     let mut seen = peer.send(&headers_frame(1, 0));
-    let frames = MAX_BODY / MAX_PAYLOAD + 1;
-    (0..frames).for_each(|_| seen.extend(peer.send(&data_frame(1, 0, &[0; MAX_PAYLOAD]))));
+    let frames = MAX_BODY_BYTES / MAX_PAYLOAD_BYTES + 1;
+    (0..frames).for_each(|_| seen.extend(peer.send(&data_frame(1, 0, &[0; MAX_PAYLOAD_BYTES]))));
     // The server answers before the request is complete, asks the client to stop, and ignores the frames in flight.
     let refused = [Refused(1, CallError::BodyTooLarge), Headers(1, false), Data(1, 1), Headers(1, true), Reset(1, 0)];
     assert_eq!(seen[..5], refused);
-    assert_eq!(seen[5..], [Window((frames * MAX_PAYLOAD) as u32)], "the received bytes are returned to the window");
+    assert_eq!(
+        seen[5..],
+        [Window((frames * MAX_PAYLOAD_BYTES) as u32)],
+        "the received bytes are returned to the window"
+    );
     assert_eq!(peer.send(&data_frame(1, END_STREAM, b"more")), []);
 
     let mut peer = TestConnection::new(None);
@@ -535,14 +539,14 @@ fn bodies_are_bounded_and_windows_are_restored() {
     let mut sent = 0;
     let reaction = loop {
         let stream = 2 * (sent / (STREAM_WINDOW / 2)) + 1;
-        let seen = peer.send(&data_frame(stream, 0, &[0; MAX_PAYLOAD]));
-        sent += MAX_PAYLOAD as u32;
+        let seen = peer.send(&data_frame(stream, 0, &[0; MAX_PAYLOAD_BYTES]));
+        sent += MAX_PAYLOAD_BYTES as u32;
         if !seen.is_empty() {
             break seen;
         }
     };
     assert_eq!(reaction, [GoAway(FLOW_CONTROL)]);
-    assert!(sent > CONNECTION_WINDOW && sent - CONNECTION_WINDOW <= MAX_PAYLOAD as u32, "{sent}");
+    assert!(sent > CONNECTION_WINDOW && sent - CONNECTION_WINDOW <= MAX_PAYLOAD_BYTES as u32, "{sent}");
 }
 
 #[test]
@@ -565,9 +569,9 @@ fn header_blocks_are_bounded() {
     assert_eq!(peer.send(&empty), [GoAway(ENHANCE_YOUR_CALM)], "a flood of CONTINUATION");
 
     let mut peer = TestConnection::new(None);
-    peer.send(&frame_bytes(Kind::Headers, 0, 1, &[0; MAX_PAYLOAD]));
-    let more = frame_bytes(Kind::Continuation, 0, 1, &[0; MAX_PAYLOAD]);
-    assert_eq!(peer.send(&more), [], "{MAX_HEADER_BLOCK} bytes");
+    peer.send(&frame_bytes(Kind::Headers, 0, 1, &[0; MAX_PAYLOAD_BYTES]));
+    let more = frame_bytes(Kind::Continuation, 0, 1, &[0; MAX_PAYLOAD_BYTES]);
+    assert_eq!(peer.send(&more), [], "{MAX_HEADER_BLOCK_BYTES} bytes");
     assert_eq!(peer.send(&frame_bytes(Kind::Continuation, 0, 1, b"x")), [GoAway(ENHANCE_YOUR_CALM)]);
 
     // A header bomb: one field of 4000 bytes in the dynamic table, followed by 1000 references to this field.
@@ -585,7 +589,7 @@ fn header_blocks_are_bounded() {
     );
 
     // Many small fields.
-    let flood = [MINIMAL_HEADERS, &b"\0\x01a\x01b".repeat(MAX_HEADERS as usize / 34)].concat();
+    let flood = [MINIMAL_HEADERS, &b"\0\x01a\x01b".repeat(MAX_HEADERS_BYTES as usize / 34)].concat();
     assert_eq!(
         peer.send(&frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, 5, &flood)),
         [Refused(5, CallError::HeadersTooLarge)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::request::MAX_RESPONSE;
+use super::request::MAX_RESPONSE_BYTES;
 use crate::control::model::Snapshot;
 use crate::control::sha256_hex;
 
@@ -106,7 +106,7 @@ impl LastGood {
     /// Returns an error if the file cannot be read, is damaged, or belongs to another service.
     pub(super) fn read(&self) -> anyhow::Result<Option<(Option<String>, Arc<Snapshot>)>> {
         let bytes = match std::fs::metadata(&self.path).and_then(|metadata| {
-            if metadata.len() > 2 * MAX_RESPONSE as u64 {
+            if metadata.len() > 2 * MAX_RESPONSE_BYTES as u64 {
                 Err(io::ErrorKind::FileTooLarge.into())
             } else {
                 std::fs::read(&self.path)

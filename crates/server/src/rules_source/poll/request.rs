@@ -15,7 +15,7 @@ use crate::http::problem::ProblemDetails;
 
 /// The maximum size of a response: twice the largest rule file, because characters may be escaped, plus the same amount
 /// for tokens.
-pub(super) const MAX_RESPONSE: usize = 4 * MAX_FILE_BYTES;
+pub(super) const MAX_RESPONSE_BYTES: usize = 4 * MAX_FILE_BYTES;
 
 /// The maximum length of an ETag.
 const MAX_ETAG_BYTES: usize = 256;
@@ -90,7 +90,7 @@ pub(super) async fn fetch(
     if status == StatusCode::NOT_MODIFIED && known.is_some() {
         return Ok(PollAnswer::Unchanged);
     }
-    let most = if status == StatusCode::OK { MAX_RESPONSE } else { MAX_ERROR_BODY_BYTES };
+    let most = if status == StatusCode::OK { MAX_RESPONSE_BYTES } else { MAX_ERROR_BODY_BYTES };
     let body = timeout(timeouts.body, read_body(response, most)).await;
     let body = body.map_err(|_| late("incomplete answer", timeouts.body))?;
     if status != StatusCode::OK {

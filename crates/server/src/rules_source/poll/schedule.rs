@@ -26,14 +26,14 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The maximum pause.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Upper bound of a pause after a success.
-const JITTER: Duration = Duration::from_millis(50);
+const MAX_JITTER: Duration = Duration::from_millis(50);
 /// The average interval between polls of a service that answers immediately instead of holding the request.
 const NO_WAIT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the pause after a poll. `failures` counts the consecutive failures, and `random` is uniformly distributed.
 pub fn pause(outcome: PollOutcome, failures: u32, random: u64) -> Duration {
     match outcome {
-        PollOutcome::Changed | PollOutcome::Refused | PollOutcome::Unchanged => random_fraction(JITTER, random),
+        PollOutcome::Changed | PollOutcome::Refused | PollOutcome::Unchanged => random_fraction(MAX_JITTER, random),
         PollOutcome::NoWait => NO_WAIT_INTERVAL / 2 + random_fraction(NO_WAIT_INTERVAL, random),
         PollOutcome::Failed => {
             let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -76,7 +76,7 @@ mod tests {
     fn service_that_does_not_wait_is_polled_less_often() {
         for outcome in [PollOutcome::Changed, PollOutcome::Refused, PollOutcome::Unchanged] {
             assert_eq!(pause(outcome, 0, 0), Duration::ZERO);
-            assert_eq!(pause(outcome, 9, u64::MAX), JITTER);
+            assert_eq!(pause(outcome, 9, u64::MAX), MAX_JITTER);
         }
         assert_eq!(pause(PollOutcome::NoWait, 0, 0), NO_WAIT_INTERVAL / 2);
         assert_eq!(pause(PollOutcome::NoWait, 0, u64::MAX), NO_WAIT_INTERVAL * 3 / 2);

@@ -52,7 +52,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between probes of an idle server.
 pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(30);
 /// Timeout for the answer to a probe, and for writing a request.
-pub(crate) const ANSWER: Duration = Duration::from_secs(20);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An xDS server to follow.
 #[derive(Clone)]
@@ -372,7 +372,7 @@ impl Subscription {
     }
 
     async fn flush_output(&mut self) -> Result<(), String> {
-        let written = timeout(ANSWER, async {
+        let written = timeout(ANSWER_TIMEOUT, async {
             self.link.write_all(&self.stream.out).await?;
             self.link.flush().await
         });
@@ -404,7 +404,7 @@ impl Subscription {
                 Err(_) if until < silent_until => {}
                 Err(_) if is_probing => return Err("the server does not answer".to_owned()),
                 Err(_) => {
-                    silent_until = Instant::now() + ANSWER;
+                    silent_until = Instant::now() + ANSWER_TIMEOUT;
                     self.stream.ping();
                     is_probing = true;
                 }
@@ -479,7 +479,7 @@ mod tests {
         let mut silent = Subscription::new(Box::new(near), stream);
         let begun = Instant::now();
         assert_eq!(silent.next_message().await, Err("the server does not answer".to_owned()));
-        assert_eq!(begun.elapsed(), PROBE_EVERY + ANSWER);
+        assert_eq!(begun.elapsed(), PROBE_EVERY + ANSWER_TIMEOUT);
     }
 
     #[test]

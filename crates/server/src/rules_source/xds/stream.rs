@@ -1,27 +1,27 @@
 //! The client side of one gRPC stream over HTTP/2. The input is the received bytes. The output is the messages and the
 //! bytes to send. This module uses neither sockets nor clocks.
 //!
-//! The connection has only this stream. The memory is bounded: a message by [`MAX_MESSAGE`], a header block by
-//! [`MAX_HEADER_BLOCK`], and requests that wait for the server's window by [`MAX_UNSENT`].
+//! The connection has only this stream. The memory is bounded: a message by [`MAX_MESSAGE_BYTES`], a header block by
+//! [`MAX_HEADER_BLOCK_BYTES`], and requests that wait for the server's window by [`MAX_UNSENT_BYTES`].
 
-use crate::rls::bounds::MAX_HEADER_BLOCK;
+use crate::rls::bounds::MAX_HEADER_BLOCK_BYTES;
 use crate::rls::http2::frame::{
-    self, ACK, ConnectionError, END_HEADERS, END_STREAM, Frame, Kind, MAX_31_BITS, MAX_PAYLOAD, PREFACE, Setting,
+    self, ACK, ConnectionError, END_HEADERS, END_STREAM, Frame, Kind, MAX_31_BITS, MAX_PAYLOAD_BYTES, PREFACE, Setting,
 };
 use crate::rls::http2::hpack::{Decoder, put_literal};
 
 /// Maximum number of bytes of a message.
-pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
+pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Maximum number of bytes of requests that wait for the server's flow-control window.
-pub const MAX_UNSENT: usize = 64 * 1024;
+pub const MAX_UNSENT_BYTES: usize = 64 * 1024;
 
 /// The size of the prefix of each message: the compression flag and the message length.
 const MESSAGE_PREFIX_BYTES: usize = 5;
 
 /// The receive window of the stream and of the connection. The window is larger than the largest message. Received
 /// bytes are returned to the window immediately.
-const RECEIVE_WINDOW: u32 = (MAX_MESSAGE + MAX_PAYLOAD) as u32;
+const RECEIVE_WINDOW: u32 = (MAX_MESSAGE_BYTES + MAX_PAYLOAD_BYTES) as u32;
 
 /// The initial window of HTTP/2.
 const DEFAULT_WINDOW: u32 = 65_535;
@@ -91,9 +91,9 @@ impl ClientStream {
     /// Sends a message, or queues it until the server's flow-control windows allow it.
     ///
     /// # Errors
-    /// Returns an error if more than [`MAX_UNSENT`] bytes would be queued.
+    /// Returns an error if more than [`MAX_UNSENT_BYTES`] bytes would be queued.
     pub fn send(&mut self, message: &[u8]) -> Result<(), String> {
-        if self.unsent.len() + message.len() > MAX_UNSENT {
+        if self.unsent.len() + message.len() > MAX_UNSENT_BYTES {
             return Err("the server does not open its window for requests".to_owned());
         }
         self.unsent.push(0);
@@ -173,8 +173,8 @@ impl ClientStream {
 
     fn on_data(&mut self, frame: Frame<'_>) -> Result<(), String> {
         let content = frame.content().map_err(error_detail)?;
-        if self.message.len() + content.len() > MAX_MESSAGE + MAX_PAYLOAD {
-            return Err(format!("a message has more than {MAX_MESSAGE} bytes"));
+        if self.message.len() + content.len() > MAX_MESSAGE_BYTES + MAX_PAYLOAD_BYTES {
+            return Err(format!("a message has more than {MAX_MESSAGE_BYTES} bytes"));
         }
         self.message.extend_from_slice(content);
         let length = (frame.payload.len() as u32).to_be_bytes();
@@ -188,8 +188,8 @@ impl ClientStream {
 
     /// Decodes a header block: the response head, or the trailers, which contain the gRPC status.
     fn on_header_block(&mut self, block: ResponseHeaders, is_complete: bool) -> Result<(), String> {
-        if block.bytes.len() > MAX_HEADER_BLOCK {
-            return Err(format!("a header block has more than {MAX_HEADER_BLOCK} bytes"));
+        if block.bytes.len() > MAX_HEADER_BLOCK_BYTES {
+            return Err(format!("a header block has more than {MAX_HEADER_BLOCK_BYTES} bytes"));
         }
         if !is_complete {
             self.block = Some(block);
@@ -231,7 +231,7 @@ impl ClientStream {
     fn send_unsent(&mut self) {
         while !self.unsent.is_empty() {
             let window = usize::try_from(self.windows[0].min(self.windows[1])).unwrap_or(0);
-            let length = self.unsent.len().min(MAX_PAYLOAD).min(window);
+            let length = self.unsent.len().min(MAX_PAYLOAD_BYTES).min(window);
             if length == 0 {
                 return;
             }
@@ -250,8 +250,8 @@ impl ClientStream {
             if compressed != 0 {
                 return Err("compressed messages are not supported".to_owned());
             }
-            if length > MAX_MESSAGE {
-                return Err(format!("a message has more than {MAX_MESSAGE} bytes"));
+            if length > MAX_MESSAGE_BYTES {
+                return Err(format!("a message has more than {MAX_MESSAGE_BYTES} bytes"));
             }
             let Some(message) = rest.get(..length) else { return Ok(()) };
             each(message);
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(stream.windows, windows, "the window of another stream");
         receive(&mut stream, &encode_frame(Kind::WindowUpdate, 0, 1, &[0, 0, 0, 9])).expect("a frame");
         assert_eq!(stream.out, encode_frame(Kind::Data, 0, 1, b"\0\x02ab"));
-        assert!(stream.send(&[0; MAX_UNSENT + 1]).is_err());
+        assert!(stream.send(&[0; MAX_UNSENT_BYTES + 1]).is_err());
     }
 
     #[test]

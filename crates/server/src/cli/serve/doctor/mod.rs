@@ -92,7 +92,7 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut out = std::io::stdout().lock();
     let mut failed = false;
-    let mut report = |findings: Vec<DoctorFinding>| -> std::io::Result<()> {
+    let mut print = |findings: Vec<DoctorFinding>| -> std::io::Result<()> {
         for finding in findings {
             failed |= finding.status == FindingStatus::Error;
             writeln!(out, "{finding}")?;
@@ -101,18 +101,18 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     };
     match Config::new(args.serve.clone()) {
         Ok(config) => {
-            report(check_configuration(&config))?;
-            report(runtime.block_on(rules::check(&config)))?;
-            report(runtime.block_on(store::check(&config)))?;
-            report(runtime.block_on(machine::check_ports(&config)))?;
-            report(vec![machine::check_open_files(&config)])?;
-            report(vec![machine::check_certificate(&config, wall_seconds())])?;
+            print(check_configuration(&config))?;
+            print(runtime.block_on(rules::check(&config)))?;
+            print(runtime.block_on(store::check(&config)))?;
+            print(runtime.block_on(machine::check_ports(&config)))?;
+            print(vec![machine::check_open_files(&config)])?;
+            print(vec![machine::check_certificate(&config, wall_seconds())])?;
         }
         Err(error) => {
-            report(vec![DoctorFinding::error("configuration", format!("{error:#}"), "nothing else was checked")])?;
+            print(vec![DoctorFinding::error("configuration", format!("{error:#}"), "nothing else was checked")])?;
         }
     }
-    report(runtime.block_on(running::check(&args.server)))?;
+    print(runtime.block_on(running::check(&args.server)))?;
     Ok(exit_code(!failed))
 }
 

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::http::bounds::{MAX_ATTRIBUTES, MAX_BATCH};
-use crate::ops::idempotency::MAX_KEY;
+use crate::ops::idempotency::MAX_KEY_BYTES;
 use crate::ops::{OPERATIONS, Op, ServerPage, Spec};
 
 /// The algorithms of the rule language.
@@ -149,7 +149,7 @@ pub(super) fn operation_paths() -> Value {
         if spec.keyed {
             call["parameters"] = json!([{
                 "name": "Idempotency-Key", "in": "header", "required": false,
-                "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY},
+                "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_BYTES},
                 "description": "A repeated request with the same key gets the first response, for some minutes",
             }]);
         }
