@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tollgate_core::{Limit, TokenBucket};
-use tollgate_engine::{Decisions, Engine, Item, Request, Standing};
+use tollgate_engine::{Decisions, Engine, Item, Request, Exactness};
 use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
 
@@ -40,18 +40,18 @@ struct Load {
 }
 
 impl Load {
-    fn start<F: Future<Output = Result<Standing>> + Send>(ask: impl Fn(u64) -> F + Clone + Send + 'static) -> Self {
+    fn start<F: Future<Output = Result<Exactness>> + Send>(ask: impl Fn(u64) -> F + Clone + Send + 'static) -> Self {
         let (seen, ended) = (Arc::<Seen>::default(), Arc::<AtomicBool>::default());
         let callers = (0..CALLERS).map(|caller| {
             let (seen, ended, ask) = (seen.clone(), ended.clone(), ask.clone());
             tokio::spawn(async move {
                 while !ended.load(Ordering::Relaxed) {
                     let start = Instant::now();
-                    let standing = ask(caller).await?;
+                    let exactness = ask(caller).await?;
                     seen.longest_nanos.fetch_max(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-                    let count = match standing {
-                        Standing::Exact | Standing::Leased | Standing::Eventual => &seen.exact,
-                        Standing::Fallback => &seen.fallback,
+                    let count = match exactness {
+                        Exactness::Exact | Exactness::Leased | Exactness::Eventual => &seen.exact,
+                        Exactness::Fallback => &seen.fallback,
                     };
                     count.fetch_add(1, Ordering::Relaxed);
                     tokio::time::sleep(PAUSE_BETWEEN_REQUESTS).await;
@@ -77,7 +77,7 @@ impl Load {
 pub(crate) async fn stop(kind: Kind) -> Result<bool> {
     let control = Load::start(async |_| {
         tokio::time::sleep(STORE_DEADLINE).await;
-        Ok(Standing::Exact)
+        Ok(Exactness::Exact)
     });
     tokio::time::sleep(STOP_DURATION).await;
     let timer = control.seen.longest();
@@ -97,7 +97,7 @@ pub(crate) async fn stop(kind: Kind) -> Result<bool> {
                 let key = format!("caller{caller}");
                 let item = [Item::inline(&key, &limits)];
                 let mut decisions = Decisions::default();
-                Ok(engine.check(&Request::without_rules(&item), &mut decisions).await?.standing())
+                Ok(engine.check(&Request::without_rules(&item), &mut decisions).await?.exactness())
             }
         }
     });

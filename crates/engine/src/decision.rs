@@ -39,7 +39,7 @@ pub struct Decisions {
 pub(crate) struct DecisionRecord {
     pub(crate) outcome: Outcome,
     pub(crate) observed: Option<Outcome>,
-    pub(crate) standing: Standing,
+    pub(crate) exactness: Exactness,
     /// The index of the deciding charge in the plan.
     pub(crate) deciding: Option<u32>,
     pub(crate) shadow_refused: bool,
@@ -52,7 +52,7 @@ impl DecisionRecord {
     pub(crate) const ADMITTED: Self = Self {
         outcome: Outcome::Allow,
         observed: None,
-        standing: Standing::Exact,
+        exactness: Exactness::Exact,
         deciding: None,
         shadow_refused: false,
         refusal: None,
@@ -66,9 +66,9 @@ impl DecisionRecord {
     }
 }
 
-/// How exact a decision is. Its least exact charge determines the standing.
+/// How exact a decision is: as exact as its least exact charge. The protocols call it `standing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum Exactness {
     /// The store decided from the exact state.
     Exact,
     /// This node spent tokens that the store granted it in advance. The remaining amount is an estimate.
@@ -79,7 +79,7 @@ pub enum Standing {
     Fallback,
 }
 
-impl Standing {
+impl Exactness {
     /// Returns the name.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -235,8 +235,8 @@ impl<'d> Decision<'d> {
     }
 
     /// Returns how exact the decision is.
-    pub fn standing(&self) -> Standing {
-        self.decided.standing
+    pub fn exactness(&self) -> Exactness {
+        self.decided.exactness
     }
 
     /// Returns the id of the deciding rule: the rule with the longest wait or, if no rule requires a wait, the rule
@@ -266,7 +266,7 @@ impl<'d> Decision<'d> {
     /// Returns whether a rule with `on_fault: closed` refused the request because the store did not answer.
     pub fn is_refused_by_fault(&self) -> bool {
         let closed = |planned: &PlannedCharge| planned.answered == AnswerSource::Closed;
-        self.standing() == Standing::Fallback
+        self.exactness() == Exactness::Fallback
             && !self.is_admitted()
             && self.batch.charges_of(self.index).iter().any(closed)
     }

@@ -30,7 +30,7 @@ pub mod store;
 pub mod striped;
 
 pub use counter::{Counter, RuleOutcome};
-pub use decision::{Decision, Decisions, LimitReport, MatchEffect, RuleMatch, Standing};
+pub use decision::{Decision, Decisions, Exactness, LimitReport, MatchEffect, RuleMatch};
 pub use engine::{CommitResult, Enforcement, Engine, EngineError, ExplanationContext, TakeMode};
 pub use explain::{
     AppliedOverride, BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HeldCondition,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use support::{Bench, FlakyStore, START, assert_explained, bench, explain_matching, run, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
-use tollgate_engine::{Enforcement, Entry, Item, Standing};
+use tollgate_engine::{Enforcement, Entry, Exactness, Item};
 
 #[test]
 fn attribute_of_a_cost_can_be_concealed() {
@@ -240,7 +240,7 @@ fn store_faults_and_observed_refusals_are_explained() {
     // A request that has waited for the store once does not wait again for the state of a ban.
     bench.engine.store().fail_times(unavailable_error(), 2);
     explain_matching(&mut bench, &[], None);
-    bench.decide(&[], None, |decision| assert_eq!(decision.standing(), Standing::Fallback));
+    bench.decide(&[], None, |decision| assert_eq!(decision.exactness(), Exactness::Fallback));
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     bench.put("- {id: c, limit: 1/s, on_fault: closed}\n");
     assert_explained("store_fault_closed", &mut bench, &[]);

@@ -12,7 +12,7 @@ use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate::ledger::{LimitTable, PlainCharge};
 use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreVerb};
-use tollgate_engine::{Decision, Decisions, Enforcement, Entry, Item, Request, Standing, Store};
+use tollgate_engine::{Decision, Decisions, Enforcement, Entry, Exactness, Item, Request, Store};
 
 const RULES: &str = "\
 - {id: per-user, per: [user], limit: 10/s, burst: 5}
@@ -73,7 +73,7 @@ fn describe_decision(decision: Decision<'_>) -> String {
         decision.outcome(),
         decision.observed(),
         decision.rule(),
-        decision.standing(),
+        decision.exactness(),
         decision.is_shadow_refused(),
         decision.taken(),
         decision.receipt(),
@@ -182,13 +182,13 @@ impl NodeDecidingStore {
         for (place, group) in batch.groups.iter().enumerate() {
             let said = exact.group(place).unwrap();
             for (charge, answer) in group.charges.iter().zip(said.charges()) {
-                let standing = match charge.consistency {
-                    Consistency::Strict => Standing::Exact,
-                    Consistency::Leased => Standing::Leased,
-                    Consistency::Eventual(_) => Standing::Eventual,
+                let exactness = match charge.consistency {
+                    Consistency::Strict => Exactness::Exact,
+                    Consistency::Leased => Exactness::Leased,
+                    Consistency::Eventual(_) => Exactness::Eventual,
                 };
                 let reports = said.reports(answer).iter().copied();
-                answers.push_answer_with(standing, answer.outcome, answer.taken, said.stamps(answer), reports);
+                answers.push_answer_with(exactness, answer.outcome, answer.taken, said.stamps(answer), reports);
             }
             answers.end_group(said.at());
         }

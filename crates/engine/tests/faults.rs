@@ -8,7 +8,7 @@ use support::{Bench, FlakyStore, START, limits, run, show, stale_error, unavaila
 use tollgate::clock::ManualClock;
 use tollgate::core::{Nanos, Time};
 use tollgate_engine::store::StoreError;
-use tollgate_engine::{Decisions, Enforcement, EngineError, Item, Receipt, Request, Standing};
+use tollgate_engine::{Decisions, Enforcement, EngineError, Exactness, Item, Receipt, Request};
 
 const UNTIL_RECOVERY: usize = usize::MAX;
 
@@ -17,8 +17,8 @@ fn bench(rules: &str) -> Bench<FlakyStore> {
     Bench::on(FlakyStore::new(&clock), clock, rules)
 }
 
-fn check_with_standing(bench: &mut Bench<FlakyStore>) -> (String, Standing) {
-    bench.decide(&[], None, |decision| (show(decision.outcome()), decision.standing()))
+fn check_with_exactness(bench: &mut Bench<FlakyStore>) -> (String, Exactness) {
+    bench.decide(&[], None, |decision| (show(decision.outcome()), decision.exactness()))
 }
 
 #[test]
@@ -26,12 +26,12 @@ fn rule_with_on_fault_open_admits_every_request() {
     let mut bench = bench("- {id: r, limit: 1/m, on_fault: open}\n");
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     for _ in 0..10 {
-        assert_eq!(check_with_standing(&mut bench), ("allow".into(), Standing::Fallback));
+        assert_eq!(check_with_exactness(&mut bench), ("allow".into(), Exactness::Fallback));
     }
     bench.engine.store().recover();
     assert_eq!(
-        check_with_standing(&mut bench),
-        ("allow".into(), Standing::Exact),
+        check_with_exactness(&mut bench),
+        ("allow".into(), Exactness::Exact),
         "nothing was spent during the outage"
     );
     let counts = bench.engine.counts();
@@ -46,7 +46,7 @@ fn rule_with_on_fault_closed_refuses_every_request() {
     bench.engine.store().fail_times(unknown_error(), UNTIL_RECOVERY);
     bench.decide(&[], None, |decision| {
         assert!(decision.is_refused_by_fault() && decision.refusal().is_none(), "no limit was exceeded");
-        assert_eq!((show(decision.outcome()), decision.standing()), ("deny 1s".into(), Standing::Fallback));
+        assert_eq!((show(decision.outcome()), decision.exactness()), ("deny 1s".into(), Exactness::Fallback));
         assert_eq!(decision.rule(), Some("r"));
         assert!(decision.receipt().is_empty());
     });
@@ -68,20 +68,20 @@ fn rule_with_on_fault_local_admits_its_share() {
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     // The share is half of the burst, refilled at 2/s, which is half of the rate.
     for _ in 0..20 {
-        assert_eq!(check_with_standing(&mut bench), ("allow".into(), Standing::Fallback));
+        assert_eq!(check_with_exactness(&mut bench), ("allow".into(), Exactness::Fallback));
     }
-    assert_eq!(check_with_standing(&mut bench), ("deny 500ms".into(), Standing::Fallback));
+    assert_eq!(check_with_exactness(&mut bench), ("deny 500ms".into(), Exactness::Fallback));
     bench.advance(Nanos::from_secs(2));
-    assert_eq!((0..10).filter(|_| check_with_standing(&mut bench).0 == "allow").count(), 4);
+    assert_eq!((0..10).filter(|_| check_with_exactness(&mut bench).0 == "allow").count(), 4);
     // An answer from the store replaces the fallback's state. The store is charged for the 20 used tokens of the share,
     // and for this request.
     bench.engine.store().recover();
-    assert_eq!(check_with_standing(&mut bench), ("allow".into(), Standing::Exact));
+    assert_eq!(check_with_exactness(&mut bench), ("allow".into(), Exactness::Exact));
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
-    assert_eq!((0..30).filter(|_| check_with_standing(&mut bench).0 == "allow").count(), 10);
+    assert_eq!((0..30).filter(|_| check_with_exactness(&mut bench).0 == "allow").count(), 10);
     // The share is computed again for the new node count, and its usage is kept.
     bench.engine.set_nodes(1);
-    assert_eq!(check_with_standing(&mut bench).1, Standing::Fallback);
+    assert_eq!(check_with_exactness(&mut bench).1, Exactness::Fallback);
 }
 
 #[test]
@@ -135,10 +135,10 @@ fn reset_discards_usage_of_the_fallback() {
 fn stale_windows_are_retried_once() {
     let mut bench = bench("- {id: r, limit: 2/m}\n");
     bench.engine.store().fail_times(stale_error(), 1);
-    assert_eq!(check_with_standing(&mut bench), ("allow".into(), Standing::Exact));
+    assert_eq!(check_with_exactness(&mut bench), ("allow".into(), Exactness::Exact));
     assert_eq!(bench.remaining(&[]), [1]);
     bench.engine.store().fail_times(stale_error(), 2);
-    assert_eq!(check_with_standing(&mut bench).1, Standing::Fallback);
+    assert_eq!(check_with_exactness(&mut bench).1, Exactness::Fallback);
     assert_eq!(bench.engine.counts().stale, 3);
 }
 
@@ -168,7 +168,7 @@ fn only_failed_groups_of_a_batch_fall_back() {
     run(bench.engine.check_batch(&requests, &mut decisions));
     let shown: Vec<_> = decisions
         .iter()
-        .map(|decision| decision.map(|decision| (decision.is_admitted(), decision.standing().as_str())).unwrap())
+        .map(|decision| decision.map(|decision| (decision.is_admitted(), decision.exactness().as_str())).unwrap())
         .collect();
     assert_eq!(
         shown,

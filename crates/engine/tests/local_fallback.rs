@@ -10,7 +10,7 @@ use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate::{Limits, Outcome, Retry};
 use tollgate_engine::store::{Answers, Batch, StoreError};
-use tollgate_engine::{Decisions, Entry, Item, Request, Standing, Store};
+use tollgate_engine::{Decisions, Entry, Exactness, Item, Request, Store};
 
 const UNTIL_RECOVERY: usize = usize::MAX;
 
@@ -29,7 +29,7 @@ fn stall_store(bench: &Bench<FlakyStore>) {
 #[track_caller]
 fn check_in_fallback(bench: &mut Bench<FlakyStore>, cost: u64) -> String {
     bench.decide(&[], Some(cost), |decision| {
-        assert_eq!(decision.standing(), Standing::Fallback);
+        assert_eq!(decision.exactness(), Exactness::Fallback);
         show(decision.outcome())
     })
 }

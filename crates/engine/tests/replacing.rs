@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use support::{Bench, FlakyStore, Memory, START, bench, memory_store, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate_engine::store::{Answers, Batch};
-use tollgate_engine::{Decisions, Engine, Entry, Item, Request, RuleEffect, Standing, Store};
+use tollgate_engine::{Decisions, Engine, Entry, Exactness, Item, Request, RuleEffect, Store};
 
 const RULES: &str = "- {id: reading, when: {area: read}, per: [user], limit: 2/h, algorithm: fixed_window}\n\
     - {id: search, when: {page: search}, per: [user], limit: 4/h, algorithm: fixed_window, replaces: [reading]}\n";
@@ -179,13 +179,13 @@ fn one_sufficient_rule_is_enough_without_the_store() {
     let mut bench = Bench::on(FlakyStore::new(&clock), clock, rules);
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     let mut ask = |attributes: &[(&str, &str)]| {
-        bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.standing()))
+        bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.exactness()))
     };
     for said in ["allow", "allow", "deny 500ms"] {
-        let (outcome, standing) = ask(&[]);
-        assert_eq!((&*outcome, standing), (said, Standing::Fallback));
+        let (outcome, exactness) = ask(&[]);
+        assert_eq!((&*outcome, exactness), (said, Exactness::Fallback));
     }
-    assert_eq!(ask(&[("free", "")]), ("allow".into(), Standing::Fallback), "an open rule has capacity");
+    assert_eq!(ask(&[("free", "")]), ("allow".into(), Exactness::Fallback), "an open rule has capacity");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::support;
 use support::{bench, limits, run, show};
 use tollgate::Outcome;
 use tollgate::core::Nanos;
-use tollgate_engine::{Decisions, Enforcement, Entry, Item, Receipt, Request, RequestError, Standing};
+use tollgate_engine::{Decisions, Enforcement, Entry, Exactness, Item, Receipt, Request, RequestError};
 
 const SECOND: Nanos = Nanos::SECOND;
 
@@ -274,7 +274,7 @@ fn batch_is_decided_in_order_and_independently() {
     assert!(outcomes[9..].iter().all(|outcome| *outcome == "no"));
     assert_eq!(decisions.get(5).unwrap().rule(), Some("all"));
     assert!(decisions.get(5).unwrap().is_shadow_refused() && !decisions.get(4).unwrap().is_shadow_refused());
-    assert!(decisions.iter().flatten().all(|decision| decision.standing() == Standing::Exact));
+    assert!(decisions.iter().flatten().all(|decision| decision.exactness() == Exactness::Exact));
 }
 
 #[test]

@@ -119,12 +119,12 @@ pub fn receive(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> AskStep
         .map(|(charge, limits)| Charge { key: charge.key, limits, ask: charge.amount, stamps: charge.stamps })
         .collect();
     let mut answers = Vec::with_capacity(charges.len());
-    let decided = table.decide(now, ask.verb, &charges, |index, standing| {
+    let decided = table.decide(now, ask.verb, &charges, |index, decided_charge| {
         answers.push(ChargeAnswer {
-            outcome: standing.verdict().outcome(),
-            taken: standing.verdict().taken(),
-            stamps: standing.verdict().stamp(),
-            reports: standing.reports(charges[index].ask.cost()),
+            outcome: decided_charge.verdict().outcome(),
+            taken: decided_charge.verdict().taken(),
+            stamps: decided_charge.verdict().stamp(),
+            reports: decided_charge.reports(charges[index].ask.cost()),
         });
     });
     AskStep::Answer { answer: Answer { id: ask.id, result: Ok(answers) }, urgent: decided.urgent }

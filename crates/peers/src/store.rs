@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate_core::{Ask as Amount, Cost, Limits, Stamps, Time, Wall};
 use tollgate_engine::store::{Answers, Batch, Charge as EngineCharge, Consistency, Group, StoreError, StoreVerb};
-use tollgate_engine::{Standing, Store};
+use tollgate_engine::{Exactness, Store};
 
 use crate::NodeId;
 use crate::ask::{Ask, AskCharge, ChargeAnswer, Refusal};
@@ -166,12 +166,12 @@ impl PeerStore {
     ) -> Time<Wall> {
         let now = self.shared.now();
         let charges: Vec<Charge<'_>> = parts.iter().map(|part| part.here()).collect();
-        let decided = self.shared.table.decide(&now, verb, &charges, |index, standing| {
+        let decided = self.shared.table.decide(&now, verb, &charges, |index, decided_charge| {
             let mut answer = ChargeAnswer {
-                outcome: standing.verdict().outcome(),
-                taken: standing.verdict().taken(),
-                stamps: standing.verdict().stamp(),
-                reports: standing.reports(charges[index].ask.cost()),
+                outcome: decided_charge.verdict().outcome(),
+                taken: decided_charge.verdict().taken(),
+                stamps: decided_charge.verdict().stamp(),
+                reports: decided_charge.reports(charges[index].ask.cost()),
             };
             if verb == Verb::Peek {
                 answer.clear_taken();
@@ -196,7 +196,7 @@ impl PeerStore {
         let (outcome, report, urgent) = table.try_check(&now, table.fingerprint(charge.key), charge.limits_id, cost)?;
         let (taken, stamps) =
             if outcome.is_admitted() { (cost, Stamps::default()) } else { (Cost::ZERO, Stamps::refused_by(0)) };
-        answers.push_answer_with(Standing::Eventual, outcome, taken, stamps, [report]);
+        answers.push_answer_with(Exactness::Eventual, outcome, taken, stamps, [report]);
         answers.end_group(now.wall());
         if urgent {
             self.shared.urgent.notify_one();
@@ -270,7 +270,7 @@ impl PeerStore {
                 GroupProgress::Failed(error) => answers.fail_group(error),
                 GroupProgress::Asked(asked, verb, count) => match self.wait(asked, verb, count).await {
                     Ok(charges) => {
-                        charges.into_iter().for_each(|charge| push(answers, Standing::Exact, charge));
+                        charges.into_iter().for_each(|charge| push(answers, Exactness::Exact, charge));
                         answers.end_group(self.shared.now().wall());
                     }
                     Err(error) => answers.fail_group(error),
@@ -315,10 +315,10 @@ impl PeerStore {
         let here: Vec<&GroupPart<'_>> = parts.iter().collect();
         let Some(answers) = answers else {
             let mut decided = Vec::with_capacity(here.len());
-            let at = self.decide_here(verb, &here, |part, answer| decided.push((part.standing(), answer)));
+            let at = self.decide_here(verb, &here, |part, answer| decided.push((part.exactness(), answer)));
             return Some(GroupProgress::Decided(GroupDecision { answers: decided, at }));
         };
-        let at = self.decide_here(verb, &here, |part, answer| push(answers, part.standing(), answer));
+        let at = self.decide_here(verb, &here, |part, answer| push(answers, part.exactness(), answer));
         answers.end_group(at);
         None
     }
@@ -339,8 +339,8 @@ struct GroupPart<'a> {
 }
 
 impl GroupPart<'_> {
-    fn standing(&self) -> Standing {
-        if is_eventual(self.charge) { Standing::Eventual } else { Standing::Exact }
+    fn exactness(&self) -> Exactness {
+        if is_eventual(self.charge) { Exactness::Eventual } else { Exactness::Exact }
     }
 
     fn here(&self) -> Charge<'_> {
@@ -362,19 +362,19 @@ enum GroupProgress<'a> {
 }
 
 struct GroupDecision {
-    answers: Vec<(Standing, ChargeAnswer)>,
+    answers: Vec<(Exactness, ChargeAnswer)>,
     at: Time<Wall>,
 }
 
 impl GroupDecision {
     fn write(self, answers: &mut Answers) {
-        self.answers.into_iter().for_each(|(standing, answer)| push(answers, standing, answer));
+        self.answers.into_iter().for_each(|(exactness, answer)| push(answers, exactness, answer));
         answers.end_group(self.at);
     }
 }
 
-fn push(answers: &mut Answers, standing: Standing, answer: ChargeAnswer) {
-    answers.push_answer_with(standing, answer.outcome, answer.taken, answer.stamps, answer.reports);
+fn push(answers: &mut Answers, exactness: Exactness, answer: ChargeAnswer) {
+    answers.push_answer_with(exactness, answer.outcome, answer.taken, answer.stamps, answer.reports);
 }
 
 impl Store for PeerStore {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Nanos, Outcome, Retry, SlidingSlices, SlidingWindow, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::store::{Answers, Consistency, StoreError, StoreVerb, SyncEvery};
-use tollgate_engine::{Decisions, Engine, Entry, Item, Request, Standing, Store};
+use tollgate_engine::{Decisions, Engine, Entry, Exactness, Item, Request, Store};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Cluster, Kind, Proxy, Server};
 
@@ -77,7 +77,7 @@ fn twelve_requests_on_three_hosts_against_four_tokens_pass_and_are_paid_back() {
                 for _ in 0..4 {
                     let decision = node.check(&request, &mut decisions).await.unwrap();
                     assert!(decision.is_admitted());
-                    assert_eq!(decision.standing(), Standing::Eventual);
+                    assert_eq!(decision.exactness(), Exactness::Eventual);
                 }
                 assert!(!node.check(&request, &mut decisions).await.unwrap().is_admitted());
             }
@@ -371,7 +371,7 @@ fn fast_path_agrees_with_groups() {
                     let said = answers.group(0).unwrap();
                     assert_eq!(said.outcome().is_admitted(), admitted);
                     let answer = &said.charges()[0];
-                    assert_eq!(answer.standing, Standing::Eventual);
+                    assert_eq!(answer.exactness, Exactness::Eventual);
                     let reports = said.reports(answer).to_vec();
                     ChargeOutcome {
                         outcome: answer.outcome,

@@ -11,7 +11,7 @@ use support::{
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Limits, Nanos, Outcome, Retry, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::store::{Answers, Consistency, StoreError, StoreVerb};
-use tollgate_engine::{Decisions, Engine, Entry, Item, Request, Standing, Store};
+use tollgate_engine::{Decisions, Engine, Entry, Exactness, Item, Request, Store};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::eventually::eventually_async;
 use tollgate_testkit::servers::{Cluster, Kind, Reply};
@@ -58,7 +58,7 @@ fn requests_cost_few_calls_and_are_leased() {
         for _ in 0..5_000 {
             let decision = engine.check(&request, &mut decisions).await.unwrap();
             assert!(decision.is_admitted());
-            assert_eq!(decision.standing(), Standing::Leased);
+            assert_eq!(decision.exactness(), Exactness::Leased);
             let left = decision.reports().next().unwrap().report.remaining;
             assert!(left < 100_000 && left <= remaining, "{left} are left after {remaining}");
             remaining = left;
@@ -73,7 +73,7 @@ fn requests_cost_few_calls_and_are_leased() {
             95_000,
             "a node that stops returns what it holds"
         );
-        assert_eq!(decision.standing(), Standing::Exact);
+        assert_eq!(decision.exactness(), Exactness::Exact);
     });
 }
 
@@ -351,7 +351,7 @@ fn fast_path_takes_from_leases() {
                     let said = answers.group(0).unwrap();
                     let answer = &said.charges()[0];
                     assert!(is_admitted && answer.outcome.is_admitted(), "only what is held is decided at once");
-                    assert_eq!((answer.standing, answer.taken), (Standing::Leased, Cost::ONE));
+                    assert_eq!((answer.exactness, answer.taken), (Exactness::Leased, Cost::ONE));
                     decided_at_once += 1;
                     1
                 }

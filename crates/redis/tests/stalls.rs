@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, Request, Standing};
+use tollgate_engine::{Decisions, Engine, Entry, Exactness, Item, Request};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::history::{Bound, ObservedRequest, excess_observed};
 use tollgate_testkit::servers::{Cluster, Kind, Server};
@@ -96,12 +96,12 @@ async fn start_node(server: &Server, deadline: Duration) -> Node {
     engine
 }
 
-/// Sends one request. Returns whether the request passed, and its standing.
-async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions) -> (bool, Standing) {
+/// Sends one request. Returns whether the request passed, and its exactness.
+async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions) -> (bool, Exactness) {
     let entries = [Entry::new("rule", client.rule), Entry::new("k", client.key)];
     let items = [Item::new(&entries).cost(cost)];
     let decision = node.check(&Request::new("d", &items), decisions).await.unwrap();
-    (decision.is_admitted(), decision.standing())
+    (decision.is_admitted(), decision.exactness())
 }
 
 /// Sends requests to one node until `over` is set.
@@ -109,9 +109,9 @@ async fn run_client(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<A
     let (mut result, mut decisions) = (KeyResult::default(), Decisions::default());
     while !over.load(Ordering::Relaxed) {
         let asked = epoch.elapsed().as_nanos() as u64;
-        let (passed, standing) = ask(&node, &client, client.cost, &mut decisions).await;
+        let (passed, exactness) = ask(&node, &client, client.cost, &mut decisions).await;
         let answered = epoch.elapsed().as_nanos() as u64;
-        let fell_back = u64::from(standing == Standing::Fallback);
+        let fell_back = u64::from(exactness == Exactness::Fallback);
         result.by_fallback += fell_back;
         if passed {
             result.admitted.push(ObservedRequest { asked, answered, cost: client.cost });
@@ -138,8 +138,8 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     let first = start_node(&server, support::LONG_DEADLINE).await;
     let epoch = Instant::now();
     for client in CLIENTS.iter().filter(|client| client.used > 0) {
-        let (passed, standing) = ask(&first, client, client.used, &mut decisions).await;
-        assert!(passed && standing != Standing::Fallback, "{name}: {}", client.rule);
+        let (passed, exactness) = ask(&first, client, client.used, &mut decisions).await;
+        assert!(passed && exactness != Exactness::Fallback, "{name}: {}", client.rule);
     }
     // Returns the node's leases.
     first.store().flush().await;
@@ -158,7 +158,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     // Waits until every node has an answer from the store for every key.
     for engine in &engines {
         for client in &CLIENTS {
-            while ask(engine, client, 0, &mut decisions).await.1 == Standing::Fallback {
+            while ask(engine, client, 0, &mut decisions).await.1 == Exactness::Fallback {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
@@ -169,11 +169,11 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         // A request that misses the deadline may have been charged. The store then refuses the next request.
         loop {
             let asked = epoch.elapsed().as_nanos() as u64;
-            let (passed, standing) = ask(&engines[0], client, cost, &mut decisions).await;
+            let (passed, exactness) = ask(&engines[0], client, cost, &mut decisions).await;
             if passed {
                 stale.push(ObservedRequest { asked, answered: epoch.elapsed().as_nanos() as u64, cost });
             }
-            if standing == Standing::Exact {
+            if exactness == Exactness::Exact {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -325,7 +325,7 @@ fn live_primary_is_charged_for_requests_with_an_unanswered_part() {
             let items = [Item::new(&entries)];
             let decision = node.check(&Request::new("d", &items), &mut decisions).await.unwrap();
             let left = decision.reports().map(|report| report.report.remaining).last().unwrap();
-            (decision.is_admitted(), decision.standing(), left)
+            (decision.is_admitted(), decision.exactness(), left)
         };
         let mut ask = async |one: &str, two: &str| ask_node(&engine, one, two).await;
         let holder = |value: &str| {
@@ -334,11 +334,11 @@ fn live_primary_is_charged_for_requests_with_an_unanswered_part() {
         };
         // Finds two values whose keys are on different primaries. The key of the second rule is on the live primary.
         let (mut at_stopped, mut at_live) = (None, None);
-        assert_eq!(ask("first", "second").await, (true, Standing::Exact, 999));
+        assert_eq!(ask("first", "second").await, (true, Exactness::Exact, 999));
         let live = holder("second");
         for number in 0.. {
             let value = format!("value{number:03}");
-            assert_eq!(ask(&value, &value).await.1, Standing::Exact);
+            assert_eq!(ask(&value, &value).await.1, Exactness::Exact);
             // Both rules count by the same value, so their keys are in the same lane.
             let is_live = holder(&value) == live;
             *if is_live { &mut at_live } else { &mut at_stopped } = Some(value);
@@ -354,16 +354,16 @@ fn live_primary_is_charged_for_requests_with_an_unanswered_part() {
         let (mut count, mut at_once) = (0, 0);
         while at_once < 3 {
             let start = Instant::now();
-            let (passed, standing, _) = ask(&at_stopped, "second").await;
-            assert_eq!((passed, standing), (true, Standing::Fallback));
+            let (passed, exactness, _) = ask(&at_stopped, "second").await;
+            assert_eq!((passed, exactness), (true, Exactness::Fallback));
             (count, at_once) = (count + 1, at_once + u64::from(start.elapsed() < Duration::from_millis(100)));
         }
         // `repay` charges the arrears without another request of this node, even though the other primary does not
         // answer.
         engine.repay().await;
-        let (passed, standing, left) = ask_node(&other, &at_live, "second").await;
-        assert_eq!((passed, standing), (true, Standing::Exact));
-        assert_eq!(ask_node(&engine, &at_live, "second").await, (true, Standing::Exact, left - 1), "charged once");
+        let (passed, exactness, left) = ask_node(&other, &at_live, "second").await;
+        assert_eq!((passed, exactness), (true, Exactness::Exact));
+        assert_eq!(ask_node(&engine, &at_live, "second").await, (true, Exactness::Exact, left - 1), "charged once");
         stopped.resume();
         let charged = 998 - left;
         assert!(
@@ -387,13 +387,13 @@ fn arrears_of_a_caller_that_gives_up_are_charged_once() {
                 let items = [Item::new(&entries).cost(cost)];
                 let decision = engine.check(&Request::new("d", &items), &mut decisions).await.unwrap();
                 let left = decision.reports().map(|report| report.report.remaining).last();
-                (decision.standing(), left)
+                (decision.exactness(), left)
             };
             server.kill();
             // A request detects the lost connection. The outcome of this request may be unknown.
-            assert_eq!(ask(engine.clone(), "lost", 1).await.0, Standing::Fallback);
+            assert_eq!(ask(engine.clone(), "lost", 1).await.0, Exactness::Fallback);
             support::wait_until_down(engine.store()).await;
-            assert_eq!(ask(engine.clone(), "k", 40).await.0, Standing::Fallback);
+            assert_eq!(ask(engine.clone(), "k", 40).await.0, Exactness::Fallback);
             server.restart();
             support::wait_until_up(engine.store()).await;
             server.pause();
@@ -407,12 +407,12 @@ fn arrears_of_a_caller_that_gives_up_are_charged_once() {
                 server.resume();
             };
             tokio::join!(first, second);
-            let (standing, left) = ask(engine.clone(), "k", 1).await;
+            let (exactness, left) = ask(engine.clone(), "k", 1).await;
             // The arrears of 40 and this request are charged once. The request that was given up is charged if the store
             // received it together with the arrears.
             let expected = if is_sent { 958..=959 } else { 959..=959 };
             assert!(
-                standing == Standing::Exact && left.is_some_and(|left| expected.contains(&left)),
+                exactness == Exactness::Exact && left.is_some_and(|left| expected.contains(&left)),
                 "{is_sent}: {left:?}"
             );
         }

@@ -27,7 +27,7 @@ use super::plan::{
 };
 use super::scratch::{Scratch, UnansweredRequests};
 use super::{Enforcement, Engine, RulesInForce, TakeMode, bans, fast, policy, report, suffice, take_mode};
-use crate::decision::{DecisionRecord, Decisions, Standing};
+use crate::decision::{DecisionRecord, Decisions, Exactness};
 use crate::request::Request;
 use crate::rules::OnFault;
 use crate::store::{Answer, Answers, Batch, Group, Store, StoreError, StoreVerb};
@@ -193,7 +193,7 @@ async fn charge_shadows<S: Store, F: Store>(
     // enforced charges.
     let admitted = |request: usize| {
         let asks = |decided: &DecisionRecord| {
-            decided.outcome.is_admitted() && !decided.shadow_refused && decided.standing != Standing::Fallback
+            decided.outcome.is_admitted() && !decided.shadow_refused && decided.exactness != Exactness::Fallback
         };
         decided[request].as_ref().is_ok_and(asks)
     };
@@ -329,11 +329,11 @@ pub(super) fn record_reports<S: Store, F: Store>(
         let charges = &plan.charges[to_usize_range(&plan.requests[span.request as usize].charges)];
         let asked = charges.iter().filter(|planned| planned.is_sent() && !planned.shadow);
         for (planned, answer) in asked.zip(group.charges()) {
-            let is_news = match answer.standing {
-                Standing::Exact => true,
-                Standing::Leased => should_record_lease(answer, group.reports(answer)),
+            let is_news = match answer.exactness {
+                Exactness::Exact => true,
+                Exactness::Leased => should_record_lease(answer, group.reports(answer)),
                 // During an outage, the node continues with its own view of the key.
-                Standing::Eventual | Standing::Fallback => false,
+                Exactness::Eventual | Exactness::Fallback => false,
             };
             if planned.on_fault != OnFault::Local || planned.is_ban() || !is_news {
                 continue;

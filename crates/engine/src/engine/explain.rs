@@ -11,7 +11,7 @@ use tollgate::core::{Time, Wall};
 use super::decide::decide;
 use super::plan::PlannedCharge;
 use super::{Engine, RulesInForce, TakeMode, bans};
-use crate::decision::{Decisions, Standing};
+use crate::decision::{Decisions, Exactness};
 use crate::explain::{Explanation, MatchResult, RuleExplanation};
 use crate::key;
 use crate::request::{Entry, Item, Request, RequestError};
@@ -58,7 +58,7 @@ pub(super) async fn decide_to_explain<S: Store, F: Store>(
         }
     };
     // If the store did not answer, the request does not wait for it again. A denied request has no ban to look up.
-    let has_answer = decisions.get(0)?.standing() != Standing::Fallback;
+    let has_answer = decisions.get(0)?.exactness() != Exactness::Fallback;
     if has_answer && !decisions.plan.requests[0].denied {
         bans::read_refusals(engine, 0, &rules, decisions).await;
     }
@@ -124,7 +124,7 @@ impl RulesInForce {
             at,
             outcome: decision.outcome(),
             observed: decision.observed(),
-            standing: decision.standing(),
+            exactness: decision.exactness(),
             decides: decision.rule().map(Into::into),
             rules,
             left_out,

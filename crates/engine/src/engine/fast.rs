@@ -7,7 +7,7 @@
 use super::decide::record_reports;
 use super::plan::{AnswerSource, SmallList, Span};
 use super::{Engine, RulesInForce, report};
-use crate::decision::{DecisionRecord, Decisions, Standing};
+use crate::decision::{DecisionRecord, Decisions, Exactness};
 use crate::meters::{Event, RuleEvent};
 use crate::store::{Answers, Store};
 use crate::striped::Stripe;
@@ -29,7 +29,7 @@ pub(super) fn try_decide<S: Store, F: Store>(
     let decision = engine.store.try_decide_fast(&charges, enforced).or_else(|| shared(enforced));
     let Some(admitted) = decision else { return false };
     drop(charges);
-    if enforced.standing() == Standing::Leased {
+    if enforced.exactness() == Exactness::Leased {
         record_reports(engine, running, plan, enforced, 0, &[Span { request: 0, charges: 0..1 }]);
     }
     for (planned, index) in plan.charges.iter_mut().zip(0..) {
@@ -50,7 +50,7 @@ pub(super) fn try_decide<S: Store, F: Store>(
     if let [Ok(decided)] = &mut **decided {
         decided.deciding = enforced.least_remaining_charge();
         if engine.store.can_fail() {
-            decided.standing = enforced.standing();
+            decided.exactness = enforced.exactness();
         }
     }
     engine.meters.count_in(stripe, Event::Allowed);

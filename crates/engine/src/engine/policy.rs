@@ -18,7 +18,7 @@ use super::arrears::Admission;
 use super::last_seen::Usage;
 use super::plan::{AnswerSource, Plan, PlanLimits, PlannedCharge, Span, push_groups, to_usize_range};
 use super::{Engine, RulesInForce};
-use crate::decision::{Decisions, Standing};
+use crate::decision::{Decisions, Exactness};
 use crate::inline::InternedLimits;
 use crate::rules::{Consistency, OnFault};
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
@@ -53,7 +53,7 @@ pub(super) fn fall_back<S: Store, F: Store>(
     }
     for request in &decisions.scratch.unanswered.lost {
         if let Ok(decided) = &mut decisions.decided[*request as usize] {
-            decided.standing = Standing::Fallback;
+            decided.exactness = Exactness::Fallback;
         }
         let charges = to_usize_range(&decisions.plan.requests[*request as usize].charges);
         let start = shares.len() as u32;

@@ -7,7 +7,7 @@ use tollgate::Outcome;
 use super::plan::{AnswerSource, PlannedCharge, to_usize_range};
 use super::suffice::soonest_refusal;
 use super::{Engine, RulesInForce, TakeMode};
-use crate::decision::{Decisions, Standing};
+use crate::decision::{Decisions, Exactness};
 use crate::meters::{Event, RuleEvent};
 use crate::rules::Refusal;
 use crate::store::Store;
@@ -21,7 +21,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
     }
     let (mut outcome, mut deciding, mut shadow_refused, mut matches_shadow) = (Outcome::Allow, None, false, false);
     let charges = to_usize_range(&decisions.plan.requests[request].charges);
-    let (mut least, mut standing) = (u64::MAX, Standing::Exact);
+    let (mut least, mut exactness) = (u64::MAX, Exactness::Exact);
     for (charge, planned) in charges.clone().zip(&decisions.plan.charges[charges]) {
         if planned.is_omitted() {
             continue;
@@ -34,7 +34,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
         let (charge_outcome, remaining) = match decisions.answer(planned) {
             // A ban has no remaining amount to report.
             Some((answer, _)) => {
-                standing = standing.max(answer.standing);
+                exactness = exactness.max(answer.exactness);
                 (answer.outcome, if planned.is_ban() { u64::MAX } else { answer.least_remaining() })
             }
             None => (planned.outcome_unanswered(), u64::MAX),
@@ -63,7 +63,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
         if outcome.is_admitted() { None } else { deciding.and_then(|charge| refusal_of(decisions, charge, running)) };
     if let Ok(decided) = &mut decisions.decided[request] {
         (decided.outcome, decided.deciding) = (outcome, deciding);
-        decided.standing = decided.standing.max(standing);
+        decided.exactness = decided.exactness.max(exactness);
         // Shadow rules are evaluated only for requests that the enforced rules admit.
         decided.shadow_refused = shadow_refused && outcome.is_admitted();
         decided.refusal = refusal;
@@ -91,7 +91,7 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
         for (event, is_so) in [
             (Event::Observed, decided.observed.is_some()),
             (Event::ShadowRefused, decided.shadow_refused),
-            (Event::Fallback, decided.standing == Standing::Fallback),
+            (Event::Fallback, decided.exactness == Exactness::Fallback),
         ] {
             if is_so {
                 engine.meters.count_in(stripe, event);

@@ -21,7 +21,7 @@ use tollgate::Outcome;
 use super::decide::charge_enforced;
 use super::plan::{AnswerSource, PlannedCharge, SmallList, to_usize_range};
 use super::{Engine, RulesInForce, policy};
-use crate::decision::{Decisions, Standing};
+use crate::decision::{Decisions, Exactness};
 use crate::ruleset::ActiveRule;
 use crate::store::{Store, StoreVerb};
 
@@ -42,7 +42,7 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
                 continue;
             }
             // A request that the store did not answer is not sent to the store again.
-            let fell_back = decisions.decided[request].as_ref().is_ok_and(|it| it.standing == Standing::Fallback);
+            let fell_back = decisions.decided[request].as_ref().is_ok_and(|it| it.exactness == Exactness::Fallback);
             let list = if fell_back { &mut decisions.scratch.unanswered.lost } else { &mut again };
             list.push(request as u32);
         }

@@ -9,7 +9,7 @@ pub use human::HumanDuration;
 use tollgate::core::{Nanos, Time, Wall};
 use tollgate::{Outcome, Report};
 
-use crate::decision::Standing;
+use crate::decision::Exactness;
 use crate::rules::{Consistency, OnFault};
 
 /// The explanation of a decision about a request.
@@ -26,7 +26,7 @@ pub struct Explanation {
     /// In observe mode, the refusal or delay that would be enforced, if any; otherwise `None`.
     pub observed: Option<Outcome>,
     /// How exact the decision is.
-    pub standing: Standing,
+    pub exactness: Exactness,
     /// The id of the deciding rule; `None` if no enforced rule matches.
     pub decides: Option<String>,
     /// The matching rules in order, followed by non-matching rules. The non-matching rules with the most matching

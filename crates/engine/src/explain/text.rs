@@ -11,7 +11,7 @@ use super::{
     MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill, RuleEffect,
     RuleExplanation,
 };
-use crate::decision::Standing;
+use crate::decision::Exactness;
 use crate::rules::{Consistency, OnFault};
 
 /// Line break and indentation before each additional line about a rule.
@@ -47,7 +47,7 @@ impl fmt::Display for Explanation {
         {
             write!(f, ", banned until {until}")?;
         }
-        if self.standing == Standing::Fallback {
+        if self.exactness == Exactness::Fallback {
             f.write_str("; the store does not answer")?;
         }
         writeln!(f)?;

@@ -8,7 +8,7 @@ use tollgate::core::{Cost, Nanos, Stamps, Time, Wall};
 use tollgate::{Outcome, Report, Retry, Verdict};
 
 use super::StoreError;
-use crate::decision::Standing;
+use crate::decision::Exactness;
 
 /// The answers to a batch, in buffers that are reused.
 ///
@@ -56,7 +56,7 @@ pub struct Answer {
     /// The amount taken, or accepted as a refund.
     pub taken: Cost,
     /// How exact the answer is.
-    pub standing: Standing,
+    pub exactness: Exactness,
     /// The index in [`Answers`] of the charge's stamps, if it has any.
     stamps: Option<u32>,
     reports: Range<u32>,
@@ -112,21 +112,21 @@ impl Answers {
         stamps: Stamps,
         reports: impl IntoIterator<Item = Report>,
     ) {
-        self.push_answer_with(Standing::Exact, outcome, taken, stamps, reports);
+        self.push_answer_with(Exactness::Exact, outcome, taken, stamps, reports);
     }
 
     /// Like [`push_answer`](Self::push_answer), for a charge that was not decided from the exact state.
     #[inline]
     pub fn push_answer_with(
         &mut self,
-        standing: Standing,
+        exactness: Exactness,
         outcome: Outcome,
         taken: Cost,
         stamps: Stamps,
         reports: impl IntoIterator<Item = Report>,
     ) {
         let answer = self.build_answer(outcome, taken, stamps, reports);
-        self.charges.push(Answer { standing, ..answer });
+        self.charges.push(Answer { exactness, ..answer });
     }
 
     #[inline]
@@ -148,7 +148,7 @@ impl Answers {
             self.stamps.len() as u32 - 1
         });
         let reports = first..self.reports.len() as u32;
-        Answer { outcome, taken, standing: Standing::Exact, stamps, reports, least_remaining: least }
+        Answer { outcome, taken, exactness: Exactness::Exact, stamps, reports, least_remaining: least }
     }
 
     /// Like [`push_answer`](Self::push_answer), for the most common case: an admitted charge to a single limit.
@@ -156,8 +156,8 @@ impl Answers {
     pub fn push_granted(&mut self, taken: Cost, report: Report) {
         let reports = self.reports.len() as u32..self.reports.len() as u32 + 1;
         self.reports.push(report);
-        let (outcome, standing, least) = (Outcome::Allow, Standing::Exact, report.remaining);
-        self.charges.push(Answer { outcome, taken, standing, stamps: None, reports, least_remaining: least });
+        let (outcome, exactness, least) = (Outcome::Allow, Exactness::Exact, report.remaining);
+        self.charges.push(Answer { outcome, taken, exactness, stamps: None, reports, least_remaining: least });
     }
 
     /// Like [`push_answer`](Self::push_answer), from a verdict.
@@ -223,10 +223,10 @@ impl Answers {
         self.charges.iter().zip(0..).min_by_key(|(answer, _)| answer.least_remaining).map(|(_, charge)| charge)
     }
 
-    /// Returns the least exact standing of all charges.
+    /// Returns the exactness of the least exact charge.
     #[inline]
-    pub(crate) fn standing(&self) -> Standing {
-        self.charges.iter().map(|answer| answer.standing).max().unwrap_or(Standing::Exact)
+    pub(crate) fn exactness(&self) -> Exactness {
+        self.charges.iter().map(|answer| answer.exactness).max().unwrap_or(Exactness::Exact)
     }
 
     pub(crate) fn answer(&self, charge: u32) -> Option<&Answer> {

@@ -49,7 +49,7 @@ impl PeerStore {
             }
         }
         let answers = group.finish()?;
-        let answers = parts.iter().zip(answers).map(|(part, answer)| (part.standing(), answer));
+        let answers = parts.iter().zip(answers).map(|(part, answer)| (part.exactness(), answer));
         Ok(GroupDecision { answers: answers.collect(), at: self.shared.now().wall() })
     }
 

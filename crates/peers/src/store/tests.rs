@@ -173,8 +173,8 @@ async fn eventual_limit_is_decided_locally_and_overshoot_becomes_debt() {
             Query::eventual(&keys).peek().owed(node).await == passed - 4 + 1
         })
         .await;
-        let standing = Query::eventual(&keys).of(node, |answer| answer.charges()[0].standing).await.unwrap();
-        assert_eq!(standing, Standing::Eventual, "{index}");
+        let exactness = Query::eventual(&keys).of(node, |answer| answer.charges()[0].exactness).await.unwrap();
+        assert_eq!(exactness, Exactness::Eventual, "{index}");
     }
 }
 

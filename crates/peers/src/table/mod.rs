@@ -197,14 +197,18 @@ impl Table {
                 let shard = locked_shard(&mut guards, self.shard_of(charge.key));
                 let now = now.with_spread(charge.key.parts().0);
                 match verb {
-                    Verb::Peek => shard.peek(charge, &now, |standing| {
-                        decided.admitted &= standing.verdict().is_admitted();
-                        each(index, standing);
+                    Verb::Peek => shard.peek(charge, &now, |decided_charge| {
+                        decided.admitted &= decided_charge.verdict().is_admitted();
+                        each(index, decided_charge);
                     }),
-                    Verb::Refund => decided.urgent |= shard.refund(charge, &now, |standing| each(index, standing)),
-                    Verb::Undo => decided.urgent |= shard.undo(charge, &now, |standing| each(index, standing)),
+                    Verb::Refund => {
+                        decided.urgent |= shard.refund(charge, &now, |decided_charge| each(index, decided_charge));
+                    }
+                    Verb::Undo => {
+                        decided.urgent |= shard.undo(charge, &now, |decided_charge| each(index, decided_charge));
+                    }
                     Verb::Reset | Verb::Check | Verb::Hold => {
-                        shard.reset(charge, &now, |standing| each(index, standing));
+                        shard.reset(charge, &now, |decided_charge| each(index, decided_charge));
                         decided.urgent = true;
                     }
                 }
@@ -237,7 +241,7 @@ impl Table {
             if committed.overflowed {
                 self.counts.overflowed.fetch_add(1, Ordering::Relaxed);
             }
-            shard.show(charge, verdicts[index], &now, |standing| each(index, standing));
+            shard.show(charge, verdicts[index], &now, |decided_charge| each(index, decided_charge));
         }
         decided
     }

@@ -22,9 +22,9 @@ fn decide(table: &Table, at: u64, verb: Verb, charges: &[(u64, &Arc<SharedLimits
         .map(|(number, limits, ask)| Charge { key: key(*number), limits, ask: *ask, stamps: None })
         .collect();
     let mut each = Vec::new();
-    let decided = table.decide(&Now::at(at), verb, &charges, |index, standing| {
-        let report = standing.reports(charges[index].ask.cost())[0];
-        each.push((standing.verdict().taken().get(), report.remaining));
+    let decided = table.decide(&Now::at(at), verb, &charges, |index, decided_charge| {
+        let report = decided_charge.reports(charges[index].ask.cost())[0];
+        each.push((decided_charge.verdict().taken().get(), report.remaining));
     });
     (decided.admitted, each)
 }
@@ -310,8 +310,8 @@ fn fast_path_agrees_with_the_slow_path() {
             let limits = table.intern_limits(id, &kinds[id as usize]).unwrap();
             let charge = Charge { key: key(number), limits: &limits, ask: Ask::Exactly(cost), stamps: None };
             let mut said = None;
-            let decided = table.decide(&now, Verb::Check, &[charge], |_, standing| {
-                said = Some((standing.verdict().outcome(), standing.reports(cost)[0]));
+            let decided = table.decide(&now, Verb::Check, &[charge], |_, decided_charge| {
+                said = Some((decided_charge.verdict().outcome(), decided_charge.reports(cost)[0]));
             });
             table.record_id(key(number), &limits, id);
             said.map(|(outcome, report)| (outcome, report, decided.urgent)).unwrap()

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, Limits, Now, Outcome, Stamps, Time, Verdict, Wall};
-use tollgate_engine::Standing;
+use tollgate_engine::Exactness;
 use tollgate_engine::store::{Answers, Charge, StoreError, SyncEvery};
 use tollgate_share::tally::{self, Bounds, RECENT_NANOS, ReadReason, Tally, with_debt_of};
 
@@ -258,12 +258,18 @@ fn push_answer(
         if outcome.is_admitted() { (verdict.taken(), verdict.stamp()) } else { (Cost::ZERO, Stamps::default()) };
     let is_same = std::ptr::eq(limits, own) || limits == own;
     if is_same && limits.as_slice().len() == 1 {
-        answers.push_answer_with(Standing::Eventual, outcome, taken, stamps, [limits.report_single(&words, now, cost)]);
+        answers.push_answer_with(
+            Exactness::Eventual,
+            outcome,
+            taken,
+            stamps,
+            [limits.report_single(&words, now, cost)],
+        );
     } else if is_same {
-        answers.push_answer_with(Standing::Eventual, outcome, taken, stamps, limits.reports(words, now, cost));
+        answers.push_answer_with(Exactness::Eventual, outcome, taken, stamps, limits.reports(words, now, cost));
     } else {
         answers.push_answer_with(
-            Standing::Eventual,
+            Exactness::Eventual,
             outcome,
             taken,
             stamps,

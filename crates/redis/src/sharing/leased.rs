@@ -12,7 +12,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Report, Retry, Stamp, Stamps, Time, Wall};
-use tollgate_engine::Standing;
+use tollgate_engine::Exactness;
 use tollgate_engine::store::{Answers, Charge, StoreError};
 use tollgate_share::hash::KeyHash;
 use tollgate_share::lease::{Holder, Meter, Need, Reservation, TakeResult};
@@ -164,7 +164,13 @@ impl Leases {
             let capacity = limit.capacity();
             Report { limit: capacity, remaining: remaining.min(capacity), retry, reset }
         };
-        answers.push_answer_with(Standing::Leased, outcome, taken, stamps, charge.limits.as_slice().iter().map(report));
+        answers.push_answer_with(
+            Exactness::Leased,
+            outcome,
+            taken,
+            stamps,
+            charge.limits.as_slice().iter().map(report),
+        );
         let reservation = if let Decided::Held(reservation) = decided { Some(reservation) } else { None };
         LeaseDecision { decision: LocalDecision { taken, stamps, outcome, at: self.estimate(at) }, reservation }
     }

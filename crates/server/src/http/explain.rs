@@ -19,7 +19,7 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
         "outcome": outcome_name(explanation.outcome),
         "observed": explanation.observed.map(outcome_name),
         "retry_after_ms": retry_to_json(explanation.outcome),
-        "standing": explanation.standing.as_str(),
+        "standing": explanation.exactness.as_str(),
         "rule": explanation.decides.as_deref().and_then(rule_id),
         "rules": explanation.rules.iter().map(rule_to_json).collect::<Vec<_>>(),
         "left_out": explanation.left_out,

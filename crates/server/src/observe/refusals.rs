@@ -89,7 +89,7 @@ impl RefusalLog {
             rule,
             key = key.as_deref(),
             retry_after_ms,
-            standing = decision.standing().as_str(),
+            standing = decision.exactness().as_str(),
             observed = decision.observed().is_some(),
             banned = decision.is_banned(),
             closed = decision.is_refused_by_fault(),

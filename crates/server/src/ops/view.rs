@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use tollgate::core::Cost;
 use tollgate::{Outcome, Retry};
-use tollgate_engine::{CommitResult, Decision, LimitReport, Standing};
+use tollgate_engine::{CommitResult, Decision, Exactness, LimitReport};
 
 use super::fields::{self, FieldOrder, FieldValue, FieldWriter};
 
@@ -47,7 +47,7 @@ pub struct DecisionView<'d> {
     /// The HTTP status that the rule configures for its refusals.
     pub status: Option<u16>,
     rule: Option<Cow<'d, str>>,
-    standing: Standing,
+    exactness: Exactness,
     observed: Option<Outcome>,
     taken: Option<Cost>,
     /// Whether no limit counted the request. Set only for verbs that show the amount taken.
@@ -87,7 +87,7 @@ impl<'d> DecisionView<'d> {
         Self {
             outcome: decision.outcome(),
             rule: decision.rule().filter(|rule| !rule.is_empty()).map(Cow::Borrowed),
-            standing: decision.standing(),
+            exactness: decision.exactness(),
             observed: decision.observed(),
             taken: options.taken.then(|| decision.taken()),
             uncounted: options.taken && !decision.is_counted(),
@@ -136,7 +136,7 @@ impl<'d> DecisionView<'d> {
         to.write(fields::ALLOWED, FieldValue::Bool(self.is_allowed()));
         to.write(fields::OUTCOME, FieldValue::Text(outcome_name(self.outcome)));
         to.write(fields::RULE, FieldValue::Rule(self.rule.as_deref()));
-        to.write(fields::STANDING, FieldValue::Text(self.standing.as_str()));
+        to.write(fields::STANDING, FieldValue::Text(self.exactness.as_str()));
         to.write(fields::RETRY_AFTER_MS, FieldValue::Wait(retry_ms(self.retry().unwrap_or(Retry::NOW))));
         to.write_some(fields::RECEIPT, receipt.filter(|_| is_resp));
         to.write_some(fields::TAKEN, self.taken.map(|taken| FieldValue::Number(taken.get())));
@@ -183,7 +183,7 @@ impl<'d> DecisionView<'d> {
         DecisionView {
             outcome: self.outcome,
             rule: owned(self.rule),
-            standing: self.standing,
+            exactness: self.exactness,
             observed: self.observed,
             taken: self.taken,
             uncounted: self.uncounted,
@@ -285,7 +285,7 @@ pub(crate) mod tests {
             outcome: Outcome::Allow,
             status: None,
             rule: Some("per-client".into()),
-            standing: Standing::Exact,
+            exactness: Exactness::Exact,
             observed: None,
             taken: None,
             uncounted: false,
@@ -302,7 +302,7 @@ pub(crate) mod tests {
             outcome: Outcome::Deny(Retry::After(Nanos::from_nanos(1_500_001))),
             status: Some(429),
             rule: Some("a \"rule\"".into()),
-            standing: Standing::Fallback,
+            exactness: Exactness::Fallback,
             observed: Some(Outcome::Deny(Retry::Never)),
             taken: Some(Cost::ZERO),
             uncounted: true,
@@ -316,13 +316,13 @@ pub(crate) mod tests {
         };
         let delayed = DecisionView {
             outcome: Outcome::Delay(Nanos::from_millis(250)),
-            standing: Standing::Leased,
+            exactness: Exactness::Leased,
             observed: Some(Outcome::Delay(Nanos::SECOND)),
             taken: Some(Cost::new(12)),
             ..plain.clone()
         };
         let never =
-            DecisionView { outcome: Outcome::Deny(Retry::Never), standing: Standing::Eventual, ..plain.clone() };
+            DecisionView { outcome: Outcome::Deny(Retry::Never), exactness: Exactness::Eventual, ..plain.clone() };
         let flagged = |index: usize| DecisionView { flags: std::array::from_fn(|flag| flag == index), ..never.clone() };
         let settled = CommitResult { refunded: Cost::new(7), charged: Cost::ZERO, unpaid: Cost::MAX };
         let decisions = [plain, unlimited, refused, delayed, never.clone()].into_iter().chain((0..4).map(flagged));
