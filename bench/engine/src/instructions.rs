@@ -55,11 +55,11 @@ pub(crate) fn run_counted_decisions(subject: &str) -> Result<()> {
         engine => {
             let Some((_, size)) = engine.split_once('-') else { bail!("unknown subject {engine}") };
             let subject = Subject::with_limit(size.parse()?, if refuses { ONE_PER_DAY } else { NEVER_REACHED_LIMIT })?;
-            let entries = subject.request_entries(1);
+            let attributes = subject.request_attributes(1);
             let mut decisions = Decisions::default();
-            assert!(subject.decide(&entries[0], &mut decisions));
-            (0..DECISIONS).for_each(|_| assert!(subject.decide(&entries[0], &mut decisions) != refuses));
-            callgrind_region(|| subject.decide(black_box(&entries[0]), &mut decisions))
+            assert!(subject.decide(&attributes[0], &mut decisions));
+            (0..DECISIONS).for_each(|_| assert!(subject.decide(&attributes[0], &mut decisions) != refuses));
+            callgrind_region(|| subject.decide(black_box(&attributes[0]), &mut decisions))
         }
     };
     let expected = if refuses { 0 } else { DECISIONS };

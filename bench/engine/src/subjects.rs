@@ -9,7 +9,7 @@ use limitador::RateLimiter;
 use limitador::limit::{Context, Limit, Namespace};
 use tollgate::{Keyed, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{CandidateRules, Decisions, Engine, Entry, Item, MemoryStore, Request};
+use tollgate_engine::{CandidateRules, Decisions, Engine, Attribute, Item, MemoryStore, Request};
 
 use crate::rules::{Attributes, NEVER_REACHED_LIMIT, limitador_condition, matching_requests, rule_file};
 
@@ -38,8 +38,8 @@ impl Subject {
     pub(crate) fn nanos_to_find_rules(&self, requests: usize) -> f64 {
         let rules = self.engine.rules();
         let mut matched = CandidateRules::default();
-        time_each(&self.request_entries(requests), |entries| {
-            let matching = rules.candidates(b"api", entries, &mut matched).map_or(0, <[u32]>::len);
+        time_each(&self.request_attributes(requests), |attributes| {
+            let matching = rules.candidates(b"api", attributes, &mut matched).map_or(0, <[u32]>::len);
             assert_eq!(black_box(matching), 2);
         })
     }
@@ -47,14 +47,14 @@ impl Subject {
     /// Returns the nanoseconds per decision.
     pub(crate) fn nanos_per_decision(&self, requests: usize) -> f64 {
         let mut decisions = Decisions::default();
-        time_each(&self.request_entries(requests), |entries| {
-            assert!(self.decide(entries, &mut decisions));
+        time_each(&self.request_attributes(requests), |attributes| {
+            assert!(self.decide(attributes, &mut decisions));
         })
     }
 
-    pub(crate) fn decide(&self, entries: &[Entry<'_>], decisions: &mut Decisions) -> bool {
+    pub(crate) fn decide(&self, attributes: &[Attribute<'_>], decisions: &mut Decisions) -> bool {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let items = [Item::new(entries)];
+        let items = [Item::new(attributes)];
         let request = Request::new("api", &items);
         match std::pin::pin!(self.engine.check(&request, decisions)).poll(&mut context) {
             std::task::Poll::Ready(decision) => decision.is_ok_and(|decision| decision.is_admitted()),
@@ -62,9 +62,9 @@ impl Subject {
         }
     }
 
-    pub(crate) fn request_entries(&self, requests: usize) -> Vec<[Entry<'_>; 4]> {
+    pub(crate) fn request_attributes(&self, requests: usize) -> Vec<[Attribute<'_>; 4]> {
         let requests = self.requests[..requests].iter();
-        requests.map(|attributes| attributes.each_ref().map(|(name, value)| Entry::new(*name, value))).collect()
+        requests.map(|attributes| attributes.each_ref().map(|(name, value)| Attribute::new(*name, value))).collect()
     }
 }
 
@@ -138,7 +138,7 @@ impl Limitador {
 const CALLS_PER_MEASUREMENT: usize = 1_000;
 
 /// Returns the nanoseconds per call.
-fn time_each(requests: &[[Entry<'_>; 4]], mut call: impl FnMut(&[Entry<'_>])) -> f64 {
+fn time_each(requests: &[[Attribute<'_>; 4]], mut call: impl FnMut(&[Attribute<'_>])) -> f64 {
     let started = Instant::now();
     for n in 0..CALLS_PER_MEASUREMENT {
         call(black_box(&requests[n % requests.len()]));

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request, Store};
+use tollgate_engine::{Decisions, Engine, Attribute, Item, MemoryStore, Request, Store};
 use tollgate_peers::PeerStore;
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
@@ -80,8 +80,8 @@ fn callgrind_region<S: Store>(runtime: &tokio::runtime::Runtime, engine: &Engine
 }
 
 async fn decide_all<S: Store>(engine: &Engine<S>) -> Result<()> {
-    let (entries, mut decisions) = ([Entry::new("user", "alice")], Decisions::default());
-    let items = [Item::new(&entries)];
+    let (attributes, mut decisions) = ([Attribute::new("user", "alice")], Decisions::default());
+    let items = [Item::new(&attributes)];
     let request = Request::new("d", &items);
     for _ in 0..DECISIONS {
         ensure!(engine.check(&request, &mut decisions).await?.is_admitted(), "a request was refused");

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use tollgate_core::{Limit, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::store::Consistency;
-use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request, Store};
+use tollgate_engine::{Decisions, Engine, Attribute, Item, MemoryStore, Request, Store};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
 
@@ -53,8 +53,8 @@ pub(crate) fn with_rules<S: Store>(store: S, consistency: &str) -> Result<Engine
 }
 
 async fn per_cpu_second<S: Store>(engine: &Engine<S>) -> Result<f64> {
-    let (entries, mut decisions) = ([Entry::new("user", "alice")], Decisions::default());
-    let items = [Item::new(&entries)];
+    let (attributes, mut decisions) = ([Attribute::new("user", "alice")], Decisions::default());
+    let items = [Item::new(&attributes)];
     let request = Request::new("d", &items);
     let (start, cpu, mut decided) = (Instant::now(), processor_time()?, 0_u64);
     while start.elapsed() < TURN_DURATION {

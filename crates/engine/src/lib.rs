@@ -42,7 +42,7 @@ pub use memory::MemoryStore;
 pub use meters::{Counts, RuleCounts, RuleMeter};
 pub use pool::PooledDecisions;
 pub use receipt::{BadReceipt, Receipt};
-pub use request::{Entry, Inline, Item, Request, RequestError};
+pub use request::{Attribute, Inline, Item, Request, RequestError};
 pub use ruleset::{ActiveRule, CandidateRules, RuleSet};
 pub use store::Store;
 

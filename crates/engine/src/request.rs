@@ -35,7 +35,7 @@ impl<'a> Request<'a> {
 pub struct Item<'a> {
     /// The attributes, in order. A name may occur several times. A condition then holds if any of the values matches
     /// (with `not`: if none matches), and `per` uses the first value.
-    pub entries: &'a [Entry<'a>],
+    pub attributes: &'a [Attribute<'a>],
     /// The cost. If `None`, each rule determines the cost, which is usually 1.
     pub cost: Option<Cost>,
     /// An inline limit, used instead of rules.
@@ -46,13 +46,13 @@ impl<'a> Item<'a> {
     /// Maximum number of rules that one item may match. It bounds the time for which a request occupies a thread.
     pub const MAX_RULES: usize = 256;
     /// Maximum number of attributes.
-    pub const MAX_ENTRIES: usize = 128;
+    pub const MAX_ATTRIBUTES: usize = 128;
     /// Maximum length of the name or value of an attribute, and of the key of an inline limit.
     pub const MAX_BYTES: usize = 8192;
 
     /// Creates an item with these attributes.
-    pub fn new(entries: &'a [Entry<'a>]) -> Self {
-        Self { entries, ..Self::default() }
+    pub fn new(attributes: &'a [Attribute<'a>]) -> Self {
+        Self { attributes, ..Self::default() }
     }
 
     /// Creates an item that is counted under `key` by an inline limit.
@@ -70,21 +70,21 @@ impl<'a> Item<'a> {
 /// An attribute. Names and values are bytes, because values from the network need not be UTF-8. Rules compare the bytes
 /// unchanged, except for addresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct Attribute<'a> {
     /// The attribute name used in rules.
     pub name: &'a [u8],
     /// The value.
     pub value: &'a [u8],
 }
 
-impl<'a> Entry<'a> {
+impl<'a> Attribute<'a> {
     /// Creates an attribute.
     pub fn new(name: &'a (impl AsRef<[u8]> + ?Sized), value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self { name: name.as_ref(), value: value.as_ref() }
     }
 }
 
-impl fmt::Debug for Entry<'_> {
+impl fmt::Debug for Attribute<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={:?}", self.name.escape_ascii(), self.value.escape_ascii().to_string())
     }
@@ -144,11 +144,12 @@ impl std::error::Error for RequestError {}
 /// Checks a request against the maximum counts and lengths.
 #[inline]
 pub(crate) fn check_size(request: &Request<'_>) -> Result<(), RequestError> {
-    let is_short = |entry: &Entry<'_>| entry.name.len() <= Item::MAX_BYTES && entry.value.len() <= Item::MAX_BYTES;
+    let is_short =
+        |attribute: &Attribute<'_>| attribute.name.len() <= Item::MAX_BYTES && attribute.value.len() <= Item::MAX_BYTES;
     let fits = |item: &Item<'_>| {
-        item.entries.len() <= Item::MAX_ENTRIES
+        item.attributes.len() <= Item::MAX_ATTRIBUTES
             && item.limit.is_none_or(|inline| inline.key.len() <= Item::MAX_BYTES)
-            && item.entries.iter().all(is_short)
+            && item.attributes.iter().all(is_short)
     };
     let has_few_items = (1..=Request::MAX_ITEMS).contains(&request.items.len());
     if has_few_items && request.items.iter().all(fits) { Ok(()) } else { check_each_size(request) }
@@ -162,8 +163,8 @@ fn check_each_size(request: &Request<'_>) -> Result<(), RequestError> {
     let at_most = |what, given, max| if given > max { Err(RequestError::TooMany { what, given, max }) } else { Ok(()) };
     at_most("items", request.items.len(), Request::MAX_ITEMS)?;
     for item in request.items {
-        at_most("attributes of an item", item.entries.len(), Item::MAX_ENTRIES)?;
-        let longest = item.entries.iter().map(|entry| entry.name.len().max(entry.value.len())).max();
+        at_most("attributes of an item", item.attributes.len(), Item::MAX_ATTRIBUTES)?;
+        let longest = item.attributes.iter().map(|attribute| attribute.name.len().max(attribute.value.len())).max();
         at_most("bytes in an attribute", longest.unwrap_or(0), Item::MAX_BYTES)?;
         if let Some(inline) = item.limit {
             at_most("bytes in a key", inline.key.len(), Item::MAX_BYTES)?;

@@ -4,7 +4,7 @@ mod support;
 
 use allocation_counter::{AllocationInfo, measure};
 use support::{bench, limits, run};
-use tollgate_engine::{CandidateRules, Decisions, Entry, Item, Request};
+use tollgate_engine::{Attribute, CandidateRules, Decisions, Item, Request};
 
 fn count_allocations(mut call: impl FnMut()) -> u64 {
     call();
@@ -19,11 +19,11 @@ const RULES: &str = "- {id: client, when: {path: /v1/*/items/**, method: [GET, P
 #[test]
 fn finding_rules_allocates_nothing() {
     let bench = bench(RULES);
-    let entries =
-        [("path", "/v1/7/items/9"), ("method", "GET"), ("tenant", "t7")].map(|(name, value)| Entry::new(name, value));
+    let attributes = [("path", "/v1/7/items/9"), ("method", "GET"), ("tenant", "t7")]
+        .map(|(name, value)| Attribute::new(name, value));
     let (rules, mut matched) = (bench.engine.rules(), CandidateRules::default());
     assert_eq!(
-        count_allocations(|| assert_eq!(rules.candidates(b"d", &entries, &mut matched).map(<[u32]>::len), Some(2))),
+        count_allocations(|| assert_eq!(rules.candidates(b"d", &attributes, &mut matched).map(<[u32]>::len), Some(2))),
         0
     );
 }
@@ -31,9 +31,9 @@ fn finding_rules_allocates_nothing() {
 #[test]
 fn decision_allocates_nothing() {
     let bench = bench(RULES);
-    let entries =
-        [("path", "/v1/7/items/9"), ("method", "GET"), ("client", "c")].map(|(name, value)| Entry::new(name, value));
-    let items = [Item::new(&entries)];
+    let attributes = [("path", "/v1/7/items/9"), ("method", "GET"), ("client", "c")]
+        .map(|(name, value)| Attribute::new(name, value));
+    let items = [Item::new(&attributes)];
     let request = Request::new("d", &items);
     let mut decisions = Decisions::default();
     let check = || {
@@ -47,8 +47,8 @@ fn decision_allocates_nothing() {
 fn decision_by_several_rules_allocates_nothing() {
     let bench = bench(RULES);
     let attributes = [("path", "/v1/7/items/9"), ("method", "GET"), ("client", "c"), ("tenant", "t7")];
-    let entries = attributes.map(|(name, value)| Entry::new(name, value));
-    let items = [Item::new(&entries)];
+    let attributes = attributes.map(|(name, value)| Attribute::new(name, value));
+    let items = [Item::new(&attributes)];
     let request = Request::new("d", &items);
     let mut decisions = Decisions::default();
     let check = || {
@@ -75,8 +75,8 @@ fn many_rules_refusals_and_new_keys_allocate_nothing() {
         let mut decisions = Decisions::default();
         let names: Vec<String> = (0..4).map(|n| format!("client {n}")).collect();
         let mut check = |name: &String, allowed: bool| {
-            let entries = [Entry::new("client", name)];
-            let items = [Item::new(&entries)];
+            let attributes = [Attribute::new("client", name)];
+            let items = [Item::new(&attributes)];
             let decision = run(bench.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
             assert_eq!((decision.is_admitted(), decision.reports().count()), (allowed, count));
         };
@@ -113,8 +113,8 @@ fn overrides_calendars_bans_and_expressions_allocate_nothing() {
         "{id: d, when: {ip: {cidr: 10.0.0.0/8}}, limit: 1000/s, ban: {after: 5, within: 1m, for: 1h}}",
     ];
     let attributes = [("path", "/v1/7/items/9"), ("client", "c"), ("ip", "10.1.2.3"), ("bytes", "7")];
-    let entries = attributes.map(|(name, value)| Entry::new(name, value));
-    let items = [Item::new(&entries)];
+    let attributes = attributes.map(|(name, value)| Attribute::new(name, value));
+    let items = [Item::new(&attributes)];
     let request = Request::new("d", &items);
     for rule in rules {
         let bench = bench(&format!("- {rule}\n"));

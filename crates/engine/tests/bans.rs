@@ -9,7 +9,7 @@ use support::{Bench, FlakyStore, START, bench, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
-use tollgate_engine::{Enforcement, Entry, Item, Request};
+use tollgate_engine::{Attribute, Enforcement, Item, Request};
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
@@ -104,8 +104,9 @@ fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
     let mut bench = bench(
         "- {id: r, per: [ip], limit: 1/s, ban: {after: 2, within: 1h, for: 1h}, status: 403}\n- {id: s, limit: 1000/s}\n",
     );
-    let (mallory, other) = ([Entry::new("ip", "m")], [Entry::new("ip", "o")]);
-    let items = [&mallory, &mallory, &mallory, &other, &mallory, &other, &mallory].map(|entries| Item::new(entries));
+    let (mallory, other) = ([Attribute::new("ip", "m")], [Attribute::new("ip", "o")]);
+    let items =
+        [&mallory, &mallory, &mallory, &other, &mallory, &other, &mallory].map(|attributes| Item::new(attributes));
     let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
     run(bench.engine.check_batch(&requests, &mut bench.decisions));
     let decided = |at: usize| {

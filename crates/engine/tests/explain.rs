@@ -4,11 +4,12 @@ use crate::support;
 
 use support::{Bench, bench, run};
 use tollgate::core::Nanos;
-use tollgate_engine::{Entry, Explanation, Item, MatchResult, PooledDecisions, Request, RuleEffect};
+use tollgate_engine::{Attribute, Explanation, Item, MatchResult, PooledDecisions, Request, RuleEffect};
 
 fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
-    let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
-    run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).expect("a request that is understood")
+    let attributes: Vec<Attribute<'_>> = attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
+    run(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions))
+        .expect("a request that is understood")
 }
 
 /// Returns the explanation text without rule positions.
@@ -153,8 +154,8 @@ fn nearest_rules_have_the_most_matching_conditions() {
 #[test]
 fn decision_is_explained_by_the_rules_that_decided_it() {
     let bench = bench("- {id: r, limit: 5/h, overrides: [{when: {a: x}, limit: 7/h}]}\n");
-    let entries = [Entry::new("a", "x")];
-    let items = [Item::new(&entries)];
+    let attributes = [Attribute::new("a", "x")];
+    let items = [Item::new(&attributes)];
     let request = Request::new("d", &items);
     let mut decisions = PooledDecisions::take();
     run(bench.engine.check_batch(std::slice::from_ref(&request), &mut decisions));
@@ -173,7 +174,7 @@ fn decision_is_explained_with_its_state_and_values_can_be_concealed() {
     let bench = bench(
         "- {id: r, per: [user], limit: 2/m, ban: {after: 9, within: 1h, for: 1h}}\n- {id: s, when: {user: bob}, limit: 1/s}\n",
     );
-    let (alice, bob) = ([Entry::new("user", "alice")], [Entry::new("user", "bob")]);
+    let (alice, bob) = ([Attribute::new("user", "alice")], [Attribute::new("user", "bob")]);
     let items = [Item::new(&bob), Item::new(&alice).cost(2), Item::new(&alice)];
     let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
     let mut decisions = PooledDecisions::take();

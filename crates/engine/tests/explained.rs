@@ -6,15 +6,15 @@ use std::sync::Arc;
 use support::{Bench, FlakyStore, START, assert_explained, bench, explain_matching, run, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
-use tollgate_engine::{Enforcement, Entry, Exactness, Item};
+use tollgate_engine::{Attribute, Enforcement, Exactness, Item};
 
 #[test]
 fn attribute_of_a_cost_can_be_concealed() {
     let bench = bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
     for value in ["secret", "987654"] {
-        let entries = [Entry::new("bytes", value)];
+        let attributes = [Attribute::new("bytes", value)];
         let mut decisions = tollgate_engine::Decisions::default();
-        let mut explanation = run(bench.engine.explain(b"d", &Item::new(&entries), &mut decisions)).unwrap();
+        let mut explanation = run(bench.engine.explain(b"d", &Item::new(&attributes), &mut decisions)).unwrap();
         explanation.conceal(|_| "…".into());
         assert!(!explanation.to_string().contains(value), "{explanation}");
     }
@@ -27,9 +27,9 @@ fn cost_of_a_kind_of_request_is_explained_and_can_be_concealed() {
     );
     assert_explained("cost_of_a_kind", &mut bench, &[("path", "/export"), ("plan", "free")]);
     assert!(explain_matching(&mut bench, &[("path", "/")], None).contains("costs 1\n"), "no case matches");
-    let entries = [Entry::new("path", "/s/secret")];
+    let attributes = [Attribute::new("path", "/s/secret")];
     let mut decisions = tollgate_engine::Decisions::default();
-    let mut explanation = run(bench.engine.explain(b"d", &Item::new(&entries), &mut decisions)).unwrap();
+    let mut explanation = run(bench.engine.explain(b"d", &Item::new(&attributes), &mut decisions)).unwrap();
     assert!(explanation.to_string().contains("costs 5 (since path is like"), "{explanation}");
     explanation.conceal(|_| "…".into());
     assert!(!explanation.to_string().contains("secret"), "{explanation}");
@@ -38,9 +38,9 @@ fn cost_of_a_kind_of_request_is_explained_and_can_be_concealed() {
 #[test]
 fn value_that_is_not_an_address_is_explained() {
     let bench = bench("- {id: r, when: {client_ip: {cidr: 10.0.0.0/8}}, limit: 1/s}\n");
-    let entries = [Entry::new("client_ip", "alice")];
+    let attributes = [Attribute::new("client_ip", "alice")];
     let mut decisions = tollgate_engine::Decisions::default();
-    let explanation = run(bench.engine.explain(b"d", &Item::new(&entries), &mut decisions)).unwrap().to_string();
+    let explanation = run(bench.engine.explain(b"d", &Item::new(&attributes), &mut decisions)).unwrap().to_string();
     assert!(explanation.contains("an address in 10.0.0.0/8"), "{explanation}");
 }
 
@@ -157,8 +157,8 @@ fn limit_with_a_longer_wait_than_the_ban_is_explained() {
 #[test]
 fn refusal_that_starts_a_ban_is_explained_by_the_ban() {
     let mut bench = bench(LOGIN_RULES);
-    let entries = [Entry::new("ip", "m")];
-    let items = [Item::new(&entries)];
+    let attributes = [Attribute::new("ip", "m")];
+    let items = [Item::new(&attributes)];
     let request = tollgate_engine::Request::new("d", &items);
     for expected in ["matches, counted by ip = \"m\", costs 1: refuses", "costs 1: refuses", "costs 1: banned"] {
         while run(bench.engine.check(&request, &mut bench.decisions)).unwrap().is_admitted() {}
@@ -188,8 +188,8 @@ fn rules_that_are_not_evaluated_say_why() {
          - {id: second, when: {c: z}, limit: 1/s}\n\
          - {id: third, when: {d: z}, limit: 1/s}\n",
     );
-    let entries = [Entry::new("b", "y")];
-    let text = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap().to_string();
+    let attributes = [Attribute::new("b", "y")];
+    let text = run(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap().to_string();
     let explanation: Vec<&str> = text.lines().filter(|line| line.starts_with("- ")).collect();
     assert_eq!(
         explanation,

@@ -6,7 +6,7 @@ use crate::support;
 use support::{assert_explained, bench, explain_matching, run};
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source, entry};
-use tollgate_engine::{Entry, Item};
+use tollgate_engine::{Attribute, Item};
 
 const PLAN_RULES: &str = "\
 - id: plans
@@ -104,8 +104,8 @@ fn values_of_the_request_in_overrides_can_be_concealed() {
         // Control characters are always escaped.
         ("a\u{1b}\n\u{202e}", "free", "by override \"a\\u{1b}\\n\\u{202e}\", set through the API, since", "\"<6>\""),
     ] {
-        let entries = [Entry::new("key", key), Entry::new("plan", plan)];
-        let mut explanation = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap();
+        let attributes = [Attribute::new("key", key), Attribute::new("plan", plan)];
+        let mut explanation = run(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap();
         let text = explanation.to_string();
         assert!(text.contains(shown), "{text}");
         explanation.conceal(|value| format!("<{}>", value.len()));
@@ -117,9 +117,9 @@ fn values_of_the_request_in_overrides_can_be_concealed() {
 #[test]
 fn values_compared_with_overrides_can_be_concealed() {
     let bench = bench(PLAN_RULES);
-    let entries = [Entry::new("api_key", "secret"), Entry::new("plan", "hidden")];
+    let attributes = [Attribute::new("api_key", "secret"), Attribute::new("plan", "hidden")];
     let mut explanation =
-        run(bench.engine.explain(b"d", &Item::new(&entries), &mut tollgate_engine::Decisions::default())).unwrap();
+        run(bench.engine.explain(b"d", &Item::new(&attributes), &mut tollgate_engine::Decisions::default())).unwrap();
     explanation.conceal(|_| "…".into());
     let text = explanation.to_string();
     assert!(!text.contains("secret") && !text.contains("hidden") && text.contains("but is \"…\""), "{text}");

@@ -12,7 +12,7 @@ use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate::ledger::{LimitTable, PlainCharge};
 use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreVerb};
-use tollgate_engine::{Decision, Decisions, Enforcement, Entry, Exactness, Item, Request, Store};
+use tollgate_engine::{Attribute, Decision, Decisions, Enforcement, Exactness, Item, Request, Store};
 
 const RULES: &str = "\
 - {id: per-user, per: [user], limit: 10/s, burst: 5}
@@ -97,11 +97,11 @@ fn fast_path_agrees_with_the_slow_path() {
         let pick = |of: u64, salt: u64| (step * 0x9E37_79B9 + salt * 0x85EB_CA6B).wrapping_mul(step | 1) >> 7 & of;
         let texts = [format!("u{}", pick(3, 1)), format!("s{}", pick(1, 2))];
         let path = ["/posts/1", "/posts/2", "/tiers", "/login"][pick(3, 3) as usize];
-        let mut entries = vec![Entry::new("user", &texts[0]), Entry::new("path", path)];
+        let mut attributes = vec![Attribute::new("user", &texts[0]), Attribute::new("path", path)];
         if pick(1, 4) == 0 {
-            entries.push(Entry::new("shop", &texts[1]));
+            attributes.push(Attribute::new("shop", &texts[1]));
         }
-        let item = if pick(3, 5) == 0 { Item::new(&entries).cost(pick(3, 6)) } else { Item::new(&entries) };
+        let item = if pick(3, 5) == 0 { Item::new(&attributes).cost(pick(3, 6)) } else { Item::new(&attributes) };
         let sent_items = [0, 1].map(|place| [Item::inline(&texts[0], &sent[place])]);
         let ruled = [item];
         let is_inline = pick(7, 7) == 0;
@@ -135,17 +135,18 @@ fn planned_checks_agree_with_checks_one_by_one() {
     for round in 0..100 {
         let texts: Vec<String> = (0..16).map(|place| format!("u{}", (round * 16 + place) * 7 % 5)).collect();
         let paths = ["/posts/1", "/posts/2", "/tiers", "/login", "/"];
-        let entries = |place: usize| {
-            [Entry::new("user", &texts[place]), Entry::new("path", paths[(round as usize + place * 3) % 5])]
+        let attributes = |place: usize| {
+            [Attribute::new("user", &texts[place]), Attribute::new("path", paths[(round as usize + place * 3) % 5])]
         };
         for (place, decisions) in planned.iter_mut().enumerate() {
-            let entries = entries(place);
-            together.engine.plan_check(&Request::new("d", &[Item::new(&entries)]), decisions);
+            let attributes = attributes(place);
+            together.engine.plan_check(&Request::new("d", &[Item::new(&attributes)]), decisions);
         }
         together.engine.prefetch_planned(&planned);
         for (place, decisions) in planned.iter_mut().enumerate() {
-            let entries = entries(place);
-            let one_by_one = run(alone.engine.check(&Request::new("d", &[Item::new(&entries)]), &mut single)).unwrap();
+            let attributes = attributes(place);
+            let one_by_one =
+                run(alone.engine.check(&Request::new("d", &[Item::new(&attributes)]), &mut single)).unwrap();
             refused += u32::from(!one_by_one.is_admitted());
             let decided = run(together.engine.check_planned(decisions)).unwrap();
             assert_eq!(describe_decision(one_by_one), describe_decision(decided), "round {round}, request {place}");
@@ -160,8 +161,8 @@ fn planned_checks_agree_with_checks_one_by_one() {
 fn planned_check_uses_the_rules_of_its_plan() {
     let bench = bench();
     let mut decisions = Decisions::default();
-    let entries = [Entry::new("user", "u0")];
-    bench.engine.plan_check(&Request::new("d", &[Item::new(&entries)]), &mut decisions);
+    let attributes = [Attribute::new("user", "u0")];
+    bench.engine.plan_check(&Request::new("d", &[Item::new(&attributes)]), &mut decisions);
     bench.engine.put(&tollgate_engine::rules::Rules::default()).unwrap();
     assert_eq!(run(bench.engine.check_planned(&mut decisions)).unwrap().rule(), Some("per-user"));
 }
@@ -264,8 +265,8 @@ fn fast_path_of_shared_rules_agrees_with_the_slow_path() {
         let random = (step + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
         let user = format!("u{}", random % 3);
         let path = ["/leased", "/eventual", "/strict", "/daily"][(random / 3 % 4) as usize];
-        let entries = [Entry::new("user", &user), Entry::new("path", path)];
-        let items = [Item::new(&entries).cost(random / 12 % 3)];
+        let attributes = [Attribute::new("user", &user), Attribute::new("path", path)];
+        let items = [Item::new(&attributes).cost(random / 12 % 3)];
         let request = [Request::new("d", &items)];
         if step == 500 {
             [&fast, &slow].iter().for_each(|bench| bench.engine.set_enforcement(Enforcement::Observe));

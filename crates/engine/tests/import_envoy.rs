@@ -10,7 +10,7 @@ use support::{Memory, START, memory_store, run};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{ImportedRules, Metadata, Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
+use tollgate_engine::{Attribute, Decisions, Engine, Item, Request};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 
@@ -45,11 +45,11 @@ impl ImportedService {
 
     /// Sends one request with all descriptors. Returns whether it is allowed.
     fn is_allowed_with(&self, descriptors: &[DescriptorEntries<'_>]) -> bool {
-        let entries: Vec<Vec<Entry<'_>>> = descriptors
+        let attributes: Vec<Vec<Attribute<'_>>> = descriptors
             .iter()
-            .map(|entries| entries.iter().map(|(name, value)| Entry::new(*name, *value)).collect())
+            .map(|attributes| attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect())
             .collect();
-        let items: Vec<Item<'_>> = entries.iter().map(|entries| Item::new(entries)).collect();
+        let items: Vec<Item<'_>> = attributes.iter().map(|attributes| Item::new(attributes)).collect();
         let request = Request::new(&self.domain, &items);
         run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_admitted()
     }
@@ -377,8 +377,8 @@ fn rule_has_the_metadata_of_its_descriptor() {
     let service = ImportedService::new(
         "{domain: d, descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {x: {y: 1, z: [b]}}}]}",
     );
-    let entries = [Entry::new("a", "v")];
-    let items = [Item::new(&entries)];
+    let attributes = [Attribute::new("a", "v")];
+    let items = [Item::new(&attributes)];
     let mut decisions = Decisions::default();
     let decision = run(service.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
     let text = |text: &str| Metadata::Text(text.into());

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use proptest::prelude::*;
 use support::run;
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
+use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request};
 
 #[derive(Clone, Debug)]
 struct ConfigNode {
@@ -170,9 +170,12 @@ proptest! {
         let engine = Engine::new(MemoryStore::new(1000).expect("a table")).expect("a table");
         engine.put(&rules).expect("numbers that can be kept");
         for descriptors in &requests {
-            let entries: Vec<Vec<Entry<'_>>> =
-                descriptors.iter().map(|one| one.iter().map(|(key, value)| Entry::new(*key, *value)).collect()).collect();
-            let items: Vec<Item<'_>> = entries.iter().map(|entries| Item::new(entries)).collect();
+            let attributes: Vec<Vec<Attribute<'_>>> =
+                descriptors
+                    .iter()
+                    .map(|one| one.iter().map(|(key, value)| Attribute::new(*key, *value)).collect())
+                    .collect();
+            let items: Vec<Item<'_>> = attributes.iter().map(|attributes| Item::new(attributes)).collect();
             let mut decisions = Decisions::default();
             let decision = run(engine.peek(&Request::new("d", &items), &mut decisions)).expect("a request");
             let mut found: Vec<u64> = decision.reports().map(|report| report.report.limit).collect();

@@ -5,7 +5,7 @@ use crate::support;
 
 use support::run;
 use tollgate_engine::rules::{Dialect, ImportedRules, Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
+use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 
@@ -94,8 +94,8 @@ fn assert_limits(config: &str, requests: &[(&str, &str, &[u64])]) {
     let engine = Engine::new(MemoryStore::new(100).unwrap()).unwrap();
     engine.put(&rules).unwrap();
     for (host, path, expected) in requests {
-        let entries = [Entry::new("host", *host), Entry::new("path", *path)];
-        let (items, mut decisions) = ([Item::new(&entries)], Decisions::default());
+        let attributes = [Attribute::new("host", *host), Attribute::new("path", *path)];
+        let (items, mut decisions) = ([Item::new(&attributes)], Decisions::default());
         let decision = run(engine.peek(&Request::new("web", &items), &mut decisions)).unwrap();
         let mut found: Vec<u64> = decision.reports().map(|report| report.report.limit).collect();
         found.sort_unstable();
@@ -147,8 +147,8 @@ fn limits_of_one_zone_share_their_counters() {
     let engine = Engine::new(MemoryStore::new(100).unwrap()).unwrap();
     engine.put(&rules).unwrap();
     let passes = |path: &str| {
-        let entries = [Entry::new("client_ip", "192.0.2.1"), Entry::new("path", path)];
-        let (items, mut decisions) = ([Item::new(&entries)], Decisions::default());
+        let attributes = [Attribute::new("client_ip", "192.0.2.1"), Attribute::new("path", path)];
+        let (items, mut decisions) = ([Item::new(&attributes)], Decisions::default());
         run(engine.check(&Request::new("web", &items), &mut decisions)).unwrap().is_admitted()
     };
     assert!(passes("/a") && passes("/a") && !passes("/a"));

@@ -10,7 +10,7 @@ use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate::{Limits, Outcome, Retry};
 use tollgate_engine::store::{Answers, Batch, StoreError};
-use tollgate_engine::{Decisions, Entry, Exactness, Item, Request, Store};
+use tollgate_engine::{Attribute, Decisions, Exactness, Item, Request, Store};
 
 const UNTIL_RECOVERY: usize = usize::MAX;
 
@@ -160,8 +160,8 @@ fn calendar_windows_keep_their_boundaries() {
 #[test]
 fn second_stall_grants_no_new_share() {
     let mut bench = bench("- {id: r, per: [k], limit: 1000/day}\n- {id: other, limit: 1000000/s}\n", 2);
-    let entries = [("k", "a")];
-    let check = |bench: &mut Bench<FlakyStore>| bench.check(&entries);
+    let attributes = [("k", "a")];
+    let check = |bench: &mut Bench<FlakyStore>| bench.check(&attributes);
     assert_eq!(check(&mut bench), "allow");
     stall_store(&bench);
     for _ in 0..500 {
@@ -324,8 +324,8 @@ fn refund_and_reset_reduce_arrears() {
     assert_eq!(run(bench.engine.refund(&receipt)).map(Cost::get), Ok(40));
     assert_eq!(bench.check_cost(&[("k", "b")], 10), "allow");
     bench.engine.store().recover();
-    let entries = [Entry::new("k", "b")];
-    let items = [Item::new(&entries)];
+    let attributes = [Attribute::new("k", "b")];
+    let items = [Item::new(&attributes)];
     assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
     assert_eq!((bench.remaining(&[("k", "a")]), bench.remaining(&[("k", "b")])), (vec![90], vec![100]));
 }

@@ -4,7 +4,7 @@ use crate::support;
 
 use support::{bench, run};
 use tollgate::core::{Cost, Nanos};
-use tollgate_engine::{Decisions, Entry, Item, Request};
+use tollgate_engine::{Attribute, Decisions, Item, Request};
 
 const RULES: &str = "
 - {id: tokens, when: {kind: tokens}, limit: 100/day, algorithm: fixed_window, max_debt: 50, postpaid: true}
@@ -40,9 +40,9 @@ fn refused_request_charges_nothing_to_a_postpaid_rule() {
 fn refund_without_a_receipt_never_exceeds_the_usage() {
     let mut bench = bench(RULES);
     bench.check_cost(TOKEN_ATTRIBUTES, 40);
-    let entries = [Entry::new("kind", "tokens")];
+    let attributes = [Attribute::new("kind", "tokens")];
     let mut refund = |cost: u64| {
-        let items = [Item { cost: Some(Cost::new(cost)), ..Item::new(&entries) }];
+        let items = [Item { cost: Some(Cost::new(cost)), ..Item::new(&attributes) }];
         let request = Request::new("d", &items);
         run(bench.engine.refund_request(&request, &mut Decisions::default())).expect("memory answers");
         bench.remaining(TOKEN_ATTRIBUTES)

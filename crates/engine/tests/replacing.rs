@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use support::{Bench, FlakyStore, Memory, START, bench, memory_store, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate_engine::store::{Answers, Batch};
-use tollgate_engine::{Decisions, Engine, Entry, Exactness, Item, Request, RuleEffect, Store};
+use tollgate_engine::{Attribute, Decisions, Engine, Exactness, Item, Request, RuleEffect, Store};
 
 const RULES: &str = "- {id: reading, when: {area: read}, per: [user], limit: 2/h, algorithm: fixed_window}\n\
     - {id: search, when: {page: search}, per: [user], limit: 4/h, algorithm: fixed_window, replaces: [reading]}\n";
@@ -29,7 +29,7 @@ fn matching_rule_replaces_others() {
 #[test]
 fn rules_are_replaced_across_items() {
     let mut bench = bench(RULES);
-    let (read, search) = ([Entry::new("area", "read")], [Entry::new("page", "search")]);
+    let (read, search) = ([Attribute::new("area", "read")], [Attribute::new("page", "search")]);
     let items = [Item::new(&read).cost(3), Item::new(&search).cost(3)];
     assert_eq!(bench.check_items(&items[..1]).unwrap(), "deny for ever", "three are more than two");
     assert_eq!(bench.check_items(&items).unwrap(), "allow");
@@ -55,8 +55,8 @@ fn denials_and_bans_are_replaced_like_limits() {
 #[test]
 fn replaced_rule_is_explained() {
     let mut bench = bench(RULES);
-    let entries = [Entry::new("area", "read"), Entry::new("page", "search")];
-    let explained = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap();
+    let attributes = [Attribute::new("area", "read"), Attribute::new("page", "search")];
+    let explained = run(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap();
     let effects: Vec<(&str, RuleEffect)> = explained.matching().map(|(rule, met)| (&*rule.rule, met.effect)).collect();
     assert_eq!(effects, [("reading", RuleEffect::Replaced), ("search", RuleEffect::Limits)]);
     assert!(
@@ -117,9 +117,9 @@ impl Store for ContendedStore {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
         let next = self.next.lock().unwrap().pop();
         if let Some(name) = next {
-            let (entries, mut decisions) = ([Entry::new(name, "")], Decisions::default());
+            let (attributes, mut decisions) = ([Attribute::new(name, "")], Decisions::default());
             assert!(
-                run(self.others.check(&Request::new("d", &[Item::new(&entries)]), &mut decisions))
+                run(self.others.check(&Request::new("d", &[Item::new(&attributes)]), &mut decisions))
                     .is_ok_and(|decision| decision.is_admitted())
             );
         }
@@ -149,8 +149,8 @@ fn request_uses_the_next_rule_if_capacity_is_taken_concurrently() {
 #[test]
 fn requests_of_a_batch_see_earlier_charges_of_the_batch() {
     let bench = bench(THREE_SUFFICIENT_RULES);
-    let entries = ATTRIBUTES_OF_ALL_THREE.map(|(name, value)| Entry::new(name, value));
-    let items = [Item::new(&entries)];
+    let attributes = ATTRIBUTES_OF_ALL_THREE.map(|(name, value)| Attribute::new(name, value));
+    let items = [Item::new(&attributes)];
     let requests = [Request::new("d", &items); 5];
     let mut decisions = Decisions::default();
     run(bench.engine.check_batch(&requests, &mut decisions));
@@ -247,7 +247,7 @@ fn numbered_attribute_is_a_single_value() {
     assert!(bench.remaining(&[("tag", "a"), ("tag#2", "b")]).is_empty(), "numbered names cannot be sent");
     assert!(bench.check(&of(&["y", "z"])).starts_with("deny"), "expressions can use numbered names");
     assert_eq!(bench.check(&of(&["z", "y"])), "allow");
-    let entries = [Entry::new("tag", "a"), Entry::new("tag", "x")];
-    let explained = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap().to_string();
+    let attributes = [Attribute::new("tag", "a"), Attribute::new("tag", "x")];
+    let explained = run(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap().to_string();
     assert!(explained.contains("tag#2") && explained.contains("\"x\""), "{explained}");
 }

@@ -5,7 +5,7 @@ use crate::support;
 use support::{bench, limits, run, show};
 use tollgate::Outcome;
 use tollgate::core::Nanos;
-use tollgate_engine::{Decisions, Enforcement, Entry, Exactness, Item, Receipt, Request, RequestError};
+use tollgate_engine::{Attribute, Decisions, Enforcement, Exactness, Item, Receipt, Request, RequestError};
 
 const SECOND: Nanos = Nanos::SECOND;
 
@@ -78,11 +78,11 @@ fn oversized_requests_are_refused() {
         run(bench.engine.check(&Request::new("d", items), &mut decisions)).map(|_| ()).unwrap_err().to_string()
     };
     assert_eq!(check(&[Item::default(); 65]), "too many items: 65 (maximum 64)");
-    let entries = [Entry::new("a", "b"); 129];
-    assert_eq!(check(&[Item::new(&entries)]), "too many attributes of an item: 129 (maximum 128)");
+    let attributes = [Attribute::new("a", "b"); 129];
+    assert_eq!(check(&[Item::new(&attributes)]), "too many attributes of an item: 129 (maximum 128)");
     let long = "x".repeat(8193);
-    let entries = [Entry::new("a", &long)];
-    assert_eq!(check(&[Item::new(&entries)]), "too many bytes in an attribute: 8193 (maximum 8192)");
+    let attributes = [Attribute::new("a", &long)];
+    assert_eq!(check(&[Item::new(&attributes)]), "too many bytes in an attribute: 8193 (maximum 8192)");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn cost_stated_by_the_request_overrides_the_cost_of_the_rule() {
 #[test]
 fn items_of_one_request_are_admitted_together() {
     let mut bench = bench("- {id: r, per: [user], limit: 3/m}\n");
-    let (a, b) = ([Entry::new("user", "a")], [Entry::new("user", "b")]);
+    let (a, b) = ([Attribute::new("user", "a")], [Attribute::new("user", "b")]);
     assert_eq!(bench.check_items(&[Item::new(&a).cost(3), Item::new(&b)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&a)]), Ok("deny 20s".into()));
     assert_eq!(bench.remaining(&[("user", "b")]), [2]);
@@ -222,8 +222,8 @@ fn reset_discards_usage() {
     for user in ["a", "b"] {
         assert_eq!(bench.check(&[("user", user)]), "allow");
     }
-    let entries = [Entry::new("user", "a")];
-    let items = [Item::new(&entries)];
+    let attributes = [Attribute::new("user", "a")];
+    let items = [Item::new(&attributes)];
     assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(2));
     assert_eq!(bench.remaining(&[("user", "a")]), [1, 9]);
     assert_eq!(bench.remaining(&[("user", "b")])[0], 0);
@@ -258,8 +258,8 @@ fn batch_is_decided_in_order_and_independently() {
         "- {id: r, per: [user], limit: 2/m}\n- {id: all, limit: 5/m}\n- {id: s, limit: 4/m, on_exceed: shadow}\n",
     );
     let names: Vec<String> = (0..40).map(|n| format!("u{}", n % 3)).collect();
-    let entries: Vec<[Entry<'_>; 1]> = names.iter().map(|name| [Entry::new("user", name)]).collect();
-    let mut items: Vec<[Item<'_>; 1]> = entries.iter().map(|entries| [Item::new(entries)]).collect();
+    let attributes: Vec<[Attribute<'_>; 1]> = names.iter().map(|name| [Attribute::new("user", name)]).collect();
+    let mut items: Vec<[Item<'_>; 1]> = attributes.iter().map(|attributes| [Item::new(attributes)]).collect();
     items[1] = [Item::default()];
     let mut requests: Vec<Request<'_>> = items.iter().map(|items| Request::new("d", items)).collect();
     requests[2].domain = b"nobody";

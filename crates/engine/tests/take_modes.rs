@@ -7,12 +7,12 @@ use std::sync::Arc;
 use support::{Bench, FlakyStore, START, bench, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
-use tollgate_engine::{Enforcement, Entry, Item, Request, RequestError, Store, TakeMode};
+use tollgate_engine::{Attribute, Enforcement, Item, Request, RequestError, Store, TakeMode};
 
 /// Requests `cost` in the given mode. Returns the outcome and the amount taken.
 fn take_with_mode<S: Store>(bench: &mut Bench<S>, take_mode: TakeMode, user: &str, cost: u64) -> (String, u64) {
-    let entries = [Entry::new("user", user)];
-    let items = [Item::new(&entries).cost(cost)];
+    let attributes = [Attribute::new("user", user)];
+    let items = [Item::new(&attributes).cost(cost)];
     let request = Request::new("d", &items);
     let decision = match take_mode {
         TakeMode::Exactly => run(bench.engine.check(&request, &mut bench.decisions)),
@@ -40,8 +40,8 @@ fn take_up_to_takes_the_least_of_all_rules() {
 #[test]
 fn reports_and_receipt_reflect_the_amount_taken() {
     let mut bench = bench(TWO_RULES);
-    let (entries, mut remaining) = ([Entry::new("user", "a")], Vec::new());
-    let items = [Item::new(&entries).cost(9)];
+    let (attributes, mut remaining) = ([Attribute::new("user", "a")], Vec::new());
+    let items = [Item::new(&attributes).cost(9)];
     let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
     remaining.extend(decision.reports().map(|limit| limit.report.remaining));
     let receipt = decision.receipt();
@@ -85,8 +85,8 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench = Bench::on(FlakyStore::new(&clock), clock, rules);
     let drain = |bench: &mut Bench<FlakyStore>, user: &str| {
-        let entries = [Entry::new("user", user)];
-        let items = [Item { cost: Some(Cost::MAX), ..Item::new(&entries) }];
+        let attributes = [Attribute::new("user", user)];
+        let items = [Item { cost: Some(Cost::MAX), ..Item::new(&attributes) }];
         let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
         (show(decision.outcome()), decision.taken().get(), decision.is_counted())
     };
@@ -127,8 +127,8 @@ fn charge_goes_into_debt_up_to_the_maximum() {
 #[test]
 fn take_up_to_needs_an_amount_and_one_item() {
     let mut bench = bench(TWO_RULES);
-    let entries = [Entry::new("user", "a")];
-    let item = Item::new(&entries);
+    let attributes = [Attribute::new("user", "a")];
+    let item = Item::new(&attributes);
     let wrong = |bench: &mut Bench, items: &[Item<'_>]| {
         run(bench.engine.take_up_to(&Request::new("d", items), &mut bench.decisions)).map(|_| ()).unwrap_err()
     };

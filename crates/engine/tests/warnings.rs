@@ -3,7 +3,7 @@
 use crate::support;
 
 use support::{bench, read};
-use tollgate_engine::Entry;
+use tollgate_engine::Attribute;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
@@ -216,8 +216,8 @@ fn ten_thousand_rules_with_only_an_if_are_indexed_by_its_implied_conditions() {
         let set = bench.engine.rules();
         assert_eq!(set.unindexed_rules(b"d"), 0, "{rule}");
         let mut matched = tollgate_engine::CandidateRules::default();
-        let entries = [Entry::new("plan", value), Entry::new("bytes", "6")];
-        assert_eq!(set.candidates(b"d", &entries, &mut matched).unwrap(), expected, "{rule}");
+        let attributes = [Attribute::new("plan", value), Attribute::new("bytes", "6")];
+        assert_eq!(set.candidates(b"d", &attributes, &mut matched).unwrap(), expected, "{rule}");
     }
 }
 

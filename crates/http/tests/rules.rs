@@ -15,7 +15,7 @@ use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decisions, Enforcement, Engine, Entry, Item, MemoryStore};
+use tollgate_engine::{Attribute, Decisions, Enforcement, Engine, Item, MemoryStore};
 use tollgate_http::{Attributes, ByRules, ClientIp, LimitLayer, LimitedBody, ObservedOutcome, OnUnidentified, Styles};
 use tower_layer::Layer;
 
@@ -131,8 +131,8 @@ async fn cancelled_wait_of_a_rule_refunds_its_tokens() {
     assert!((100..=101).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     let given_up = tokio::time::timeout(Duration::from_millis(50), call(&mut service, get_request("/", &[]))).await;
     assert!(given_up.is_err());
-    let entries = [Entry::new("path", "/")];
-    let items = [Item::new(&entries)];
+    let attributes = [Attribute::new("path", "/")];
+    let items = [Item::new(&attributes)];
     let mut decisions = Decisions::default();
     // Lets the refund task run.
     let mut left = 0;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Nanos, Outcome, Retry, SlidingSlices, SlidingWindow, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::store::{Answers, Consistency, StoreError, StoreVerb, SyncEvery};
-use tollgate_engine::{Decisions, Engine, Entry, Exactness, Item, Request, Store};
+use tollgate_engine::{Attribute, Decisions, Engine, Exactness, Item, Request, Store};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Cluster, Kind, Proxy, Server};
 
@@ -328,12 +328,12 @@ fn lanes_of_a_cluster_are_synced_each_with_its_primary() {
 fn requests_cost_no_calls() {
     on_redis_and_valkey(async |server| {
         let node = RedisStore::connect(config_for(&server)).await;
-        let entries = [Entry::new("user", "x")];
+        let attributes = [Attribute::new("user", "x")];
         let engine = Engine::new(node).unwrap();
         let text =
             b"{domain: d, rules: [{id: r, per: [user], limit: 100000/day, consistency: eventual, sync_every: 10s}]}";
         engine.put(&Rules::read(&[Source { name: "rules", text }]).unwrap()).unwrap();
-        let (items, mut decisions) = ([Item::new(&entries)], Decisions::default());
+        let (items, mut decisions) = ([Item::new(&attributes)], Decisions::default());
         let request = Request::new("d", &items);
         assert!(engine.check(&request, &mut decisions).await.unwrap().is_admitted());
         let before = engine.store().counts().calls;

@@ -11,7 +11,7 @@ use support::{
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Limits, Nanos, Outcome, Retry, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::store::{Answers, Consistency, StoreError, StoreVerb};
-use tollgate_engine::{Decisions, Engine, Entry, Exactness, Item, Request, Store};
+use tollgate_engine::{Attribute, Decisions, Engine, Exactness, Item, Request, Store};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::eventually::eventually_async;
 use tollgate_testkit::servers::{Cluster, Kind, Reply};
@@ -51,8 +51,8 @@ fn requests_cost_few_calls_and_are_leased() {
         let engine = Engine::new(store(&server).await).unwrap();
         let text = b"{domain: d, rules: [{id: r, per: [user], limit: 100000/day, consistency: leased}]}";
         engine.put(&Rules::read(&[Source { name: "rules", text }]).unwrap()).unwrap();
-        let (entries, mut decisions) = ([Entry::new("user", "x")], Decisions::default());
-        let items = [Item::new(&entries)];
+        let (attributes, mut decisions) = ([Attribute::new("user", "x")], Decisions::default());
+        let items = [Item::new(&attributes)];
         let request = Request::new("d", &items);
         let (before, mut remaining) = (engine.store().counts().calls, u64::MAX);
         for _ in 0..5_000 {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Exactness, Item, Request};
+use tollgate_engine::{Attribute, Decisions, Engine, Exactness, Item, Request};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::history::{Bound, ObservedRequest, excess_observed};
 use tollgate_testkit::servers::{Cluster, Kind, Server};
@@ -98,8 +98,8 @@ async fn start_node(server: &Server, deadline: Duration) -> Node {
 
 /// Sends one request. Returns whether the request passed, and its exactness.
 async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions) -> (bool, Exactness) {
-    let entries = [Entry::new("rule", client.rule), Entry::new("k", client.key)];
-    let items = [Item::new(&entries).cost(cost)];
+    let attributes = [Attribute::new("rule", client.rule), Attribute::new("k", client.key)];
+    let items = [Item::new(&attributes).cost(cost)];
     let decision = node.check(&Request::new("d", &items), decisions).await.unwrap();
     (decision.is_admitted(), decision.exactness())
 }
@@ -321,8 +321,8 @@ fn live_primary_is_charged_for_requests_with_an_unanswered_part() {
         let (engine, other) = (node().await, node().await);
         let mut decisions = Decisions::default();
         let mut ask_node = async |node: &Node, one: &str, two: &str| {
-            let entries = [Entry::new("one", one), Entry::new("two", two)];
-            let items = [Item::new(&entries)];
+            let attributes = [Attribute::new("one", one), Attribute::new("two", two)];
+            let items = [Item::new(&attributes)];
             let decision = node.check(&Request::new("d", &items), &mut decisions).await.unwrap();
             let left = decision.reports().map(|report| report.report.remaining).last().unwrap();
             (decision.is_admitted(), decision.exactness(), left)
@@ -383,8 +383,8 @@ fn arrears_of_a_caller_that_gives_up_are_charged_once() {
             let engine = Arc::new(Engine::new(support::store(&server).await).unwrap());
             engine.put(&Rules::read(&[Source { name: "rules", text: RULES.as_bytes() }]).unwrap()).unwrap();
             let ask = async |engine: Arc<Node>, key: &'static str, cost: u64| {
-                let (entries, mut decisions) = ([Entry::new("k", key)], Decisions::default());
-                let items = [Item::new(&entries).cost(cost)];
+                let (attributes, mut decisions) = ([Attribute::new("k", key)], Decisions::default());
+                let items = [Item::new(&attributes).cost(cost)];
                 let decision = engine.check(&Request::new("d", &items), &mut decisions).await.unwrap();
                 let left = decision.reports().map(|report| report.report.remaining).last();
                 (decision.exactness(), left)

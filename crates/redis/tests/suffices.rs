@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use support::{on_redis_and_valkey, store};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
+use tollgate_engine::{Attribute, Decisions, Engine, Item, Request};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::servers::Server;
 
@@ -29,14 +29,14 @@ async fn engine(server: &Server) -> RedisEngine {
 }
 
 async fn check(engine: &RedisEngine, names: &[&str], cost: u64) -> bool {
-    let entries: Vec<Entry<'_>> = names.iter().map(|name| Entry::new(*name, "x")).collect();
-    let items = [Item::new(&entries).cost(cost)];
+    let attributes: Vec<Attribute<'_>> = names.iter().map(|name| Attribute::new(*name, "x")).collect();
+    let items = [Item::new(&attributes).cost(cost)];
     engine.check(&Request::new("d", &items), &mut Decisions::default()).await.unwrap().is_admitted()
 }
 
 async fn remaining(engine: &RedisEngine, name: &str) -> u64 {
-    let entries = [Entry::new(name, "x")];
-    let items = [Item::new(&entries)];
+    let attributes = [Attribute::new(name, "x")];
+    let items = [Item::new(&attributes)];
     let mut decisions = Decisions::default();
     let decision = engine.peek(&Request::new("d", &items), &mut decisions).await.unwrap();
     decision.reports().next().unwrap().report.remaining

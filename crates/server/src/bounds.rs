@@ -27,7 +27,7 @@ fn markdown_table() -> String {
         count => format!("{count} bytes"),
     };
     let rows = [
-        ("attributes of a request", Item::MAX_ENTRIES.to_string()),
+        ("attributes of a request", Item::MAX_ATTRIBUTES.to_string()),
         ("a name or value of an attribute, a key of an inline limit", bytes(Item::MAX_BYTES)),
         ("items of a request (descriptors)", Request::MAX_ITEMS.to_string()),
         ("rules that one request matches", Item::MAX_RULES.to_string()),

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use tollgate::Outcome;
 use tollgate::clock::ManualClock;
 use tollgate_engine::rules::{ImportedRules, Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
+use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request};
 use tollgate_testkit::oracle::{Case, Fields, Read, TraceDirectory, TraceStep};
 
 const MILLI: u64 = 1_000_000;
@@ -80,8 +80,8 @@ fn replay(case: &Case, count: &mut Count) -> Read<()> {
         }
         last = step.at;
         clock.set(step.at_nanos(MILLI)?);
-        let entries = [Entry::new("client_ip", step.args.read_text("key")?)];
-        let items = [Item::new(&entries)];
+        let attributes = [Attribute::new("client_ip", step.args.read_text("key")?)];
+        let items = [Item::new(&attributes)];
         let decision = run(engine.check(&Request::new("edge", &items), &mut decisions)).expect("a request");
         let ours = match decision.outcome() {
             Outcome::Allow => Seen::Passed { delay_ms: 0 },

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use node::{ECHO_BYTES, Node, processor_time};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request, Store};
+use tollgate_engine::{Decisions, Engine, Attribute, Item, MemoryStore, Request, Store};
 use tollgate_peers::PeerStore;
 
 const RULES: &str = "\
@@ -132,8 +132,8 @@ fn nanos_of<S: Store>(engine: &Engine<S>, kind: &str, keys: &[String], decisions
     let (mut buffers, mut allowed) = (Decisions::default(), 0);
     let start = Instant::now();
     for number in 0..decisions {
-        let entries = [Entry::new("kind", kind), Entry::new("key", &keys[number % keys.len()])];
-        let items = [Item::new(&entries)];
+        let attributes = [Attribute::new("kind", kind), Attribute::new("key", &keys[number % keys.len()])];
+        let items = [Item::new(&attributes)];
         let request = Request::new("api", &items);
         if let std::task::Poll::Ready(decision) =
             std::pin::pin!(engine.check(&request, &mut buffers)).poll(&mut context)
@@ -147,8 +147,8 @@ fn nanos_of<S: Store>(engine: &Engine<S>, kind: &str, keys: &[String], decisions
 }
 
 async fn check(engine: &Peers, kind: &str, key: &str, decisions: &mut Decisions) -> Result<()> {
-    let entries = [Entry::new("kind", kind), Entry::new("key", key)];
-    let items = [Item::new(&entries)];
+    let attributes = [Attribute::new("kind", kind), Attribute::new("key", key)];
+    let items = [Item::new(&attributes)];
     let decision = engine.check(&Request::new("api", &items), decisions).await?;
     ensure!(decision.is_admitted(), "refused: {key}");
     Ok(())

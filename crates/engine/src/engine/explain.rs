@@ -14,7 +14,7 @@ use super::{Engine, RulesInForce, TakeMode, bans};
 use crate::decision::{Decisions, Exactness};
 use crate::explain::{Explanation, MatchResult, RuleExplanation};
 use crate::key;
-use crate::request::{Entry, Item, Request, RequestError};
+use crate::request::{Attribute, Item, Request, RequestError};
 use crate::rules::{Position, Rule};
 use crate::store::{Store, StoreVerb};
 use conditions::{distance, failed_condition, failed_expression, has_only, nearest_first};
@@ -95,7 +95,7 @@ impl RulesInForce {
     ) -> Result<Explanation, RequestError> {
         let decision = decisions.get(position)?;
         let written = self.written_rules(request.domain);
-        let entries = request.items.first().map_or(&[][..], |item| item.entries);
+        let attributes = request.items.first().map_or(&[][..], |item| item.attributes);
         let counters = charged_counters(decisions, position);
         // A single pass over the domain's rules: a pass per matching rule would be slow in large domains.
         let ids: HashSet<&str> = counters.iter().map(|(_, id)| *id).collect();
@@ -104,7 +104,7 @@ impl RulesInForce {
             if ids.contains(rule.id()) {
                 matching.push(rule);
             } else {
-                unmatched.push((distance(rule.when(), entries), at));
+                unmatched.push((distance(rule.when(), attributes), at));
             }
         }
         let mut rules = self.explain_matching(request, decisions, position, (&counters, &matching), at);
@@ -116,7 +116,7 @@ impl RulesInForce {
         rules.extend(nearest_first(unmatched, MAX_UNMATCHED_RULES).map(|at| RuleExplanation {
             rule: written[at].id().into(),
             position: Some(self.rule_position(&written[at])),
-            why: mismatch_reason(&written[at], entries, judge),
+            why: mismatch_reason(&written[at], attributes, judge),
         }));
         Ok(Explanation {
             version: self.rules.version(),
@@ -195,11 +195,11 @@ fn charged_counters(decisions: &Decisions, position: usize) -> Vec<(usize, &str)
 }
 
 /// Returns the reason why a rule does not match.
-fn mismatch_reason(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> MatchResult {
-    match (failed_condition(rule.when(), entries), judge) {
+fn mismatch_reason(rule: &Rule, attributes: &[Attribute<'_>], judge: Option<&str>) -> MatchResult {
+    match (failed_condition(rule.when(), attributes), judge) {
         (Some(failed), _) => MatchResult::ConditionFailed(failed),
-        (None, _) if !has_only(rule, entries) => MatchResult::OtherAttributes,
-        (None, judge) => failed_expression(rule, entries).unwrap_or_else(|| match judge {
+        (None, _) if !has_only(rule, attributes) => MatchResult::OtherAttributes,
+        (None, judge) => failed_expression(rule, attributes).unwrap_or_else(|| match judge {
             Some(by) => MatchResult::DecidedBefore { by: by.into() },
             None => MatchResult::OutsideSchedule { schedule: rule.schedule.iter().map(ToString::to_string).collect() },
         }),

@@ -75,7 +75,7 @@ pub use take_mode::TakeMode;
 ///
 /// ```
 /// use tollgate_engine::rules::{Rules, Source};
-/// use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
+/// use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request};
 ///
 /// # fn run<T>(future: impl Future<Output = T>) -> T {
 /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -89,8 +89,8 @@ pub use take_mode::TakeMode;
 /// let text = "{domain: api, rules: [{id: per-client, per: [client], limit: 1/m}]}";
 /// engine.put(&Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }])?)?;
 ///
-/// let entries = [Entry::new("client", "alice")];
-/// let items = [Item::new(&entries)];
+/// let attributes = [Attribute::new("client", "alice")];
+/// let items = [Item::new(&attributes)];
 /// let request = Request::new("api", &items);
 /// let mut decisions = Decisions::default();
 /// assert!(engine.check(&request, &mut decisions).await?.is_admitted());

@@ -6,7 +6,7 @@ use crate::request::Item;
 pub(crate) fn nth_of(name: &str) -> Option<(&str, u32)> {
     let (of, number) = split_number(name)?;
     let number: usize = number.parse().ok()?;
-    (1..=Item::MAX_ENTRIES).contains(&number).then(|| (of, number as u32 - 1))
+    (1..=Item::MAX_ATTRIBUTES).contains(&number).then(|| (of, number as u32 - 1))
 }
 
 /// Returns whether a name ends with a number that is out of range.

@@ -21,7 +21,7 @@ use super::rule::{Condition, Effect, OnExceed, Origin, Pattern, Rule, Test};
 use super::suggest::nearest_word;
 use super::{Domain, Rules};
 use crate::key;
-use crate::request::Entry;
+use crate::request::Attribute;
 use crate::ruleset::{CandidateRules, Index, IndexEntry, RuleSet, windows_of};
 use costs::costs_above_capacity;
 use leases::leases_that_do_not_pay;
@@ -146,7 +146,7 @@ fn is_positive(when: &[Condition]) -> bool {
 /// Returns an index entry that matches every request that `when` matches. Considers only entries that `stops` accepts.
 /// Returns `None` if no entry can be proved to match all of these requests.
 fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) -> Option<u32> {
-    let mut requests: Vec<Vec<Entry<'_>>> = vec![Vec::new()];
+    let mut requests: Vec<Vec<Attribute<'_>>> = vec![Vec::new()];
     for Condition { attribute, test } in when {
         let Test::AnyOf(patterns) = test else { continue };
         let texts: Option<Vec<&str>> = patterns
@@ -165,7 +165,7 @@ fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool
             .flat_map(|request| {
                 texts.iter().map(|text| {
                     let mut request = request.clone();
-                    request.push(Entry::new(&**attribute, *text));
+                    request.push(Attribute::new(&**attribute, *text));
                     request
                 })
             })

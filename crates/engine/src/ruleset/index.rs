@@ -12,7 +12,7 @@ use super::lookup::Lookup;
 use super::paths::{Paths, Walk};
 use super::shape::{ItemShape, ItemShapes};
 use super::values::Values;
-use crate::request::Entry;
+use crate::request::Attribute;
 use crate::rules::{Cidr, Condition, nth_of, parse_address};
 use build::IndexBuilder;
 
@@ -26,7 +26,7 @@ pub(crate) struct Index {
     /// Maps strings to numbers. Attribute names are in the space [`NAMES`], and the values of attribute `n` are in the
     /// space `n + 1`. Path segments, prefixes and networks use higher spaces.
     lookup: Lookup,
-    attributes: Box<[Attribute]>,
+    attributes: Box<[AttributeIndex]>,
     /// Numbered attributes, such as `a#2` for the second value of `a`.
     nth: Box<[NumberedAttribute]>,
     /// Lists of rules that share an anchor value.
@@ -52,7 +52,7 @@ struct NumberedAttribute {
 
 /// The index of one attribute. Whole values are not here but in the lookup table.
 #[derive(Debug)]
-struct Attribute {
+struct AttributeIndex {
     /// Whether whole values of the attribute are anchors.
     has_values: bool,
     /// Whether any of the fields below is in use.
@@ -157,18 +157,18 @@ impl CandidateRules {
     /// Returns all values of an attribute.
     pub(crate) fn attribute_values<'e>(
         &self,
-        entries: &'e [Entry<'e>],
+        attributes: &'e [Attribute<'e>],
         attribute: u32,
     ) -> impl Iterator<Item = &'e [u8]> {
         let known = self.shapes.current().known.iter();
-        let indexes = known.filter(move |(known, _)| *known == attribute).map(|(_, entry)| *entry as usize);
-        indexes.filter_map(|position| entries.get(position)).map(|entry| entry.value)
+        let indexes = known.filter(move |(known, _)| *known == attribute).map(|(_, position)| *position as usize);
+        indexes.filter_map(|position| attributes.get(position)).map(|found| found.value)
     }
 
     /// Returns the first value of an attribute.
     #[inline]
-    pub(crate) fn first_value<'e>(&self, entries: &[Entry<'e>], attribute: u32) -> Option<&'e [u8]> {
-        self.shapes.current().first_value(entries, attribute)
+    pub(crate) fn first_value<'e>(&self, attributes: &[Attribute<'e>], attribute: u32) -> Option<&'e [u8]> {
+        self.shapes.current().first_value(attributes, attribute)
     }
 }
 
@@ -193,13 +193,13 @@ impl Index {
     }
 
     /// Finds the rules that match an item.
-    pub(crate) fn find(&self, entries: &[Entry<'_>], matched: &mut CandidateRules) {
+    pub(crate) fn find(&self, attributes: &[Attribute<'_>], matched: &mut CandidateRules) {
         let CandidateRules { shapes, rules, walk } = matched;
         rules.clear();
         let mut found = FoundRules { index: self, rules, has_more: false };
-        let ItemShape { known, anchors, .. } = shapes.find(self, entries);
+        let ItemShape { known, anchors, .. } = shapes.find(self, attributes);
         for (number, position) in anchors {
-            found.add_rules_of_value(*number, entries[*position as usize].value, walk);
+            found.add_rules_of_value(*number, attributes[*position as usize].value, walk);
         }
         self.unanchored.iter().for_each(|rule| found.add_rule(*rule));
         if found.has_more {
@@ -207,7 +207,7 @@ impl Index {
                 let has_more = *rule & HAS_MORE_CONDITIONS != 0;
                 *rule &= !HAS_MORE_CONDITIONS;
                 let others = &self.others[(*rule - self.first) as usize];
-                !has_more || others.iter().all(|remaining| remaining.condition_holds(entries, known))
+                !has_more || others.iter().all(|remaining| remaining.condition_holds(attributes, known))
             });
         }
         // Sorted, so that the result does not depend on attribute order. A rule may have been found several times.
@@ -232,11 +232,16 @@ impl Index {
         self.attributes.len()
     }
 
-    /// Looks up the attribute names of an item. Adds the attribute number and entry index of every known attribute to
+    /// Looks up the attribute names of an item. Adds the number, and the index in the item, of every known attribute to
     /// `known`. If the attribute is an anchor, also adds them to `anchors`.
-    pub(super) fn resolve(&self, entries: &[Entry<'_>], known: &mut Vec<(u32, u32)>, anchors: &mut Vec<(u32, u32)>) {
-        for (entry, position) in entries.iter().zip(0..) {
-            let Some(named) = self.lookup.get(NAMES, entry.name) else { continue };
+    pub(super) fn resolve(
+        &self,
+        attributes: &[Attribute<'_>],
+        known: &mut Vec<(u32, u32)>,
+        anchors: &mut Vec<(u32, u32)>,
+    ) {
+        for (attribute, position) in attributes.iter().zip(0..) {
+            let Some(named) = self.lookup.get(NAMES, attribute.name) else { continue };
             let number = named & !NOT_AN_ANCHOR;
             known.push((number, position));
             if named & NOT_AN_ANCHOR == 0 {
@@ -288,7 +293,7 @@ impl FoundRules<'_> {
 
     /// Adds the rules whose anchors are patterns, prefixes, networks or the presence of the attribute.
     #[inline(never)]
-    fn add_rules_of_patterns(&mut self, attribute: &Attribute, value: &[u8], walk: &mut Walk) {
+    fn add_rules_of_patterns(&mut self, attribute: &AttributeIndex, value: &[u8], walk: &mut Walk) {
         let index = self.index;
         if let Some(paths) = &attribute.paths {
             paths.find(value, &index.lookup, walk, |rule| self.add_rule(rule));
@@ -322,11 +327,11 @@ fn space_of(attribute: u32) -> u32 {
 
 impl FurtherCondition {
     #[inline]
-    fn condition_holds(&self, entries: &[Entry<'_>], known: &[(u32, u32)]) -> bool {
+    fn condition_holds(&self, attributes: &[Attribute<'_>], known: &[(u32, u32)]) -> bool {
         let mut values = known
             .iter()
             .filter(|(known, _)| *known == self.attribute)
-            .map(|(_, position)| entries[*position as usize].value);
+            .map(|(_, position)| attributes[*position as usize].value);
         match &self.asks {
             CompiledTest::AnyOf(patterns) => values.any(|value| patterns.matches(value)),
             CompiledTest::NoneOf(patterns) => !values.any(|value| patterns.matches(value)),

@@ -35,7 +35,7 @@ use tollgate::core::{Algorithm, Cost, Time, Wall};
 
 use crate::key;
 use crate::meters::RuleMeter;
-use crate::request::Entry;
+use crate::request::Attribute;
 use crate::rules::{
     Condition, Consistency, DefaultCost, LimitSet, OnChange, OnFault, Rule, Rules, is_address_attribute,
 };
@@ -334,13 +334,13 @@ impl RuleSet {
         key: &mut Vec<u8>,
         rule: &ActiveRule,
         matched: &CandidateRules,
-        entries: &[Entry<'_>],
+        attributes: &[Attribute<'_>],
     ) {
         for attribute in &self.per[rule.per.0 as usize..rule.per.1 as usize] {
             if attribute & ADDRESS_FLAG == 0 {
-                key::push_value(key, matched.first_value(entries, *attribute));
+                key::push_value(key, matched.first_value(attributes, *attribute));
             } else {
-                key::push_address(key, matched.first_value(entries, attribute & !ADDRESS_FLAG));
+                key::push_address(key, matched.first_value(attributes, attribute & !ADDRESS_FLAG));
             }
         }
     }
@@ -352,10 +352,10 @@ impl RuleSet {
     pub fn candidates<'m>(
         &self,
         domain: &[u8],
-        entries: &[Entry<'_>],
+        attributes: &[Attribute<'_>],
         matched: &'m mut CandidateRules,
     ) -> Option<&'m [u32]> {
-        self.find_domain(domain)?.index.find(entries, matched);
+        self.find_domain(domain)?.index.find(attributes, matched);
         Some(matched.rules())
     }
 
@@ -370,7 +370,7 @@ impl RuleSet {
         &self,
         domain: &CompiledDomain,
         matched: &CandidateRules,
-        entries: &[Entry<'_>],
+        attributes: &[Attribute<'_>],
         now: Time<Wall>,
     ) -> Option<u32> {
         if !domain.has_allow_or_deny {
@@ -379,7 +379,7 @@ impl RuleSet {
         let decides = |number: &&u32| {
             let rule = &self.rules[**number as usize];
             let special = rule.special().filter(|special| special.allow_or_deny.is_some() && !rule.is_shadow());
-            special.is_some_and(|special| special.applies(now, matched, entries))
+            special.is_some_and(|special| special.applies(now, matched, attributes))
         };
         matched.rules().iter().find(decides).copied()
     }

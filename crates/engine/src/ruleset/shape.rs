@@ -7,12 +7,12 @@
 
 use super::index::Index;
 use super::lookup::{SHORT, StringKey};
-use crate::request::Entry;
+use crate::request::Attribute;
 
 /// Number of cached shapes. The position of a shape in the cache depends only on the shape and the index.
 const CACHED_SHAPES: usize = 4;
 
-const NO_ENTRY: u32 = u32::MAX;
+const NO_VALUE: u32 = u32::MAX;
 
 /// The shapes of the latest items.
 #[derive(Debug, Default)]
@@ -29,11 +29,11 @@ pub(super) struct ItemShape {
     names: Vec<StringKey>,
     /// The names longer than [`SHORT`], concatenated.
     long_names: Vec<u8>,
-    /// Attribute number and entry index of each known attribute.
+    /// Attribute number, and index in the item, of each known attribute.
     pub(super) known: Vec<(u32, u32)>,
-    /// The attribute number and entry index of each known attribute that is an anchor.
+    /// Attribute number, and index in the item, of each known attribute that is an anchor.
     pub(super) anchors: Vec<(u32, u32)>,
-    /// The index of the first entry of each attribute, by attribute number; [`NO_ENTRY`] if the item lacks the
+    /// The index of the first value of each attribute, by attribute number; [`NO_VALUE`] if the item lacks the
     /// attribute.
     first: Vec<u32>,
 }
@@ -47,12 +47,12 @@ impl ItemShapes {
 
     /// Returns the shape of an item and makes it the current shape.
     #[inline]
-    pub(super) fn find(&mut self, index: &Index, entries: &[Entry<'_>]) -> &ItemShape {
-        let first = entries.first().map_or(0, |entry| entry.name.len());
-        self.current = (index.id() as usize).wrapping_add(entries.len()).wrapping_add(first) % CACHED_SHAPES;
+    pub(super) fn find(&mut self, index: &Index, attributes: &[Attribute<'_>]) -> &ItemShape {
+        let first = attributes.first().map_or(0, |attribute| attribute.name.len());
+        self.current = (index.id() as usize).wrapping_add(attributes.len()).wrapping_add(first) % CACHED_SHAPES;
         let shape = &mut self.shapes[self.current];
-        if !shape.matches_item(index, entries) {
-            shape.resolve(index, entries);
+        if !shape.matches_item(index, attributes) {
+            shape.resolve(index, attributes);
         }
         shape
     }
@@ -61,25 +61,29 @@ impl ItemShapes {
 impl ItemShape {
     /// Returns the first value of an attribute.
     #[inline]
-    pub(super) fn first_value<'e>(&self, entries: &[Entry<'e>], attribute: u32) -> Option<&'e [u8]> {
-        // `NO_ENTRY` exceeds the number of entries, so `get` returns `None` for it.
+    pub(super) fn first_value<'e>(&self, attributes: &[Attribute<'e>], attribute: u32) -> Option<&'e [u8]> {
+        // `NO_VALUE` exceeds the number of attributes, so `get` returns `None` for it.
         let position = *self.first.get(attribute as usize)?;
-        entries.get(position as usize).map(|entry| entry.value)
+        attributes.get(position as usize).map(|found| found.value)
     }
 
     #[inline]
-    fn matches_item(&self, index: &Index, entries: &[Entry<'_>]) -> bool {
+    fn matches_item(&self, index: &Index, attributes: &[Attribute<'_>]) -> bool {
         self.index == index.id()
-            && self.names.len() == entries.len()
-            && self.names.iter().zip(entries).all(|(name, entry)| *name == StringKey::for_text(0, entry.name))
-            && (self.long_names.is_empty() || self.has_long_names(entries))
+            && self.names.len() == attributes.len()
+            && self
+                .names
+                .iter()
+                .zip(attributes)
+                .all(|(name, attribute)| *name == StringKey::for_text(0, attribute.name))
+            && (self.long_names.is_empty() || self.has_long_names(attributes))
     }
 
     #[inline(never)]
-    fn has_long_names(&self, entries: &[Entry<'_>]) -> bool {
+    fn has_long_names(&self, attributes: &[Attribute<'_>]) -> bool {
         // The caller has already compared the lengths.
         let mut rest = &*self.long_names;
-        long_names(entries).all(|name| match rest.strip_prefix(name) {
+        long_names(attributes).all(|name| match rest.strip_prefix(name) {
             Some(after) => {
                 rest = after;
                 true
@@ -89,22 +93,22 @@ impl ItemShape {
     }
 
     #[inline(never)]
-    fn resolve(&mut self, index: &Index, entries: &[Entry<'_>]) {
+    fn resolve(&mut self, index: &Index, attributes: &[Attribute<'_>]) {
         let Self { names, long_names: long, known, anchors, first, .. } = self;
         names.clear();
         long.clear();
         known.clear();
         anchors.clear();
         first.clear();
-        names.extend(entries.iter().map(|entry| StringKey::for_text(0, entry.name)));
-        long_names(entries).for_each(|name| long.extend_from_slice(name));
-        index.resolve(entries, known, anchors);
-        first.resize(index.attributes(), NO_ENTRY);
+        names.extend(attributes.iter().map(|attribute| StringKey::for_text(0, attribute.name)));
+        long_names(attributes).for_each(|name| long.extend_from_slice(name));
+        index.resolve(attributes, known, anchors);
+        first.resize(index.attributes(), NO_VALUE);
         known.iter().rev().for_each(|(attribute, position)| first[*attribute as usize] = *position);
         self.index = index.id();
     }
 }
 
-fn long_names<'e>(entries: &'e [Entry<'e>]) -> impl Iterator<Item = &'e [u8]> {
-    entries.iter().map(|entry| entry.name).filter(|name| name.len() > SHORT)
+fn long_names<'e>(attributes: &'e [Attribute<'e>]) -> impl Iterator<Item = &'e [u8]> {
+    attributes.iter().map(|attribute| attribute.name).filter(|name| name.len() > SHORT)
 }

@@ -10,7 +10,7 @@ use tollgate::{IntervalBucket, Limit, LimitError, Limits, SlidingLog};
 use super::index::{CandidateRules, Index, IndexEntry};
 use super::limit_registry::{LimitRegistry, RuleLimits};
 use crate::key;
-use crate::request::Entry;
+use crate::request::Attribute;
 use crate::rules::{
     Ban, CapturePosition, Condition, CountedAddress, DefaultCost, Effect, Expression, Glob, LimitSet, Metadata,
     OnExceed, Origin, Override, Pattern, PerElement, Refusal, Rule, Test, is_address_attribute,
@@ -189,15 +189,17 @@ impl Special {
     }
 
     /// Returns whether the schedule, `only` and the expression hold.
-    pub(crate) fn applies(&self, now: Time<Wall>, matched: &CandidateRules, entries: &[Entry<'_>]) -> bool {
+    pub(crate) fn applies(&self, now: Time<Wall>, matched: &CandidateRules, attributes: &[Attribute<'_>]) -> bool {
         let names = |only: &[Box<str>]| {
-            only.len() == entries.len() && only.iter().zip(entries).all(|(name, entry)| name.as_bytes() == entry.name)
+            only.len() == attributes.len()
+                && only.iter().zip(attributes).all(|(name, attribute)| name.as_bytes() == attribute.name)
         };
         self.only.as_deref().is_none_or(names)
             && self.schedule.as_ref().is_none_or(|schedule| schedule.applies(now))
             && self.expression.as_ref().is_none_or(|(expression, numbers)| {
-                expression
-                    .holds(&|position| numbers.get(position).and_then(|number| matched.first_value(entries, *number)))
+                expression.holds(&|position| {
+                    numbers.get(position).and_then(|number| matched.first_value(attributes, *number))
+                })
             })
     }
 
@@ -205,18 +207,18 @@ impl Special {
     pub(crate) fn cost(
         &self,
         matched: &CandidateRules,
-        entries: &[Entry<'_>],
+        attributes: &[Attribute<'_>],
         scratch: &mut CandidateRules,
     ) -> Option<Cost> {
         match self.cost.as_ref()? {
             CompiledCost::From { attribute, max, missing } => {
-                let Some(value) = matched.first_value(entries, *attribute) else { return Some(*missing) };
+                let Some(value) = matched.first_value(attributes, *attribute) else { return Some(*missing) };
                 let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
                 let number = str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse::<u64>().ok());
                 Some(number.map_or(*max, |number| Cost::new(number).min(*max)))
             }
             CompiledCost::Cases { index, costs } => {
-                index.find(entries, scratch);
+                index.find(attributes, scratch);
                 scratch.rules().first().and_then(|case| costs.get(*case as usize)).copied()
             }
         }
@@ -224,13 +226,18 @@ impl Special {
 
     /// Appends the values of `per` to a key and returns true. Returns false and appends nothing if every value is a
     /// plain attribute.
-    pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &CandidateRules, entries: &[Entry<'_>]) -> bool {
+    pub(crate) fn push_values(
+        &self,
+        key: &mut Vec<u8>,
+        matched: &CandidateRules,
+        attributes: &[Attribute<'_>],
+    ) -> bool {
         let Some(per) = &self.per else { return false };
         for origins in per {
             let mut found = origins
                 .iter()
                 .enumerate()
-                .filter_map(|(n, from)| Some((n, from, from.counted_value(matched, entries)?)));
+                .filter_map(|(n, from)| Some((n, from, from.counted_value(matched, attributes)?)));
             let Some((position, from, value)) = found.next() else {
                 key::push_value(key, None);
                 continue;
@@ -275,10 +282,10 @@ impl ValueSource {
         }
     }
 
-    fn counted_value<'e>(&self, matched: &CandidateRules, entries: &'e [Entry<'e>]) -> Option<&'e [u8]> {
+    fn counted_value<'e>(&self, matched: &CandidateRules, attributes: &'e [Attribute<'e>]) -> Option<&'e [u8]> {
         match self {
-            Self::Attribute(attribute) | Self::Address(attribute) => matched.first_value(entries, *attribute),
-            Self::Capture(attribute, patterns) => matched.attribute_values(entries, *attribute).find_map(|value| {
+            Self::Attribute(attribute) | Self::Address(attribute) => matched.first_value(attributes, *attribute),
+            Self::Capture(attribute, patterns) => matched.attribute_values(attributes, *attribute).find_map(|value| {
                 let (_, position) = patterns.iter().find(|(glob, _)| glob.matches(value))?;
                 position.of(value)
             }),
@@ -304,11 +311,11 @@ impl CompiledOverrides {
     /// Returns the index of the first matching override that has not expired.
     pub(crate) fn first_matching(
         &self,
-        entries: &[Entry<'_>],
+        attributes: &[Attribute<'_>],
         matched: &mut CandidateRules,
         now: Time<Wall>,
     ) -> Option<u32> {
-        self.index.find(entries, matched);
+        self.index.find(attributes, matched);
         let holds = |position: &&u32| self.compiled[**position as usize].until.is_none_or(|until| now < until);
         matched.rules().iter().find(holds).copied()
     }

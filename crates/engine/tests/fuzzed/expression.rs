@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use tollgate_engine::rules::{Expression, Rules, Source};
-use tollgate_engine::{Engine, Entry, MemoryStore};
+use tollgate_engine::{Attribute, Engine, MemoryStore};
 
 /// Checks an expression (the first line) with attribute values (the other lines). The expression must be parsed, or
 /// refused with a message. Its evaluation must read no more values than the expression has bytes. The expression and
@@ -32,15 +32,16 @@ pub fn check(input: &[u8]) {
         assert!(!(holds && opposite.holds(&value)), "{text:?} and its opposite hold for {values:?}");
     }
     let names = expression.attributes();
-    let entries: Vec<Entry<'_>> = names.iter().zip(&values).map(|(name, value)| Entry::new(&**name, *value)).collect();
+    let attributes: Vec<Attribute<'_>> =
+        names.iter().zip(&values).map(|(name, value)| Attribute::new(&**name, *value)).collect();
     // A request cannot contain numbered names like `a#2`, because they refer to values of the attribute `a`.
     if holds && !names.iter().any(|name| name.contains('#')) {
-        assert_ne!(is_found_by_index(text, &entries), Some(false), "{text:?} holds for {values:?} and is not found");
+        assert_ne!(is_found_by_index(text, &attributes), Some(false), "{text:?} holds for {values:?} and is not found");
     }
 }
 
 /// Returns whether a rule with the expression is found by the index; `None` if the rule is invalid.
-fn is_found_by_index(text: &str, entries: &[Entry<'_>]) -> Option<bool> {
+fn is_found_by_index(text: &str, attributes: &[Attribute<'_>]) -> Option<bool> {
     let quoted: String = text.chars().map(|letter| format!("\\U{:08X}", u32::from(letter))).collect();
     let rules = format!("{{domain: d, rules: [{{id: a, if: \"{quoted}\", limit: 1/s}}]}}");
     let rules = Rules::read(&[Source { name: "f", text: rules.as_bytes() }]).ok()?;
@@ -49,5 +50,5 @@ fn is_found_by_index(text: &str, entries: &[Entry<'_>]) -> Option<bool> {
     engine.put(&rules).ok()?;
     let set = engine.rules();
     let mut matched = tollgate_engine::CandidateRules::default();
-    Some(!set.candidates(b"d", entries, &mut matched)?.is_empty())
+    Some(!set.candidates(b"d", attributes, &mut matched)?.is_empty())
 }

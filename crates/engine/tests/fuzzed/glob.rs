@@ -2,7 +2,7 @@
 // corpus.
 
 use tollgate_engine::rules::{Glob, Rules, Source};
-use tollgate_engine::{Engine, Entry, MemoryStore};
+use tollgate_engine::{Attribute, Engine, MemoryStore};
 
 /// Checks patterns (all lines except the last) with a value (the last line). Each result must equal the result of a
 /// dynamic-programming table. One of the rules with these patterns must match the value if and only if one of the
@@ -46,7 +46,7 @@ fn any_rule_matches(rules: &[String], value: &str) -> Option<bool> {
     engine.put(&rules).ok()?;
     let set = engine.rules();
     let mut matched = tollgate_engine::CandidateRules::default();
-    let met = set.candidates(b"d", &[Entry::new("p", value)], &mut matched)?;
+    let met = set.candidates(b"d", &[Attribute::new("p", value)], &mut matched)?;
     Some(!met.is_empty())
 }
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use tollgate_engine::rules::{Expression, LimitText, Mistakes, Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
+use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request};
 
 /// Checks that parsing returns either rules that can be loaded and used, or mistakes with positions in the text.
 pub fn check(text: &[u8]) {
@@ -39,8 +39,9 @@ fn check_loaded_rules(rules: &Rules, text: &[u8]) {
     let names = rules.domains().iter().flat_map(|domain| domain.rules()).flat_map(|rule| rule.per());
     let names = names.map(|counted| counted.text.as_bytes()).chain([&b"path"[..], b"method"]);
     let values = words.iter().copied().cycle().chain([&b"/"[..]]);
-    let entries: Vec<Entry<'_>> = names.zip(values).take(8).map(|(name, value)| Entry { name, value }).collect();
-    let items = [Item::new(&entries).cost(1)];
+    let attributes: Vec<Attribute<'_>> =
+        names.zip(values).take(8).map(|(name, value)| Attribute { name, value }).collect();
+    let items = [Item::new(&attributes).cost(1)];
     let mut decisions = Decisions::default();
     for domain in rules.domains() {
         let request = Request::new(domain.name(), &items);

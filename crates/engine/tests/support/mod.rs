@@ -10,7 +10,7 @@ use tollgate::core::{Nanos, Time};
 use tollgate::{Limits, Outcome, Retry};
 use tollgate_engine::rules::{LimitText, Rules, Source};
 use tollgate_engine::store::{Answers, Batch, StoreError};
-use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Request, RequestError, Store};
+use tollgate_engine::{Attribute, Decision, Decisions, Engine, Item, MemoryStore, Request, RequestError, Store};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 
@@ -63,8 +63,9 @@ impl<S: Store> Bench<S> {
         cost: Option<u64>,
         read: impl FnOnce(Decision<'_>) -> R,
     ) -> R {
-        let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
-        let mut item = Item::new(&entries);
+        let attributes: Vec<Attribute<'_>> =
+            attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
+        let mut item = Item::new(&attributes);
         item.cost = cost.map(tollgate::core::Cost::new);
         let items = [item];
         let request = Request::new("d", &items);
@@ -73,8 +74,9 @@ impl<S: Store> Bench<S> {
 
     /// Returns the remaining amount of every matching limit.
     pub(crate) fn remaining(&mut self, attributes: &[(&str, &str)]) -> Vec<u64> {
-        let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
-        let items = [Item::new(&entries)];
+        let attributes: Vec<Attribute<'_>> =
+            attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
+        let items = [Item::new(&attributes)];
         let request = Request::new("d", &items);
         let decision = run(self.engine.peek(&request, &mut self.decisions)).expect("a request that can be understood");
         decision.reports().map(|report| report.report.remaining).collect()
@@ -206,8 +208,8 @@ pub(crate) fn explain_matching<S: Store>(
     attributes: &[(&str, &str)],
     cost: Option<u64>,
 ) -> String {
-    let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
-    let item = Item { cost: cost.map(tollgate::core::Cost::new), ..Item::new(&entries) };
+    let attributes: Vec<Attribute<'_>> = attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
+    let item = Item { cost: cost.map(tollgate::core::Cost::new), ..Item::new(&attributes) };
     let explanation = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("it is understood");
     let text = explanation.to_string();
     let unmet = text.find("\n- ").map_or(text.len(), |at| at + 1);

@@ -36,7 +36,7 @@ type AttributeReader = dyn Identify + Send + Sync;
 
 impl Attributes {
     /// Maximum number of attributes; further attributes are ignored.
-    pub const MAX: usize = Item::MAX_ENTRIES;
+    pub const MAX: usize = Item::MAX_ATTRIBUTES;
 
     /// Returns an empty list.
     pub fn new() -> Self {

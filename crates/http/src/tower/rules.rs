@@ -10,7 +10,7 @@ use http::header::{HeaderMap, RETRY_AFTER};
 use http::{Request, Response};
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
-use tollgate_engine::{Decision, Engine, Entry, Item, PooledDecisions, Receipt, RequestError, Store};
+use tollgate_engine::{Attribute, Decision, Engine, Item, PooledDecisions, Receipt, RequestError, Store};
 use tower_service::Service;
 
 use super::attributes::Attributes;
@@ -65,14 +65,14 @@ impl<T: Store, F: Store> ByRules<T, F> {
             Ok(values) => values,
             Err(reason) => return refuse_uncounted(request, config, reason),
         };
-        let entries: Vec<Entry<'_>> = values
+        let attributes: Vec<Attribute<'_>> = values
             .iter()
             .map(|(name, value)| {
                 let value = value.as_ref();
-                Entry::new(*name, &value[..value.len().min(Item::MAX_BYTES)])
+                Attribute::new(*name, &value[..value.len().min(Item::MAX_BYTES)])
             })
             .collect();
-        let items = [Item::new(&entries)];
+        let items = [Item::new(&attributes)];
         let asked = tollgate_engine::Request::new(&self.domain, &items);
         let mut decisions = PooledDecisions::take();
         let decision = match self.engine.check(&asked, &mut decisions).await {

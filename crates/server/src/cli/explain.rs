@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::Value;
 use tollgate::core::Cost;
 use tollgate_engine::rules::Source;
-use tollgate_engine::{Decisions, Engine, Entry, Item, MatchResult, MemoryStore};
+use tollgate_engine::{Attribute, Decisions, Engine, Item, MatchResult, MemoryStore};
 
 use super::faults::FaultArgs;
 use super::files::{self, RuleFile};
@@ -68,8 +68,8 @@ fn explain_with_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     let rules = parse_all(&sources).with_context(|| format!("{name} has mistakes; `tollgate check` shows them"))?;
     let engine = Engine::new(MemoryStore::new(MAX_KEYS)?)?;
     engine.put(&rules)?;
-    let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
-    let item = Item { cost: request.cost.map(Cost::new), ..Item::new(&entries) };
+    let attributes: Vec<Attribute<'_>> = attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
+    let item = Item { cost: request.cost.map(Cost::new), ..Item::new(&attributes) };
     let mut decisions = Decisions::default();
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let explanation = runtime.block_on(engine.explain(request.domain.as_bytes(), &item, &mut decisions))?;

@@ -11,7 +11,7 @@ pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 pub const MAX_BATCH: usize = 1_000;
 
 /// Maximum number of attribute values of a request. All protocols share this bound.
-pub const MAX_ATTRIBUTES: usize = Item::MAX_ENTRIES;
+pub const MAX_ATTRIBUTES: usize = Item::MAX_ATTRIBUTES;
 
 /// Maximum size of the request line and all headers, in bytes.
 pub const MAX_HEAD_BYTES: usize = 16 * 1024;

@@ -2,7 +2,7 @@
 
 use tollgate::core::Cost;
 use tollgate_engine::rules::LimitText;
-use tollgate_engine::{Engine, Entry, Store};
+use tollgate_engine::{Attribute, Engine, Store};
 
 use super::wire::{ReceiptField, WireRequest};
 use crate::ops::Op;
@@ -73,8 +73,8 @@ fn parse_request<'a, S: Store>(engine: &Engine<S>, item: &'a WireRequest<'a>) ->
                 return Err(OpError::invalid(field, detail));
             }
             let pairs = item.attributes.iter().flat_map(|attributes| &attributes.0);
-            let entries = pairs.map(|(name, value)| Entry::new(name.as_bytes(), value.as_bytes())).collect();
-            LimitsInput::Rules { domain: domain.as_bytes(), entries }
+            let attributes = pairs.map(|(name, value)| Attribute::new(name.as_bytes(), value.as_bytes())).collect();
+            LimitsInput::Rules { domain: domain.as_bytes(), attributes }
         }
         (None, Some(_)) if item.attributes.is_some() => {
             let detail = "`attributes` belong to `domain`; with `key` only the inline limit decides";
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn item_is_decided_by_rules_or_an_inline_limit() {
-        assert_input(r#"{"domain":"api","attributes":{"a":"b","a":"c"}}"#, r#"entries: [a="b", a="c"]"#);
-        assert_input(r#"{"domain":"api"}"#, "entries: []");
+        assert_input(r#"{"domain":"api","attributes":{"a":"b","a":"c"}}"#, r#"attributes: [a="b", a="c"]"#);
+        assert_input(r#"{"domain":"api"}"#, "attributes: []");
         assert_input(r#"{"key":"k","limit":"1/s","burst":7}"#, "Inline { key: [107]");
         assert_input(r#"{"key":"k","limit":"1/s","receipt":true}"#, "receipt: true");
     }

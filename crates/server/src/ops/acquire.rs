@@ -227,7 +227,7 @@ mod tests {
     use tollgate::clock::Clock;
     use tollgate::core::{Mono, Time, Wall};
     use tollgate_engine::rules::{Rules, Source};
-    use tollgate_engine::{Engine, Entry, Item, MemoryStore};
+    use tollgate_engine::{Attribute, Engine, Item, MemoryStore};
 
     /// A clock that follows tokio's paused test clock.
     #[derive(Debug)]
@@ -254,8 +254,8 @@ mod tests {
     /// Acquires for a user. Returns whether the request was admitted, and the wait in milliseconds.
     async fn acquire_for(app: &App<MemoryStore<PausedClock>>, user: &str, wait: u64) -> (bool, u128) {
         let start = Instant::now();
-        let entries = [Entry::new("user", user)];
-        let items = [Item::new(&entries)];
+        let attributes = [Attribute::new("user", user)];
+        let items = [Item::new(&attributes)];
         let mut decisions = Decisions::default();
         let wait = Duration::from_millis(wait);
         acquire(app, Protocol::Http, &Request::new("d", &items), wait, &mut decisions).await;

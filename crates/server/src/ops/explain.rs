@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
 use tollgate::core::Cost;
-use tollgate_engine::{Entry, InternedLimits, Item, PooledDecisions, Store};
+use tollgate_engine::{Attribute, InternedLimits, Item, PooledDecisions, Store};
 
 use super::error::OpError;
 use super::input::{LimitsInput, RequestInput};
@@ -38,7 +38,7 @@ pub(super) async fn explain<S: Store>(
 struct OwnedRequest {
     domain: Vec<u8>,
     /// Attribute names and values.
-    entries: Vec<(Vec<u8>, Vec<u8>)>,
+    attributes: Vec<(Vec<u8>, Vec<u8>)>,
     inline: Option<(Vec<u8>, Arc<InternedLimits>)>,
     cost: Option<Cost>,
 }
@@ -47,20 +47,22 @@ impl OwnedRequest {
     fn new(input: &RequestInput<'_>) -> Self {
         let (domain, cost) = (input.domain().to_vec(), input.cost);
         match &input.limits {
-            LimitsInput::Rules { entries, .. } => {
-                let entries = entries.iter().map(|entry| (entry.name.to_vec(), entry.value.to_vec())).collect();
-                Self { domain, entries, inline: None, cost }
+            LimitsInput::Rules { attributes, .. } => {
+                let attributes =
+                    attributes.iter().map(|attribute| (attribute.name.to_vec(), attribute.value.to_vec())).collect();
+                Self { domain, attributes, inline: None, cost }
             }
             LimitsInput::Inline { key, limits } => {
-                Self { domain, entries: Vec::new(), inline: Some((key.to_vec(), limits.clone())), cost }
+                Self { domain, attributes: Vec::new(), inline: Some((key.to_vec(), limits.clone())), cost }
             }
         }
     }
 
     fn with_item<T>(&self, with: impl FnOnce(&[u8], &Item<'_>) -> T) -> T {
-        let entries: Vec<Entry<'_>> = self.entries.iter().map(|(name, value)| Entry::new(name, value)).collect();
+        let attributes: Vec<Attribute<'_>> =
+            self.attributes.iter().map(|(name, value)| Attribute::new(name, value)).collect();
         let item = match &self.inline {
-            None => Item::new(&entries),
+            None => Item::new(&attributes),
             Some((key, limits)) => Item::inline(key, limits),
         };
         with(&self.domain, &Item { cost: self.cost, ..item })

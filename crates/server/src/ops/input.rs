@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::core::Cost;
-use tollgate_engine::{Enforcement, Entry, InternedLimits, Item, Receipt};
+use tollgate_engine::{Attribute, Enforcement, InternedLimits, Item, Receipt};
 
 use super::acquire::MAX_WAIT;
 use super::error::OpError;
@@ -44,7 +44,7 @@ pub enum LimitsInput<'a> {
         /// The domain.
         domain: &'a [u8],
         /// The attributes of the request.
-        entries: Vec<Entry<'a>>,
+        attributes: Vec<Attribute<'a>>,
     },
     /// An inline limit.
     Inline {
@@ -72,7 +72,7 @@ impl<'a> RequestInput<'a> {
     /// Converts the request to an engine item with the given cost.
     pub fn to_item(&self, cost: Option<Cost>) -> Item<'_> {
         match &self.limits {
-            LimitsInput::Rules { entries, .. } => Item { cost, ..Item::new(entries) },
+            LimitsInput::Rules { attributes, .. } => Item { cost, ..Item::new(attributes) },
             LimitsInput::Inline { key, limits } => Item { cost, ..Item::inline(*key, limits) },
         }
     }
@@ -80,10 +80,10 @@ impl<'a> RequestInput<'a> {
     /// Describes the request for the audit log: its attributes, or the key of its inline limit.
     pub fn subject(&self) -> String {
         match &self.limits {
-            LimitsInput::Rules { entries, .. } => {
+            LimitsInput::Rules { attributes, .. } => {
                 let text = String::from_utf8_lossy;
-                let pair = |entry: &Entry<'_>| format!("{}={}", text(entry.name), text(entry.value));
-                entries.iter().map(pair).collect::<Vec<_>>().join(" ")
+                let pair = |attribute: &Attribute<'_>| format!("{}={}", text(attribute.name), text(attribute.value));
+                attributes.iter().map(pair).collect::<Vec<_>>().join(" ")
             }
             LimitsInput::Inline { key, .. } => String::from_utf8_lossy(key).into_owned(),
         }

@@ -15,7 +15,7 @@ use std::thread::{Scope, scope};
 
 use jiff::tz::TimeZone;
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate_engine::Entry;
+use tollgate_engine::Attribute;
 
 use super::bounds::{
     ALL_CHUNKS_BYTES, BATCH_LINES, CHUNK_BYTES, CHUNKS_PER_LOG, MAX_FUTURE_NANOS, MAX_LATE_NANOS, MAX_SPREAD,
@@ -52,17 +52,17 @@ impl LineBatch {
         self.chunks[request.chunk as usize].value(request.row, attribute)
     }
 
-    /// Appends the attributes of a request, which are read from its line or have a constant value.
+    /// Appends the attributes of a request to `to`. They are read from its line or have a constant value.
     #[inline]
-    pub(super) fn push_entries<'b>(
+    pub(super) fn push_attributes<'b>(
         &'b self,
         request: &LoggedRequest,
         attributes: &'b LineAttributes,
-        entries: &mut smallvec::SmallVec<[Entry<'b>; 16]>,
+        to: &mut smallvec::SmallVec<[Attribute<'b>; 16]>,
     ) {
         for (index, name) in attributes.names.iter().enumerate() {
             if let Some(value) = attributes.constants[index].as_deref().or_else(|| self.value(request, index)) {
-                entries.push(Entry { name: name.as_bytes(), value });
+                to.push(Attribute { name: name.as_bytes(), value });
             }
         }
     }

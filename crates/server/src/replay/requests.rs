@@ -69,8 +69,8 @@ pub(super) struct RequestWriter<'a> {
 
 impl RequestWriter<'_> {
     fn write_request(&mut self, batch: &LineBatch, request: &LoggedRequest) {
-        let mut entries = smallvec::SmallVec::new();
-        batch.push_entries(request, self.attributes, &mut entries);
+        let mut attributes = smallvec::SmallVec::new();
+        batch.push_attributes(request, self.attributes, &mut attributes);
         let domain = serde_json::Value::from(&*self.domain);
         self.file.write_line(|line| {
             line.extend_from_slice(b"{\"at\":");
@@ -79,10 +79,10 @@ impl RequestWriter<'_> {
                 _ => write!(line, "{}", request.at / 1_000_000)?,
             }
             write!(line, ",\"domain\":{domain},\"attributes\":{{")?;
-            for (index, entry) in entries.iter().enumerate() {
+            for (index, attribute) in attributes.iter().enumerate() {
                 let text = |bytes: &[u8]| serde_json::Value::from(String::from_utf8_lossy(bytes));
                 let comma = if index > 0 { "," } else { "" };
-                write!(line, "{comma}{}:{}", text(entry.name), text(entry.value))?;
+                write!(line, "{comma}{}:{}", text(attribute.name), text(attribute.value))?;
             }
             line.extend_from_slice(b"}}");
             Ok(())

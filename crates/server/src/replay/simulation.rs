@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate::CapacityError;
 use tollgate::clock::ManualClock;
-use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Request, RequestError};
+use tollgate_engine::{Attribute, Decision, Decisions, Engine, Item, MemoryStore, Request, RequestError};
 
 /// An in-memory engine whose clock is set by the caller.
 pub(crate) type SimulatedEngine = Engine<MemoryStore<ManualClock>>;
@@ -44,9 +44,9 @@ impl Simulation {
     /// Plans a request for the time `at` (nanoseconds since 1970). `index` is the request's index among the planned
     /// requests.
     #[inline]
-    pub(super) fn plan(&mut self, index: usize, domain: &[u8], entries: &[Entry<'_>], at: u64) {
+    pub(super) fn plan(&mut self, index: usize, domain: &[u8], attributes: &[Attribute<'_>], at: u64) {
         self.clock.set(at);
-        let items = [Item::new(entries)];
+        let items = [Item::new(attributes)];
         self.engine.plan_check(&Request { domain, items: &items }, &mut self.decisions[index]);
     }
 
@@ -74,11 +74,11 @@ impl Simulation {
     pub(super) fn check(
         &mut self,
         domain: &[u8],
-        entries: &[Entry<'_>],
+        attributes: &[Attribute<'_>],
         at: u64,
     ) -> Result<Decision<'_>, RequestError> {
         self.clock.set(at);
-        let items = [Item::new(entries)];
+        let items = [Item::new(attributes)];
         poll_ready_future(self.engine.check(&Request { domain, items: &items }, &mut self.decisions[0]))
     }
 }

@@ -11,7 +11,7 @@
 //! larger burst, so only the requests of these clients are decided.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tollgate_engine::Entry;
+use tollgate_engine::Attribute;
 use tollgate_engine::rules::{Mistakes, Rules, Source};
 
 use super::bounds::MAX_CLIENTS;
@@ -291,8 +291,9 @@ impl CandidateRefusals {
         Ok(Self { simulation, requests: 0, clients: FxHashSet::default() })
     }
 
-    fn decide(&mut self, client: u64, entries: &[Entry<'_>], at: u64) {
-        if self.simulation.check(TRIAL_DOMAIN.as_bytes(), entries, at).is_ok_and(|decision| !decision.is_admitted()) {
+    fn decide(&mut self, client: u64, attributes: &[Attribute<'_>], at: u64) {
+        if self.simulation.check(TRIAL_DOMAIN.as_bytes(), attributes, at).is_ok_and(|decision| !decision.is_admitted())
+        {
             self.requests += 1;
             self.clients.insert(client);
         }
@@ -364,11 +365,11 @@ impl Consumer for Trial<'_> {
                 if !candidate.exceeding.contains(&client) {
                     continue;
                 }
-                let mut entries = smallvec::SmallVec::new();
-                batch.push_entries(request, self.attributes, &mut entries);
-                spread.decide(client, &entries, request.at);
+                let mut attributes = smallvec::SmallVec::new();
+                batch.push_attributes(request, self.attributes, &mut attributes);
+                spread.decide(client, &attributes, request.at);
                 if let Some(at_once) = at_once {
-                    at_once.decide(client, &entries, request.logged_at);
+                    at_once.decide(client, &attributes, request.logged_at);
                 }
             }
         }

@@ -41,11 +41,11 @@ impl RuleRun {
 
     /// Plans up to [`PLANNED`] requests.
     fn plan(&mut self, batch: &LineBatch, requests: &[LoggedRequest], attributes: &LineAttributes, times: Times) {
-        let mut entries = smallvec::SmallVec::new();
+        let mut request_attributes = smallvec::SmallVec::new();
         for (index, request) in requests.iter().enumerate() {
-            entries.clear();
-            batch.push_entries(request, attributes, &mut entries);
-            self.simulation.plan(index, self.domain.as_bytes(), &entries, times.decision_time(request));
+            request_attributes.clear();
+            batch.push_attributes(request, attributes, &mut request_attributes);
+            self.simulation.plan(index, self.domain.as_bytes(), &request_attributes, times.decision_time(request));
         }
         self.simulation.fetch(requests.len());
     }

@@ -6,7 +6,7 @@
 
 use tollgate::core::Cost;
 use tollgate::redis_cell::Throttle;
-use tollgate_engine::{Entry, Store};
+use tollgate_engine::{Attribute, Store};
 
 use super::throttle::{self, SharedCall};
 use super::wire::{Replies, RespFrame, parse, parse_integer};
@@ -214,8 +214,8 @@ fn read_input<'a>(op: Op, command: &RespCommand, args: &[&'a [u8]]) -> Result<In
     let usage = || OpError::invalid("", format!("usage: {} {}", command.name.to_lowercase(), command.args));
     let rules = |domain, attributes: &[&'a [u8]]| {
         let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };
-        let entries = pairs.iter().map(|[name, value]| Entry { name, value }).collect();
-        Ok(LimitsInput::Rules { domain, entries })
+        let attributes = pairs.iter().map(|[name, value]| Attribute { name, value }).collect();
+        Ok(LimitsInput::Rules { domain, attributes })
     };
     match (op, args) {
         (Op::Decide(Verb::Drain), [_, domain, attributes @ ..]) => {

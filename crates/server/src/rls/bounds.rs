@@ -13,7 +13,7 @@ pub const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 pub const MAX_DESCRIPTORS: usize = Request::MAX_ITEMS;
 
 /// Maximum number of entries in a descriptor.
-pub const MAX_ENTRIES: usize = Item::MAX_ENTRIES;
+pub const MAX_ENTRIES: usize = Item::MAX_ATTRIBUTES;
 
 /// Maximum number of concurrent calls on a connection.
 pub const MAX_STREAMS: u32 = 1_000;
@@ -42,8 +42,8 @@ pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Maximum total body size in bytes of the unanswered calls on all connections. Above this total, a connection that
 /// holds more than [`SMALL_BODY_BYTES`] is closed.
 pub const MAX_TOTAL_BODY_BYTES: usize = 32 * 1024 * 1024;
-/// A connection with at most this many body bytes is served even if the total exceeds [`MAX_TOTAL_BODY_BYTES`]. Ordinary
-/// clients hold less.
+/// A connection with at most this many body bytes is served even if the total exceeds [`MAX_TOTAL_BODY_BYTES`].
+/// Ordinary clients hold less.
 pub const SMALL_BODY_BYTES: usize = 16 * 1024;
 
 /// Maximum credit of a client for control frames (see `http2/credit.rs`). Each such frame costs 1. A client without

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::core::{Cost, Nanos};
 use tollgate::{FixedWindow, Limit, Limits, Outcome};
-use tollgate_engine::{Decision, Engine, Entry, InternedLimits, Item, PooledDecisions, Request, Store, TakeMode};
+use tollgate_engine::{Attribute, Decision, Engine, InternedLimits, Item, PooledDecisions, Request, Store, TakeMode};
 
 use super::metadata::response_metadata;
 use super::slots;
@@ -177,7 +177,7 @@ async fn charge_into_debt<S: Store>(
 
 /// A descriptor, converted for the engine.
 struct DescriptorItem<'a> {
-    entries: Vec<Entry<'a>>,
+    attributes: Vec<Attribute<'a>>,
     cost: Option<Cost>,
     /// The inline limit of the descriptor, and the key of its counter.
     inline: Option<(InternedLimits, Vec<u8>)>,
@@ -193,7 +193,7 @@ impl<'a> DescriptorItem<'a> {
         let hits = Some(u64::from(message.hits_addend)).filter(|hits| *hits > 0);
         let inline = descriptor.limit.map(|limit| inline_limit(engine, &limit)).transpose()?;
         Ok(Self {
-            entries: descriptor.entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect(),
+            attributes: descriptor.entries.iter().map(|(key, value)| Attribute::new(*key, *value)).collect(),
             // If neither the descriptor nor the request specifies hits, each rule determines the cost (1 by default).
             cost: descriptor.hits_addend.or(hits).map(Cost::new),
             inline: inline.map(|(limits, unit)| (limits, inline_counter_key(unit, &descriptor.entries))),
@@ -204,7 +204,7 @@ impl<'a> DescriptorItem<'a> {
     fn item(&self) -> Item<'_> {
         match &self.inline {
             Some((limits, key)) => Item { cost: self.cost, ..Item::inline(key, limits) },
-            None => Item { cost: self.cost, ..Item::new(&self.entries) },
+            None => Item { cost: self.cost, ..Item::new(&self.attributes) },
         }
     }
 }

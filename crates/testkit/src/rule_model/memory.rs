@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use tollgate::clock::ManualClock;
 use tollgate_core::{Cost, Nanos};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Receipt, Request as Asked, Store};
+use tollgate_engine::{Attribute, Decision, Decisions, Engine, Item, MemoryStore, Receipt, Request as Asked, Store};
 
 use super::lockstep::RuleSubject;
 use super::settle::Settled;
@@ -94,8 +94,8 @@ pub fn put<S: Store, F: Store>(engine: &Engine<S, F>, rules: &RuleSet) {
 /// # Panics
 /// Panics if the request is invalid.
 pub async fn ask<S: Store, F: Store>(engine: &Engine<S, F>, verb: Verb, request: &Request) -> (Answer, String) {
-    let entries = entries_of(request);
-    let items = [Item { cost: request.cost.map(Cost::new), ..Item::new(&entries) }];
+    let attributes = attributes_of(request);
+    let items = [Item { cost: request.cost.map(Cost::new), ..Item::new(&attributes) }];
     let asked = Asked::new("d", &items);
     let mut decisions = Decisions::default();
     let decision = match verb {
@@ -129,13 +129,13 @@ pub fn answer(verb: Verb, decision: &Decision<'_>) -> Answer {
 /// # Panics
 /// Panics if the request is invalid.
 pub async fn reset<S: Store, F: Store>(engine: &Engine<S, F>, request: &Request) -> usize {
-    let entries = entries_of(request);
-    let items = [Item::new(&entries)];
+    let attributes = attributes_of(request);
+    let items = [Item::new(&attributes)];
     engine.reset(&Asked::new("d", &items), &mut Decisions::default()).await.expect("a request that is understood")
 }
 
-fn entries_of(request: &Request) -> Vec<Entry<'_>> {
-    request.attributes.iter().map(|(name, value)| Entry::new(*name, value)).collect()
+fn attributes_of(request: &Request) -> Vec<Attribute<'_>> {
+    request.attributes.iter().map(|(name, value)| Attribute::new(*name, value)).collect()
 }
 
 /// Parses a receipt.

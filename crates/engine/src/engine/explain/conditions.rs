@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::printable;
 use crate::explain::{FailedCondition, HeldCondition, MatchResult};
-use crate::request::Entry;
+use crate::request::Attribute;
 use crate::rules::{Condition, Pattern, Rule, Test, nth_of, parse_address};
 
 /// Maximum number of values shown in a list.
@@ -14,8 +14,8 @@ const MAX_SHOWN_VALUES: usize = 8;
 /// lists are ordered by the number of conditions that hold (most first), then by the number that fail (fewest first).
 pub(super) type Distance = (bool, Reverse<usize>, usize);
 
-pub(super) fn distance(when: &[Condition], entries: &[Entry<'_>]) -> Distance {
-    match when.iter().filter(|condition| !condition_holds(condition, entries)).count() {
+pub(super) fn distance(when: &[Condition], attributes: &[Attribute<'_>]) -> Distance {
+    match when.iter().filter(|condition| !condition_holds(condition, attributes)).count() {
         0 => (false, Reverse(0), 0),
         failing => (true, Reverse(when.len() - failing), failing),
     }
@@ -32,27 +32,27 @@ pub(super) fn nearest_first(mut all: Vec<(Distance, usize)>, most: usize) -> imp
 }
 
 /// Returns the first condition that does not hold.
-pub(super) fn failed_condition(when: &[Condition], entries: &[Entry<'_>]) -> Option<FailedCondition> {
-    let first = when.iter().find(|condition| !condition_holds(condition, entries))?;
+pub(super) fn failed_condition(when: &[Condition], attributes: &[Attribute<'_>]) -> Option<FailedCondition> {
+    let first = when.iter().find(|condition| !condition_holds(condition, attributes))?;
     let by_network = match &first.test {
         Test::AnyOf(patterns) => patterns.iter().any(|pattern| matches!(pattern, Pattern::Cidr(_))),
         Test::NoneOf(_) | Test::Present | Test::Absent => false,
     };
     let not_an_address =
-        by_network && attribute_values(entries, &first.attribute).any(|value| parse_address(value).is_none());
+        by_network && attribute_values(attributes, &first.attribute).any(|value| parse_address(value).is_none());
     Some(FailedCondition {
         attribute: first.attribute.to_string(),
         expected: if not_an_address { "an address " } else { "" }.to_owned() + &describe_expected(&first.test),
         is_exclusion: matches!(first.test, Test::NoneOf(_)),
-        found: attribute_values(entries, &first.attribute).take(MAX_SHOWN_VALUES).map(printable).collect(),
+        found: attribute_values(attributes, &first.attribute).take(MAX_SHOWN_VALUES).map(printable).collect(),
     })
 }
 
 /// Describes a condition that holds.
-pub(super) fn describe_held(condition: &Condition, entries: &[Entry<'_>]) -> HeldCondition {
+pub(super) fn describe_held(condition: &Condition, attributes: &[Attribute<'_>]) -> HeldCondition {
     let value = match &condition.test {
         Test::AnyOf(patterns) => {
-            attribute_values(entries, &condition.attribute).find(|value| matches_any(patterns, value)).map(printable)
+            attribute_values(attributes, &condition.attribute).find(|value| matches_any(patterns, value)).map(printable)
         }
         Test::NoneOf(_) | Test::Present | Test::Absent => None,
     };
@@ -60,23 +60,23 @@ pub(super) fn describe_held(condition: &Condition, entries: &[Entry<'_>]) -> Hel
 }
 
 /// Returns whether the request has exactly the attributes in the rule's `only`, if it is set.
-pub(super) fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
+pub(super) fn has_only(rule: &Rule, attributes: &[Attribute<'_>]) -> bool {
     let names = rule.only().iter().map(|name| name.as_bytes());
-    rule.only().is_empty() || names.eq(entries.iter().map(|entry| entry.name))
+    rule.only().is_empty() || names.eq(attributes.iter().map(|attribute| attribute.name))
 }
 
 /// Returns the failing part of a rule's expression; `None` if the expression holds or the rule has no expression.
-pub(super) fn failed_expression(rule: &Rule, entries: &[Entry<'_>]) -> Option<MatchResult> {
+pub(super) fn failed_expression(rule: &Rule, attributes: &[Attribute<'_>]) -> Option<MatchResult> {
     let expression = rule.expression()?;
     let names = expression.attributes();
-    let value = |position: usize| attribute_values(entries, names.get(position)?).next();
+    let value = |position: usize| attribute_values(attributes, names.get(position)?).next();
     let (part, of) = expression.first_failing(&value)?;
     let values = names.iter().enumerate().map(|(position, name)| (name.to_string(), value(position).map(printable)));
     Some(MatchResult::ExpressionFailed { part, of, values: values.collect() })
 }
 
-fn condition_holds(condition: &Condition, entries: &[Entry<'_>]) -> bool {
-    let mut values = attribute_values(entries, &condition.attribute);
+fn condition_holds(condition: &Condition, attributes: &[Attribute<'_>]) -> bool {
+    let mut values = attribute_values(attributes, &condition.attribute);
     match &condition.test {
         Test::AnyOf(patterns) => values.any(|value| matches_any(patterns, value)),
         Test::NoneOf(patterns) => !values.any(|value| matches_any(patterns, value)),
@@ -100,12 +100,17 @@ fn pattern_matches(pattern: &Pattern, value: &[u8]) -> bool {
 }
 
 /// Returns the values of an attribute. It must not allocate, because it is called for each override of a rule.
-pub(super) fn attribute_values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
+pub(super) fn attribute_values<'e>(attributes: &'e [Attribute<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
     let (name, first, most) = match nth_of(name) {
         Some((name, before)) => (name, before as usize, 1),
         None => (name, 0, usize::MAX),
     };
-    entries.iter().filter(move |entry| entry.name == name.as_bytes()).map(|entry| entry.value).skip(first).take(most)
+    attributes
+        .iter()
+        .filter(move |attribute| attribute.name == name.as_bytes())
+        .map(|found| found.value)
+        .skip(first)
+        .take(most)
 }
 
 /// Describes the expected value of a condition.

@@ -14,7 +14,7 @@ use crate::explain::{
     OverrideMismatch, OverridePosition, Refill, RuleEffect, SkippedOverride,
 };
 use crate::key;
-use crate::request::{Entry, Item};
+use crate::request::{Attribute, Item};
 use crate::rules::{DefaultCost, Effect, OnExceed, OnFault, Override, Rule};
 use crate::ruleset::CandidateRules;
 
@@ -92,15 +92,15 @@ impl ChargeContext<'_> {
         }
     }
 
-    fn entries(&self) -> &[Entry<'_>] {
-        self.item.entries
+    fn attributes(&self) -> &[Attribute<'_>] {
+        self.item.attributes
     }
 
     fn cost_source(&self, cost: Cost) -> CostSource {
         match (self.item.cost, self.rule.map(Rule::cost)) {
             (Some(_), _) => CostSource::Request,
             (None, Some(DefaultCost::From { attribute, max, missing })) => {
-                let value = attribute_values(self.entries(), attribute).next();
+                let value = attribute_values(self.attributes(), attribute).next();
                 let is_number = |value: &[u8]| !value.is_empty() && value.iter().all(u8::is_ascii_digit);
                 let number = value.and_then(|value| str::from_utf8(value).ok()?.parse().ok()).map(Cost::new);
                 let value = match value {
@@ -116,9 +116,9 @@ impl ChargeContext<'_> {
                 CostSource::Attribute { name: attribute.to_string(), value }
             }
             (None, Some(DefaultCost::Cases(cases))) => {
-                match cases.iter().find(|case| failed_condition(&case.when, self.entries()).is_none()) {
+                match cases.iter().find(|case| failed_condition(&case.when, self.attributes()).is_none()) {
                     Some(case) => {
-                        CostSource::Case(case.when.iter().map(|when| describe_held(when, self.entries())).collect())
+                        CostSource::Case(case.when.iter().map(|when| describe_held(when, self.attributes())).collect())
                     }
                     None => CostSource::Rule,
                 }
@@ -147,7 +147,7 @@ impl ChargeContext<'_> {
         let rule = self.running.rules.rules().get(planned.rule()? as usize)?;
         let overrides = rule.special()?.overrides.as_ref()?;
         let position =
-            overrides.first_matching(self.entries(), &mut CandidateRules::default(), self.decisions.plan.now());
+            overrides.first_matching(self.attributes(), &mut CandidateRules::default(), self.decisions.plan.now());
         position.map(|position| position as usize)
     }
 
@@ -163,7 +163,7 @@ impl ChargeContext<'_> {
         for (at, other) in all.iter().enumerate().take(applies.unwrap_or(all.len())) {
             // There may be one override per customer, and the overrides of other customers are irrelevant. An override
             // that has not expired and does not apply is for another value.
-            let expired = || other.until.is_some() && !distance(&other.when, self.entries()).0;
+            let expired = || other.until.is_some() && !distance(&other.when, self.attributes()).0;
             match (name(at), &other.when[..]) {
                 (Some(_), [condition, ..]) if !expired() => {
                     match for_others.iter_mut().find(|(attribute, _)| **attribute == *condition.attribute) {
@@ -171,14 +171,14 @@ impl ChargeContext<'_> {
                         None => for_others.push((condition.attribute.to_string(), 1)),
                     }
                 }
-                (_, when) if near.len() < MAX_COMPARED_OVERRIDES => near.push((distance(when, self.entries()), at)),
+                (_, when) if near.len() < MAX_COMPARED_OVERRIDES => near.push((distance(when, self.attributes()), at)),
                 _ => more_skipped += 1,
             }
         }
         more_skipped += near.len().saturating_sub(MAX_SHOWN_OVERRIDES);
         let shown_skipped = nearest_first(near, MAX_SHOWN_OVERRIDES).map(|at| SkippedOverride {
             position: position(at),
-            why: match failed_condition(&all[at].when, self.entries()) {
+            why: match failed_condition(&all[at].when, self.attributes()) {
                 Some(failed) => OverrideMismatch::ConditionFailed(failed),
                 // An override that does not apply although its conditions hold has expired.
                 None => OverrideMismatch::Expired(Zone::utc().format_time(all[at].until.unwrap_or(Time::ZERO))),
@@ -187,7 +187,7 @@ impl ChargeContext<'_> {
         OverrideExplanation {
             applies: applies.map(|at| AppliedOverride {
                 position: position(at),
-                when: all[at].when.iter().map(|condition| describe_held(condition, self.entries())).collect(),
+                when: all[at].when.iter().map(|condition| describe_held(condition, self.attributes())).collect(),
                 until: all[at].until.map(|until| Zone::utc().format_time(until)),
             }),
             skipped: shown_skipped.collect(),

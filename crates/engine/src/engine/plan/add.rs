@@ -106,13 +106,13 @@ impl Plan {
             let domain = String::from_utf8_lossy(request.domain).chars().take(64).collect();
             return Err(RequestError::UnknownDomain { domain });
         };
-        domain.index.find(item.entries, &mut scratch.rules);
+        domain.index.find(item.attributes, &mut scratch.rules);
         let Scratch { rules: matched, overrides, .. } = scratch;
         let (given, max) = (matched.rules().len(), Item::MAX_RULES);
         if given > max {
             return Err(RequestError::TooMany { what: "rules that match the request", given, max });
         }
-        if let Some(number) = rules.find_allow_or_deny(domain, matched, item.entries, self.now()) {
+        if let Some(number) = rules.find_allow_or_deny(domain, matched, item.attributes, self.now()) {
             self.plain = false;
             self.add_special_rule(
                 &MatchContext { index, item, rules, number, first, items: request.items.len() },
@@ -132,7 +132,7 @@ impl Plan {
             }
             let key_start = self.keys.len();
             self.keys.extend_from_slice(rules.key_prefix(rule));
-            rules.push_values(&mut self.keys, rule, matched, item.entries);
+            rules.push_values(&mut self.keys, rule, matched, item.attributes);
             let cost = item.cost.unwrap_or(rule.cost);
             let charge = match self.find_same_key(first, key_start, request.items.len()) {
                 Some(same) => self.merge_cost(same, cost, key_start),
@@ -209,15 +209,15 @@ impl Plan {
         let MatchContext { index, item, rules, number, first, items } = *matching;
         let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return };
-        if !special.applies(self.now(), matched, item.entries) {
+        if !special.applies(self.now(), matched, item.attributes) {
             return;
         }
         let key_start = self.keys.len();
         self.keys.extend_from_slice(rules.key_prefix(rule));
-        if !special.push_values(&mut self.keys, matched, item.entries) {
-            rules.push_values(&mut self.keys, rule, matched, item.entries);
+        if !special.push_values(&mut self.keys, matched, item.attributes) {
+            rules.push_values(&mut self.keys, rule, matched, item.attributes);
         }
-        let cost = item.cost.or_else(|| special.cost(matched, item.entries, overrides)).unwrap_or(rule.cost);
+        let cost = item.cost.or_else(|| special.cost(matched, item.attributes, overrides)).unwrap_or(rule.cost);
         let charge = match self.find_same_key(first, key_start, items) {
             Some(same) => self.merge_cost(same, cost, key_start),
             None => self.push_special_rule(matching, overrides, cost, key_start),
@@ -238,7 +238,7 @@ impl Plan {
         let now = self.now();
         let overrides = special.overrides.as_ref();
         let overridden = overrides.and_then(|overrides| {
-            let index = overrides.first_matching(item.entries, matched, now)?;
+            let index = overrides.first_matching(item.attributes, matched, now)?;
             Some(&overrides.get(index).effect)
         });
         let (by, rule_limits) = match (special.allow_or_deny, overridden, &rule.rule_limits) {

@@ -191,7 +191,7 @@ pub(super) fn check_attribute(name: &RawText, notes: &mut Notes) -> bool {
             format!("attribute name too long: {} bytes (maximum {MAX_NAME_BYTES})", text.len())
         }
         text if is_wrong_number(text) => {
-            format!("`{}`: values of an attribute are numbered from `#1` to `#{}`", shorten(text), Item::MAX_ENTRIES)
+            format!("`{}`: values of an attribute are numbered from `#1` to `#{}`", shorten(text), Item::MAX_ATTRIBUTES)
         }
         text if text.chars().any(char::is_control) => "control character in attribute name".into(),
         _ => return true,

@@ -7,7 +7,7 @@ use super::super::nth::nth_of;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Override, Pattern, Rule, Test};
 use super::{always_matches, index_entry, is_positive};
-use crate::request::Entry;
+use crate::request::Attribute;
 use crate::ruleset::{CandidateRules, Index};
 
 /// Warns about expired overrides, and about overrides that never apply because an earlier override matches first.
@@ -63,7 +63,7 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
                     let texts: Option<Vec<&str>> = patterns.iter().map(literal_text).collect();
                     let texts = texts?;
                     let holds = texts.iter().any(|text| {
-                        index.find(&[Entry::new(&**attribute, *text)], &mut matched);
+                        index.find(&[Attribute::new(&**attribute, *text)], &mut matched);
                         matched.rules().contains(&(number as u32))
                     });
                     (!holds).then(|| (condition, own, texts.first().copied()))

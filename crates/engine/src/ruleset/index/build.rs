@@ -8,7 +8,7 @@ use super::super::lookup::Lookup;
 use super::super::paths::Paths;
 use super::super::values::Values;
 use super::{
-    Attribute, CompiledTest, FurtherCondition, HAS_MORE_CONDITIONS, Index, IndexEntry, NAMES, NOT_AN_ADDRESS,
+    AttributeIndex, CompiledTest, FurtherCondition, HAS_MORE_CONDITIONS, Index, IndexEntry, NAMES, NOT_AN_ADDRESS,
     NOT_AN_ANCHOR, NTH_NAMES, NumberedAttribute, PrefixIndex, SHARED, network_text, space_of,
 };
 use crate::rules::{Condition, Glob, Pattern, Test, nth_of};
@@ -159,7 +159,7 @@ struct EntryCollector {
 }
 
 impl EntryCollector {
-    fn pack_attribute(&mut self, anchors: Anchors, number: u32) -> Attribute {
+    fn pack_attribute(&mut self, anchors: Anchors, number: u32) -> AttributeIndex {
         let has_values = !anchors.equals.is_empty();
         for (value, rules) in anchors.equals {
             self.add_entry(space_of(number), value, rules);
@@ -172,7 +172,7 @@ impl EntryCollector {
             paths
         });
         let has_others = paths.is_some() || starts.is_some() || !anchors.present.is_empty();
-        Attribute { has_values, has_others, paths, present: anchors.present.into(), starts }
+        AttributeIndex { has_values, has_others, paths, present: anchors.present.into(), starts }
     }
 
     fn build_prefix_index(

@@ -15,9 +15,9 @@ fn index_of(rules: &[Rule], first: u32) -> Index {
 }
 
 fn find_rules(index: &Index, attributes: &[(&str, &str)]) -> Vec<u32> {
-    let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
+    let attributes: Vec<Attribute<'_>> = attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
     let mut matched = CandidateRules::default();
-    index.find(&entries, &mut matched);
+    index.find(&attributes, &mut matched);
     matched.rules().to_vec()
 }
 
@@ -75,18 +75,19 @@ proptest! {
         let indexes = [index_of(&rules, 0), index_of(&rules[2..], 0)];
         let mut reused = CandidateRules::default();
         for (second, attributes) in &items {
-            let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(name, value)).collect();
+            let attributes: Vec<Attribute<'_>> =
+                attributes.iter().map(|(name, value)| Attribute::new(name, value)).collect();
             let (index, mut new) = (&indexes[usize::from(*second)], CandidateRules::default());
-            index.find(&entries, &mut reused);
-            index.find(&entries, &mut new);
+            index.find(&attributes, &mut reused);
+            index.find(&attributes, &mut new);
             prop_assert_eq!(reused.rules(), new.rules());
             for name in ["a", "b", "long-attribute-name-b-x", "a#2"] {
                 let Some(attribute) = index.attribute_number(name) else { continue };
                 let values = |matched: &CandidateRules| -> Vec<_> {
-                    matched.attribute_values(&entries, attribute).collect()
+                    matched.attribute_values(&attributes, attribute).collect()
                 };
                 prop_assert_eq!(values(&reused), values(&new));
-                prop_assert_eq!(reused.first_value(&entries, attribute), values(&new).first().copied());
+                prop_assert_eq!(reused.first_value(&attributes, attribute), values(&new).first().copied());
             }
         }
     }

@@ -51,7 +51,7 @@ impl<'a> ClientRequest<'a> {
     /// # Errors
     /// Returns a problem if a header that an attribute in `names` requires is missing or invalid.
     pub(super) fn read<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<Attribute<'n, 'a>>, Problem> {
-        let mut values = Vec::with_capacity(names.len().min(Item::MAX_ENTRIES));
+        let mut values = Vec::with_capacity(names.len().min(Item::MAX_ATTRIBUTES));
         for name in names {
             if let Some(value) = self.attribute_value(name)? {
                 values.push((&**name, truncate_value(value)));

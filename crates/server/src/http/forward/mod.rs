@@ -20,7 +20,7 @@ use hyper::{Response, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tollgate::Outcome;
-use tollgate_engine::{Entry, Store};
+use tollgate_engine::{Attribute, Store};
 use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
@@ -113,8 +113,8 @@ pub(super) async fn answer<S: Store>(
     let rules = app.engine.rules();
     let names = rules.attributes(target.domain.as_bytes()).unwrap_or_default();
     let values = original.read(names)?;
-    let entries = values.iter().map(|(name, value)| Entry::new(*name, &**value)).collect();
-    let limits = LimitsInput::Rules { domain: target.domain.as_bytes(), entries };
+    let attributes = values.iter().map(|(name, value)| Attribute::new(*name, &**value)).collect();
+    let limits = LimitsInput::Rules { domain: target.domain.as_bytes(), attributes };
     let calls = &mut [Call::new(Ok(Input::Request(RequestInput::new(limits, None))))];
     let mut answer = None;
     let format_explanation = ToString::to_string;
