@@ -45,12 +45,20 @@ export function audit({ query, signal, setQuery }) {
     const block = h("div", {}, table("Audit log", ["When", "Who", "What", "Subject", "Comment", "Values"], rows));
     if (page.next) {
       const button = h("button", { type: "button" }, "Older entries");
+      const failure = h("div");
+      const more = h("div", {}, h("p.center", {}, button), failure);
+      const { signal: own } = current;
       button.addEventListener("click", async () => {
-        const older = await get(address(page.next), signal);
-        button.parentElement?.remove();
-        append(list, part(older));
+        try {
+          const older = await get(address(page.next), own);
+          if (own.aborted || signal.aborted) return;
+          more.remove();
+          append(list, part(older));
+        } catch (error) {
+          if (!own.aborted && !signal.aborted) fill(failure, errorBox(error));
+        }
       });
-      block.append(h("p.center", {}, button));
+      block.append(more);
     }
     return block;
   }

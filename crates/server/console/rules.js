@@ -31,7 +31,7 @@ export function rules({ query, signal, setQuery }) {
       sparks = [];
       show(page.items, page.total, page.next);
     } catch (error) {
-      if (!own.aborted) fill(result, errorBox(error));
+      if (!own.aborted && !signal.aborted) fill(result, errorBox(error));
     }
   }
 
@@ -64,12 +64,19 @@ export function rules({ query, signal, setQuery }) {
   /** @param {number} next @param {any[]} items @param {number} total */
   function more(next, items, total) {
     const button = h("button", { type: "button" }, `Show more (${plural(total - next, "rule")} left)`);
+    const failure = h("div");
+    const { signal: own } = current;
     button.addEventListener("click", async () => {
-      const page = await read(next, signal);
-      sparks = [];
-      show([...items, ...page.items], page.total, page.next);
+      try {
+        const page = await read(next, own);
+        if (own.aborted || signal.aborted) return;
+        sparks = [];
+        show([...items, ...page.items], page.total, page.next);
+      } catch (error) {
+        if (!own.aborted && !signal.aborted) fill(failure, errorBox(error));
+      }
     });
-    return h("p.center", {}, button);
+    return h("div", {}, h("p.center", {}, button), failure);
   }
 
   function drawSparks() {

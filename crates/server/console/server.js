@@ -29,7 +29,9 @@ export function may(role, domain) {
 /** Returns the attributes of a control that needs a role: it is disabled if the user lacks the role. @param {string} role @param {string} [domain] */
 export function needs(role, domain) {
   if (may(role, domain)) return {};
-  return { disabled: true, title: `This needs the role ${role}; the token “${session.name}” has the role ${session.role}.` };
+  const place = domain === undefined ? "all domains" : `the domain ${domain}`;
+  const own = session.domains.length > 0 ? ` for ${session.domains.join(", ")}` : "";
+  return { disabled: true, title: `This needs the role ${role} for ${place}; the token “${session.name}” has the role ${session.role}${own}.` };
 }
 
 /** Reads the session. If there is none, the user must log in first. */

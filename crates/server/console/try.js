@@ -4,6 +4,13 @@ import { call, count, decide, fill, h, plural, span } from "./base.js";
 import { badge, card, confirm, empty, errorBox, heading, link, ruleHref, toast } from "./parts.js";
 import { requestForm } from "./request.js";
 
+/** How a decision that is not exact is made. @type {Record<string, string>} */
+const STANDINGS = {
+  leased: "Decided by this node, with tokens that the store granted in advance.",
+  eventual: "Decided by this node, from its own view of the counters.",
+  fallback: "Decided by on_fault: the store does not answer.",
+};
+
 /** @param {import("./parts.js").Page} page */
 export function tryPage(page) {
   const form = requestForm(page);
@@ -52,7 +59,7 @@ function tree(explanation) {
     h("p.verdict", {}, verdict, " ", rule ? ["by ", link(ruleHref(explanation.domain, rule), rule)] : allowed ? "no enforced rule refuses it" : ""),
     observed && observed !== "allow" ? h("p.muted", {}, `Only observed; otherwise: ${observed}.`) : null,
     !allowed ? h("p.muted", {}, explanation.retry_after_ms === null ? "Waiting does not help." : `It would be admitted in ${span(explanation.retry_after_ms)}.`) : null,
-    explanation.standing === "exact" ? null : h("p.muted", {}, `Decided by ${explanation.standing}: the store is unreachable.`),
+    STANDINGS[explanation.standing] ? h("p.muted", {}, STANDINGS[explanation.standing]) : null,
     h("p.muted", {}, `${matching} of ${plural(rules.length + (leftOut ?? 0), "rule")} of the domain match.`),
     h("ul.tree", {}, ...rules.map((/** @type {any} */ one) => branch(explanation.domain, one))),
     h("details", {}, h("summary", {}, "As text"), h("pre", { tabindex: "0" }, explanation.text)),

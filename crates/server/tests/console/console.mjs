@@ -167,7 +167,7 @@ async function oneDomain(browser) {
   const disable = page.getByRole("button", { name: "Disable" });
   await disable.waitFor();
   assert.ok(await disable.isDisabled(), "a rule of another domain");
-  assert.match(await disable.getAttribute("title"), /needs the role editor/);
+  assert.match(await disable.getAttribute("title"), /needs the role editor for the domain api; the token “web” has the role editor for web/);
   assert.ok(await page.locator("button.switch").isDisabled(), "the kill switch affects all domains");
   await window.go("/editor", "Editor");
   await page.locator("textarea").fill("domain: web\nrules:\n- { id: pages, per: [client_ip], limit: 50/s }\n");
