@@ -188,10 +188,7 @@ pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<
     let mut answer = session_response(app, &access);
     if app.auth.requires_tokens() {
         let mut id = SessionId::default();
-        getrandom::fill(&mut id).map_err(|error| {
-            tracing::error!(%error, "cannot generate a session id");
-            Problem::bug()
-        })?;
+        getrandom::fill(&mut id).map_err(|error| Problem::internal_error("cannot generate a session id", &error))?;
         app.sessions.open(id, token, app.now());
         set_cookie(answer.headers_mut(), head, &hex::encode(id), MAX_AGE.as_nanos() / 1_000_000_000)?;
     }
@@ -245,7 +242,9 @@ fn set_cookie(headers: &mut HeaderMap, head: &Parts, value: &str, max_age: u64) 
     let is_secure = head.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
     let secure = if is_secure { "; Secure" } else { "" };
     let cookie = format!("{COOKIE_NAME}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Strict{secure}");
-    headers.insert(SET_COOKIE, HeaderValue::from_str(&cookie).map_err(|_| Problem::bug())?);
+    let cookie = HeaderValue::from_str(&cookie)
+        .map_err(|error| Problem::internal_error("cannot set the session cookie", &error))?;
+    headers.insert(SET_COOKIE, cookie);
     Ok(())
 }
 

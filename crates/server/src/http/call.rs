@@ -29,6 +29,12 @@ use crate::ops::view::{DecisionView, Output};
 use crate::ops::{Op, Spec};
 
 pub(super) const JSON: &str = "application/json";
+/// The logged error of a call that got no reply. This is a bug, because an operation replies to every call.
+pub(super) const NO_REPLY: &str = "the operation returned no reply";
+
+/// The logged error of a check whose reply is not a decision, which is a bug.
+pub(super) const NO_DECISION: &str = "the reply to a check is not a decision";
+
 const REPLAYED_HEADER: &str = "idempotency-replayed";
 
 /// Runs an operation on a request body, with the caller's idempotency key if there is one.
@@ -78,7 +84,7 @@ pub(super) async fn call<S: Store>(
     };
     let mut answer = None;
     run(app, caller, spec, &mut [Call { input, key }], |reply| answer = Some(to_response(&reply))).await;
-    answer.unwrap_or_else(|| Err(Problem::bug()))
+    answer.unwrap_or_else(|| Err(Problem::internal_error("call failed", &NO_REPLY)))
 }
 
 /// Returns an HTTP caller with the given access rights.
@@ -109,8 +115,11 @@ async fn parse_in_parts(body: &[u8]) -> Result<Body<'_>, Problem> {
     }
     // Parsing again may take milliseconds, so it runs on a blocking thread.
     let copy = body.to_vec();
-    let error = spawn_blocking(move || Body::parse(&copy).err()).await;
-    Err(error.ok().flatten().map_or_else(Problem::bug, |error| Problem::json(&error)))
+    Err(match spawn_blocking(move || Body::parse(&copy).err()).await {
+        Ok(Some(error)) => Problem::json(&error),
+        Ok(None) => Problem::internal_error("cannot parse a body", &"invalid in parts, but valid as a whole"),
+        Err(error) => Problem::internal_error("cannot parse a body", &error),
+    })
 }
 
 async fn call_list<S: Store>(

@@ -35,7 +35,7 @@ use tollgate_engine::Store;
 use tollgate_http::headers;
 
 use super::bounds::{HEAD_TIMEOUT, PARTIAL_CHECK_TIMEOUT};
-use super::call::{JSON, decision_status, header_limits, new_caller};
+use super::call::{JSON, NO_DECISION, decision_status, header_limits, new_caller};
 use super::problem::Problem;
 use super::serve::{HttpConnection, authenticate, bearer_token};
 use super::wire::Body;
@@ -309,7 +309,10 @@ impl ResponseWriter {
     fn write_reply<S: Store>(&mut self, app: &App<S>, reply: &Reply<'_>, is_last: bool) {
         let (output, decision) = match reply.result {
             Ok(output @ Output::Decision(decision)) => (output, decision),
-            Ok(_) => return self.write_problem(app, &Problem::bug(), is_last),
+            Ok(_) => {
+                let problem = Problem::internal_error("call failed", &NO_DECISION);
+                return self.write_problem(app, &problem, is_last);
+            }
             Err(error) => return self.write_problem(app, &Problem::from_op(error, ""), is_last),
         };
         let Self { output: out, body, policies, statuses } = self;

@@ -1,6 +1,7 @@
 //! Problem details (RFC 9457): the error type of all HTTP endpoints, and the mapping from errors to status codes.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
 use axum::response::IntoResponse;
 use hyper::StatusCode;
@@ -102,9 +103,12 @@ impl Problem {
         HeaderValue::from_str(methods).into_iter().fold(problem, |problem, methods| problem.with_header(ALLOW, methods))
     }
 
-    /// Returns a 500 for a bug in this server. The log has the details.
-    pub fn bug() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "a bug of the server; its log has details")
+    /// Logs an internal error of this server, and returns a 500 that refers to the log.
+    #[cold]
+    pub fn internal_error(event: &'static str, error: &dyn Display) -> Self {
+        tracing::error!(%error, "{event}");
+        let detail = "internal error in the server; see its log";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", detail)
     }
 
     /// Converts the error of an operation on the item at `pointer`.
@@ -287,6 +291,16 @@ fn with_suggestion(detail: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::testing::captured_log;
+
+    #[test]
+    fn internal_error_is_logged() {
+        let mut problem = None;
+        let log = captured_log(|| problem = Some(Problem::internal_error("cannot serialise a reply", &"no reason")));
+        assert!(log.contains("ERROR") && log.contains("cannot serialise a reply error=no reason"), "{log}");
+        let problem = problem.unwrap();
+        assert_eq!((problem.status().as_u16(), problem.detail()), (500, "internal error in the server; see its log"));
+    }
 
     #[test]
     fn problem_says_what_is_wrong_and_where() {

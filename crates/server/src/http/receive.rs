@@ -1,5 +1,6 @@
 //! Receives request bodies, with bounds on size, time and memory.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -7,7 +8,7 @@ use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::{Body, Incoming};
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::problem::Problem;
 
@@ -18,8 +19,10 @@ pub(super) async fn read(body: Incoming, max: usize, time_limit: Duration) -> Re
 }
 
 /// Same as [`read`], but if `kilobytes` is given, acquires one of its permits for each received kilobyte.
-pub(super) async fn read_bounded(
-    mut body: Incoming,
+/// The body is too slow if the time limit passes while the server waits for the client, and the server is busy if it
+/// passes while the server waits for permits.
+pub(super) async fn read_bounded<B: Body<Data = Bytes, Error: Display> + Unpin>(
+    mut body: B,
     max: usize,
     time_limit: Duration,
     kilobytes: Option<&Semaphore>,
@@ -31,41 +34,42 @@ pub(super) async fn read_bounded(
     if body.size_hint().lower() > max as u64 {
         return Err(too_large());
     }
-    let all = async {
-        let mut first = Bytes::new();
-        let mut rest = BytesMut::new();
-        let mut held: Option<SemaphorePermit<'_>> = None;
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| Problem::bad_request(format!("the body is incomplete: {error}")))?;
-            let Ok(data) = frame.into_data() else { continue };
-            if first.len() + rest.len() + data.len() > max {
-                return Err(too_large());
-            }
-            if let Some(kilobytes) = kilobytes {
-                let more = (first.len() + rest.len() + data.len()).div_ceil(1024)
-                    - held.as_ref().map_or(0, SemaphorePermit::num_permits);
-                let more = kilobytes.acquire_many(more as u32).await.map_err(|_| busy())?;
-                match &mut held {
-                    Some(held) => held.merge(more),
-                    None => held = Some(more),
-                }
-            }
-            if first.is_empty() {
-                first = data;
-            } else {
-                rest.extend_from_slice(&data);
-            }
-            if body.is_end_stream() {
-                break;
+    let too_slow = |_| {
+        let detail = format!("the body did not arrive within {} s", time_limit.as_secs());
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail)
+    };
+    let deadline = Instant::now() + time_limit;
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    let mut held: Option<SemaphorePermit<'_>> = None;
+    while let Some(frame) = timeout_at(deadline, body.frame()).await.map_err(too_slow)? {
+        let frame = frame.map_err(|error| Problem::bad_request(format!("the body is incomplete: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > max {
+            return Err(too_large());
+        }
+        if let Some(kilobytes) = kilobytes {
+            let more = (first.len() + rest.len() + data.len()).div_ceil(1024)
+                - held.as_ref().map_or(0, SemaphorePermit::num_permits);
+            let Ok(Ok(more)) = timeout_at(deadline, kilobytes.acquire_many(more as u32)).await else {
+                return Err(busy());
+            };
+            match &mut held {
+                Some(held) => held.merge(more),
+                None => held = Some(more),
             }
         }
-        let body = if rest.is_empty() { first } else { [&first[..], &rest[..]].concat().into() };
-        Ok((body, held))
-    };
-    timeout(time_limit, all).await.unwrap_or_else(|_| {
-        let detail = format!("the body did not arrive within {} s", time_limit.as_secs());
-        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail))
-    })
+        if first.is_empty() {
+            first = data;
+        } else {
+            rest.extend_from_slice(&data);
+        }
+        if body.is_end_stream() {
+            break;
+        }
+    }
+    let body = if rest.is_empty() { first } else { [&first[..], &rest[..]].concat().into() };
+    Ok((body, held))
 }
 
 /// Reads and discards a body, up to about `max` bytes and within the time limit. This is needed because browsers read a
@@ -87,4 +91,28 @@ pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration
 pub(super) fn busy() -> Problem {
     let detail = "too many rule files are being received; try again later";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::Full;
+    use hyper::header::RETRY_AFTER;
+
+    const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_waits_for_the_memory_of_the_server_ends_with_503() {
+        let permits = Semaphore::new(3);
+        let file = || Full::new(Bytes::from_static(&[b'x'; 2048]));
+        let (body, held) = read_bounded(file(), 4096, TIME_LIMIT, Some(&permits)).await.expect("permits are free");
+        assert_eq!((body.len(), held.as_ref().map(SemaphorePermit::num_permits)), (2048, Some(2)));
+        let start = Instant::now();
+        let problem = read_bounded(file(), 4096, TIME_LIMIT, Some(&permits)).await.expect_err("no permits are left");
+        assert_eq!((problem, start.elapsed().as_secs()), (busy(), 60));
+        let response = busy().to_response();
+        assert_eq!((response.status().as_u16(), response.headers()[RETRY_AFTER].as_bytes()), (503, &b"1"[..]));
+        drop(held);
+        assert!(read_bounded(file(), 4096, TIME_LIMIT, Some(&permits)).await.is_ok());
+    }
 }

@@ -37,7 +37,7 @@ pub(crate) struct RuleInForce {
     limits: Vec<String>,
     /// The attributes that the rule counts by.
     per: Vec<String>,
-    /// The number of overrides in force.
+    /// The number of overrides, including expired ones.
     overrides: usize,
     /// The number of matching requests within the limits, since the server started.
     allowed: u64,

@@ -45,10 +45,25 @@ pub struct Acceptor<'w> {
     /// A spare file descriptor. If the process runs out of descriptors, the acceptor closes the spare, so that it can
     /// accept one connection and refuse it.
     spare_descriptor: Option<File>,
+    limit_log: RefusedConnections,
+    descriptor_log: RefusedConnections,
+    error_log: LogLimiter,
+}
+
+/// Counts connections that are refused for one reason, for a log line at most once a minute.
+#[derive(Debug, Default)]
+struct RefusedConnections {
     /// Connections refused since the last log line.
     refused_count: u64,
-    refusal_log: LogLimiter,
-    error_log: LogLimiter,
+    limiter: LogLimiter,
+}
+
+impl RefusedConnections {
+    /// Counts a refusal. Returns the number of refusals to log, or `None` if nothing should be logged yet.
+    fn record(&mut self, now: Instant) -> Option<u64> {
+        self.refused_count += 1;
+        self.limiter.may_log(now).then(|| std::mem::take(&mut self.refused_count))
+    }
 }
 
 /// Limits log lines of one kind to one per [`LOG_INTERVAL`].
@@ -76,8 +91,9 @@ impl<'w> Acceptor<'w> {
         workers: &'w Workers<NewConnection>,
     ) -> Self {
         let spare_descriptor = open_spare_descriptor();
-        let (refusal_log, error_log) = (LogLimiter::default(), LogLimiter::default());
-        Self { protocol, connections, max, workers, spare_descriptor, refused_count: 0, refusal_log, error_log }
+        let (limit_log, descriptor_log) = (RefusedConnections::default(), RefusedConnections::default());
+        let error_log = LogLimiter::default();
+        Self { protocol, connections, max, workers, spare_descriptor, limit_log, descriptor_log, error_log }
     }
 
     /// Accepts connections until the future is dropped.
@@ -100,7 +116,8 @@ impl<'w> Acceptor<'w> {
         match self.connections.open(self.protocol, self.max) {
             Some(guard) => self.workers.assign(stream, (self.protocol, guard)).await,
             None => {
-                self.refuse(stream, "--connections");
+                self.refuse(stream);
+                self.log_connection_limit();
                 Ok(())
             }
         }
@@ -113,7 +130,8 @@ impl<'w> Acceptor<'w> {
         let accepted = timeout(Duration::ZERO, listener.accept_stream()).await;
         let outcome = match accepted {
             Ok(Ok(stream)) => {
-                self.refuse(stream, "open files");
+                self.refuse(stream);
+                self.log_descriptors_exhausted();
                 Ok(())
             }
             Ok(Err(error)) => Err(error),
@@ -124,7 +142,7 @@ impl<'w> Acceptor<'w> {
     }
 
     /// Sends the refusal reply and closes the connection. Best effort: the server does not wait for the client.
-    fn refuse(&mut self, stream: TcpStream, limit: &'static str) {
+    fn refuse(&self, stream: TcpStream) {
         // Write directly to the non-blocking socket, because the event loop does not yet know its readiness.
         if let Ok(mut stream) = stream.into_std() {
             let _ = stream.write(self.protocol.too_many_connections());
@@ -132,15 +150,20 @@ impl<'w> Acceptor<'w> {
             // not see the reply.
             let _ = stream.read(&mut [0; 4096]);
         }
-        self.refused_count += 1;
-        self.log_refusal(limit);
     }
 
-    /// Logs that connections are refused, at most once a minute.
-    fn log_refusal(&mut self, limit: &'static str) {
-        if self.refusal_log.may_log(Instant::now()) {
-            let (protocol, max, refused) = (self.protocol.name(), self.max, std::mem::take(&mut self.refused_count));
-            tracing::warn!(protocol, limit, max, refused, "connection limit reached; refusing connections");
+    /// Logs that `--connections` connections are open, at most once a minute.
+    fn log_connection_limit(&mut self) {
+        if let Some(refused) = self.limit_log.record(Instant::now()) {
+            let (protocol, max) = (self.protocol.name(), self.max);
+            tracing::warn!(protocol, max, refused, "connection limit reached; refusing connections");
+        }
+    }
+
+    /// Logs that no file descriptors are left, at most once a minute.
+    fn log_descriptors_exhausted(&mut self) {
+        if let Some(refused) = self.descriptor_log.record(Instant::now()) {
+            tracing::warn!(protocol = self.protocol.name(), refused, "out of file descriptors; refusing connections");
         }
     }
 
@@ -165,37 +188,33 @@ fn is_out_of_files(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
-
-    #[derive(Clone, Default)]
-    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for LogBuffer {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::observe::testing::captured_log;
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_and_errors_are_logged_independently() {
+    async fn each_kind_of_refusal_and_error_is_logged_once_a_minute() {
         let workers = Workers::start(1, |_, _: NewConnection| async {}).unwrap();
-        let mut acceptor = Acceptor::new(Protocol::Http, Arc::default(), 1, &workers);
-        let lines = LogBuffer::default();
-        let writer = lines.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
-        tracing::subscriber::with_default(subscriber, || {
-            for _ in 0..3 {
-                acceptor.log_refusal("--connections");
-                acceptor.log_error(&io::Error::other("broken"));
-            }
-        });
-        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
-        assert_eq!((count("refusing connections"), count("cannot accept")), (1, 1), "{text}");
+        let mut acceptor = Acceptor::new(Protocol::Http, Arc::default(), 7, &workers);
+        let mut log_all = || {
+            captured_log(|| {
+                for _ in 0..3 {
+                    acceptor.log_connection_limit();
+                    acceptor.log_descriptors_exhausted();
+                    acceptor.log_error(&io::Error::other("broken"));
+                }
+            })
+        };
+        for refused in [1, 3] {
+            let text = log_all();
+            let lines: Vec<&str> =
+                text.lines().filter_map(|line| line.split_once(": ")).map(|(_, line)| line).collect();
+            let expected = [
+                format!("connection limit reached; refusing connections protocol=\"http\" max=7 refused={refused}"),
+                format!("out of file descriptors; refusing connections protocol=\"http\" refused={refused}"),
+                "cannot accept a connection error=broken protocol=\"http\"".to_owned(),
+            ];
+            assert_eq!(lines, expected, "{text}");
+            tokio::time::advance(LOG_INTERVAL).await;
+        }
         workers.stop();
     }
 }

@@ -10,4 +10,6 @@ mod process;
 pub mod refusals;
 pub mod rule_metrics;
 pub mod stalls;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod top_keys;

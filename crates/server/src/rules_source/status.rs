@@ -82,7 +82,7 @@ pub struct RulesStatus {
     /// Number of rules in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<usize>,
-    /// Number of overrides in force, including overrides in the text of rules and overrides stored separately.
+    /// Number of overrides, in the text of rules and stored separately, including expired ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overrides: Option<usize>,
     /// The SHA-256 of the rules in force, unless they came from an xDS server.

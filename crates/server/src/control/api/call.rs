@@ -30,7 +30,9 @@ impl FromRequestParts<Arc<ApiState>> for ApiCall {
 
     async fn from_request_parts(parts: &mut Parts, state: &Arc<ApiState>) -> Result<Self, Problem> {
         // The front end has authenticated the caller.
-        let access = parts.extensions.get().cloned().ok_or_else(Problem::bug)?;
+        let access = parts.extensions.get().cloned();
+        let access = access
+            .ok_or_else(|| Problem::internal_error("call of the rules service failed", &"the caller is unknown"))?;
         Ok(Self { state: state.clone(), access, headers: parts.headers.clone() })
     }
 }

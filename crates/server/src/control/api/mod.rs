@@ -151,10 +151,7 @@ impl Service {
         let _guard = reads.then(|| AbortOnDrop(task.abort_handle()));
         match timeout(bounds::CALL_TIMEOUT, task).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => {
-                tracing::error!(%error, "call of the rules service failed");
-                Problem::bug().to_response()
-            }
+            Ok(Err(error)) => Problem::internal_error("call of the rules service failed", &error).to_response(),
             Err(_) => timeout_problem().to_response(),
         }
     }

@@ -182,10 +182,7 @@ pub(super) async fn run(
             work.await
         }
     };
-    let report = report.map_err(|error| {
-        tracing::error!(%error, "replay failed");
-        Problem::bug()
-    })?;
+    let report = report.map_err(|error| Problem::internal_error("replay failed", &error))?;
     reply::reply_uncached(StatusCode::OK, &report?)
 }
 

@@ -16,10 +16,8 @@ pub(super) type ApiResult = Result<Response, Problem>;
 
 /// Replies with JSON and its ETag.
 pub(super) fn reply_json(status: StatusCode, tag: &str, value: &impl Serialize) -> ApiResult {
-    let body = serde_json::to_vec(value).map_err(|error| {
-        tracing::error!(%error, "cannot serialise a reply");
-        Problem::bug()
-    })?;
+    let body =
+        serde_json::to_vec(value).map_err(|error| Problem::internal_error("cannot serialise a reply", &error))?;
     Ok(reply_bytes(status, tag, "application/json", body))
 }
 

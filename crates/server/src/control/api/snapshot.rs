@@ -28,10 +28,9 @@ impl SnapshotBytes {
         if let Some((_, bytes)) = last.as_ref().filter(|(known, _)| Arc::ptr_eq(known, snapshot)) {
             return Ok(bytes.clone());
         }
-        let bytes = Bytes::from(serde_json::to_vec(&**snapshot).map_err(|error| {
-            tracing::error!(%error, "cannot serialise a snapshot");
-            Problem::bug()
-        })?);
+        let bytes = serde_json::to_vec(&**snapshot)
+            .map_err(|error| Problem::internal_error("cannot serialise a snapshot", &error))?;
+        let bytes = Bytes::from(bytes);
         *last = Some((snapshot.clone(), bytes.clone()));
         Ok(bytes)
     }

@@ -101,8 +101,9 @@ impl<'a> ClientRequest<'a> {
         }
         let uri = self.required_header(&URI_HEADERS)?;
         let wrong = || {
-            let detail = format!("`{}: {}` is not the target of a request", URI_HEADERS[0], uri.escape_ascii());
-            Problem::bad_request(detail)
+            let [first, second] = URI_HEADERS;
+            let name = if self.head.headers.contains_key(&first) { first } else { second };
+            Problem::bad_request(format!("`{name}: {}` is not the target of a request", uri.escape_ascii()))
         };
         let uri = str::from_utf8(uri).map_err(|_| wrong())?;
         // Clients may send an absolute target, and proxies pass it through unchanged.
@@ -223,7 +224,10 @@ mod tests {
         assert_eq!(path("/x?u=http://y/z").as_deref(), Ok("path=/x"));
         assert_eq!(path("*").as_deref(), Ok("path=*"));
         for wrong in ["", "login", "?x"] {
-            assert!(path(wrong).unwrap_err().contains("is not the target of a request"), "{wrong}");
+            for name in URI_HEADERS {
+                let error = read_attributes(&["path"], None, &[(name.as_str(), wrong)]);
+                assert_eq!(error, Err(format!("`{name}: {wrong}` is not the target of a request")));
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
 use super::body::ReplyBody;
-use super::call::decision_status;
+use super::call::{NO_DECISION, NO_REPLY, decision_status};
 use super::problem::Problem;
 use super::serve::HttpResponse;
 use crate::app::App;
@@ -122,12 +122,12 @@ pub(super) async fn answer<S: Store>(
     run(app, caller, CHECK_SPEC, calls, |reply| {
         answer = Some(match reply.result {
             Ok(Output::Decision(decision)) => Ok((decision_response(decision, target), decision.outcome)),
-            Ok(_) => Err(Problem::bug()),
+            Ok(_) => Err(Problem::internal_error("call failed", &NO_DECISION)),
             Err(error) => Err(Problem::from_op(error, "")),
         });
     })
     .await;
-    let (answer, outcome) = answer.unwrap_or_else(|| Err(Problem::bug()))?;
+    let (answer, outcome) = answer.unwrap_or_else(|| Err(Problem::internal_error("call failed", &NO_REPLY)))?;
     if let Outcome::Delay(wait) = outcome {
         // Nothing is refunded if the proxy stops waiting, because a proxy that fails open forwards the request anyway.
         tokio::time::sleep(wait.into()).await;
