@@ -112,7 +112,7 @@ export function editor({ query, signal }) {
         sessionStorage.removeItem(draft);
         toast(`${plural(done.changes.length, "change")} applied as revision ${done.revision}.`);
         const links = done.changes.map((/** @type {any} */ change) => h("li", {}, link(ruleHref(change.domain, change.id), `${change.domain} / ${change.id}`)));
-        fill(outcome, h("div.notice.good", { role: "status" }, h("b", {}, `Applied as revision ${done.revision}.`), " In force on all nodes within a second; watch them:", h("ul", {}, ...links)));
+        fill(outcome, h("div.notice.good", { role: "status" }, h("b", {}, `Applied as revision ${done.revision}.`), " Connected nodes apply it within a second. Changed rules:", h("ul", {}, ...links)));
       } catch (error) {
         const conflict = error instanceof Problem && error.status === 412;
         fill(place, conflict ? first(/** @type {Problem} */ (error)) : errorBox(error));

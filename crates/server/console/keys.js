@@ -104,7 +104,7 @@ async function override(request, id, again) {
   const lengths = [3_600, 86_400, 604_800, 2_592_000];
   confirm({
     title: `Override the limit of ${id}`,
-    text: h("p", {}, "It applies to requests with this value, on the same counter, on all nodes within a second."),
+    text: h("p", {}, "It applies to requests with this value, on the same counter. Connected nodes apply it within a second."),
     fields: [field("Attribute", attribute), field("Value", value), field("Limit", limit), field("For", hours), field("Comment", comment)],
     button: "Set",
     act: async () => {

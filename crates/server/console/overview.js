@@ -66,7 +66,7 @@ export function overview({ query, signal, setQuery }) {
     );
     fill(
       status,
-      fact("Store", last.store_up ? badge("good", "answers") : badge("bad", "unreachable"), last.store_up ? "Every limit is decided exactly." : "The on_fault setting of each rule decides."),
+      fact("Store", last.store_up ? badge("good", "answers") : badge("bad", "unreachable"), last.store_up ? "Limits are decided with the store." : "The on_fault setting of each rule decides."),
       fact(
         "Enforcement",
         last.mode === "enforce" ? badge("good", "enforcing") : badge("warn", "observing"),

@@ -133,7 +133,7 @@ function reportView(report) {
     ...report.errors.map((/** @type {string} */ error) => h("p.notice.warn", {}, error)),
     ...report.problems.map((/** @type {any} */ problem) => h("p.notice.warn", {}, `${plural(problem.lines, "line")} ${problem.description}`, problem.first ? `; the first is ${problem.first}` : "")),
     missing.length > 0 && h("p.notice.warn", {}, `The log does not have ${missing.join(", ")}, which rules read. Name the fields under Format and attributes.`),
-    run?.overflowed > 0 && h("p.notice.warn", {}, "Not exact: the log has more keys than a replay counts."),
+    run?.overflowed > 0 && h("p.notice.warn", {}, "Not exact: the log has more keys than a replay can hold; some share a counter."),
   ];
   if (!run || run.requests === 0) return [...notes, empty("No request was decided.", "The log has no line that can be used.")];
   return [
@@ -161,7 +161,7 @@ function suggestion(found) {
   // If timestamps are in whole seconds, there are two results: with the requests spread over each second, and with all of them at its start.
   const both = (/** @type {number} */ spread, /** @type {number | undefined} */ once) => (once === undefined || once === spread ? count(spread) : `${count(spread)} – ${count(once)}`);
   const rows = found.candidates.map((/** @type {any} */ limit, /** @type {number} */ at) => [
-    [h("code", {}, limit.limit), at === found.recommended && [" ", badge("good", "admits least in a minute")]].flat(),
+    [h("code", {}, limit.limit), at === found.recommended && [" ", badge("good", "lowest maximum per minute")]].flat(),
     count(limit.burst),
     count(limit.per_minute),
     both(limit.refused, limit.at_once?.refused),
@@ -234,7 +234,7 @@ function comparison(found) {
       "div.columns",
       {},
       side("Newly refused", found.newly_refused, found.newly_refused_keys, found.newly_refused_top),
-      side("Relieved", found.relieved, found.relieved_keys, found.relieved_top),
+      side("No longer refused", found.relieved, found.relieved_keys, found.relieved_top),
     ),
   );
 }

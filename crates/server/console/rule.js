@@ -182,7 +182,7 @@ function overrides({ domain, id, stored, page, reload }) {
               h("code", {}, override.value),
               override.attribute,
               h("code", {}, JSON.stringify(override.effect)),
-              override.until ?? h("span.muted", {}, "further notice"),
+              override.until ?? h("span.muted", {}, "no end"),
               [override.author ?? "", " ", when(override.at_ms)],
               h("button.small", { type: "button", onclick: () => remove(override), ...needs("operator", domain) }, "Delete"),
             ]),

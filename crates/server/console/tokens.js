@@ -39,7 +39,7 @@ function rows(page, read) {
 function revoke(token, read) {
   confirm({
     title: `Revoke the token of ${token.name}?`,
-    text: h("p", {}, "All nodes refuse it within a second. It cannot be made valid again."),
+    text: h("p", {}, "Connected nodes refuse it within a second; others, when they reach the rules service again. It cannot be made valid again."),
     button: "Revoke",
     danger: true,
     act: async () => {

@@ -57,7 +57,7 @@ function tree(explanation) {
   return card(
     "",
     h("p.verdict", {}, verdict, " ", rule ? ["by ", link(ruleHref(explanation.domain, rule), rule)] : allowed ? "no enforced rule refuses it" : ""),
-    observed && observed !== "allow" ? h("p.muted", {}, `Only observed; otherwise: ${observed}.`) : null,
+    observed && observed !== "allow" ? h("p.muted", {}, `Observe mode: the request is admitted. Outcome without it: ${observed}.`) : null,
     !allowed ? h("p.muted", {}, explanation.retry_after_ms === null ? "Waiting does not help." : `It would be admitted in ${span(explanation.retry_after_ms)}.`) : null,
     STANDINGS[explanation.standing] ? h("p.muted", {}, STANDINGS[explanation.standing]) : null,
     h("p.muted", {}, `${matching} of ${plural(rules.length + (leftOut ?? 0), "rule")} of the domain match.`),
@@ -83,7 +83,7 @@ function branch(domain, rule) {
     h(
       "ul.tree",
       {},
-      h("li", {}, "counts by ", counted.length ? h("code", {}, counted.join(", ")) : "nothing: one counter for all", `, cost ${rule.cost ?? 1}`),
+      h("li", {}, counted.length ? ["counts by ", h("code", {}, counted.join(", "))] : "one counter for all requests", `, cost ${rule.cost ?? 1}`),
       rule.overrides?.applies ? h("li", {}, "override ", h("code", {}, rule.overrides.applies.when.join(", ")), ` applies (${rule.overrides.applies.position})`) : null,
       rule.on_fault ? h("li", {}, `decided by on_fault: ${rule.on_fault}`) : null,
       rule.ban?.until ? h("li", {}, `banned until ${rule.ban.until}`) : null,

@@ -200,7 +200,7 @@ fn rules_decide_by_names_and_values_in_pipeline_order() {
         "TG.RESET api 1 k a\r\nTG.RESET none 1\r\nTG.CHECK api x\r\nTG.CHECK api 1 k\r\nTG.CHECK none 1\r\nPING\r\n",
     );
     client.expect(":1\r\n-ERR unknown domain `none`\r\n");
-    client.expect("-ERR the cost 'x' is not an integer from 0 on, such as 1, or - to use the cost of the rules\r\n");
+    client.expect("-ERR the cost 'x' is not a non-negative integer, such as 1, or - to use the cost of the rules\r\n");
     client.expect("-ERR usage: tg.check <domain> <cost or -> [ONCE <key>] [<name> <value> ...]\r\n");
     client.expect("-ERR unknown domain `none`\r\n+PONG\r\n");
 }

@@ -135,7 +135,7 @@ fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
     let mut client = server.connect_resp();
     client.send("TG.TAKEUPTO api - kind fixed user x\r\nTG.CHECK api --\r\nTG.COMMIT x 1\r\nPING\r\n");
     client.expect("-ERR missing cost: the maximum amount to take\r\n");
-    client.expect("-ERR the cost '--' is not an integer from 0 on, such as 1, or - to use the cost of the rules\r\n");
+    client.expect("-ERR the cost '--' is not a non-negative integer, such as 1, or - to use the cost of the rules\r\n");
     client.expect("-ERR not a receipt; send the `receipt` of a decision unchanged\r\n+PONG\r\n");
 }
 

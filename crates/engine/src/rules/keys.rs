@@ -117,7 +117,7 @@ pub const RULE: &[Key] = &[
         "deny",
         "`true` or `false`",
         "`false`",
-        "refuses matching requests permanently",
+        "refuses all matching requests",
         "{id: banished, when: {user: [mallory, trudy]}, deny: true, status: 403}",
     ),
     key(

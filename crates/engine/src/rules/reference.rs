@@ -90,8 +90,10 @@ This page is generated from the definitions in the code. A test compares the two
 loads every example.
 
 A rule limits the requests that it matches. A request has attributes: names with values, such as
-`path`, `method`, `client_ip` or `plan`. A request matches every rule whose `when` holds. It must fit the
-limits of all matching rules, and is charged to all of them or to none.
+`path`, `method`, `client_ip` or `plan`. A request matches every rule whose `when`, `if`, `only` and
+`schedule` hold. It must fit the limits of all matching rules, and is charged to all of them or to none.
+There are two exceptions: shadow rules never refuse, and of the matching rules marked `suffices`, one with
+capacity is enough.
 
 An example with plans, a protected login, an expensive export and a monthly quota:
 

@@ -39,7 +39,7 @@ enum TokensCommand {
     Create(CreateArgs),
     /// List tokens, without their secrets.
     List(OutputArgs),
-    /// Revoke a token permanently; every node refuses it within a second.
+    /// Revoke a token permanently; connected nodes refuse it within a second.
     Revoke(RevokeArgs),
 }
 

@@ -226,7 +226,9 @@ async fn check_revision(write: &mut Write<'_>) -> Result<()> {
     let by = last.map(|row| Ok::<_, sqlx::Error>((row.try_get(0)?, Action::Update, row.try_get(1)?))).transpose()?;
     Err(ControlError::Conflict(Box::new(Conflict {
         what: "the set of rules".into(),
-        current: (!empty || current > 0).then_some(current),
+        number: "revision",
+        expected: write.expected.version(),
+        current: (!empty || (current > 0 && write.expected.version().is_some())).then_some(current),
         rule: None,
         by,
         diff: None,

@@ -27,11 +27,15 @@ pub enum ControlError {
     Database(sqlx::Error),
 }
 
-/// The current state of a resource that another writer has changed.
+/// The current state of a resource that is not at the expected version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conflict {
     /// Names the resource.
     pub what: String,
+    /// The kind of the resource's number: `version` or `revision`.
+    pub number: &'static str,
+    /// The version that the writer expected, or `None` if the writer named none.
+    pub expected: Option<i64>,
     /// The current version, or `None` if the resource does not exist.
     pub current: Option<i64>,
     /// The current rule, if the resource is a rule.
@@ -46,10 +50,14 @@ impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(what) => write!(f, "there is no {what}"),
-            Self::Conflict(conflict) => match conflict.current {
-                Some(version) => write!(f, "{} was changed; its version is now {version}", conflict.what),
-                None => write!(f, "{} does not exist", conflict.what),
-            },
+            Self::Conflict(conflict) => {
+                let Conflict { what, number, expected, current, .. } = &**conflict;
+                match (current, expected) {
+                    (None, _) => write!(f, "{what} does not exist"),
+                    (Some(current), Some(expected)) => write!(f, "{what} has {number} {current}, not {expected}"),
+                    (Some(current), None) => write!(f, "{what} already exists, with {number} {current}"),
+                }
+            }
             Self::Mistakes(mistakes) => mistakes.fmt(f),
             Self::Invalid(why) | Self::Taken(why) | Self::Full(why) => f.write_str(why),
             Self::Database(error) => write!(f, "the database cannot be used: {error}"),

@@ -172,6 +172,8 @@ pub(super) async fn check_version(
     let last = VersionRow::find_last(&mut write.tx, domain, id).await?;
     Err(ControlError::Conflict(Box::new(Conflict {
         what: format!("the {}", describe(domain, id)),
+        number: "version",
+        expected: write.expected.version(),
         current: current.map(|row| row.version),
         rule: current.map(|row| row.clone().into_stored(domain)),
         by: last.map(|last| (last.authorship.author, last.action, last.authorship.at_ms)),

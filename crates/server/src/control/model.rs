@@ -46,6 +46,11 @@ pub enum Expected {
 }
 
 impl Expected {
+    /// Returns the version, if one is expected.
+    pub(super) fn version(self) -> Option<i64> {
+        if let Self::Version(version) = self { Some(version) } else { None }
+    }
+
     /// Returns whether the current version meets the precondition. `current` is `None` if the resource does not exist.
     pub(super) fn matches(self, current: Option<i64>) -> bool {
         match self {

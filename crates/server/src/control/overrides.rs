@@ -352,6 +352,8 @@ fn check_version(write: &Write<'_>, domain: &str, id: &str, value: &str, old: Op
     }
     Err(ControlError::Conflict(Box::new(Conflict {
         what: format!("the {}", describe_override(domain, id, value)),
+        number: "version",
+        expected: write.expected.version(),
         current: old.map(|old| old.version),
         rule: None,
         by: old.map(|old| (old.author.clone(), Action::Update, old.at_ms)),

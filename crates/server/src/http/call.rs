@@ -71,7 +71,7 @@ pub(super) async fn call<S: Store>(
             match &parsed {
                 Body::One(item) => translate::to_input(&app.engine, spec.op, item),
                 Body::Many(_) if spec.op == Op::Acquire => {
-                    return Err(Problem::bad_request("a list cannot wait; send one request at a time"));
+                    return Err(Problem::bad_request("/v1/acquire does not accept a list; send one request at a time"));
                 }
                 Body::Many(items) if spec.op == Op::Explain && items.len() > MAX_EXPLAINED => {
                     let detail = format!("too many requests to explain: {} (maximum {MAX_EXPLAINED})", items.len());

@@ -25,8 +25,8 @@ pub use web::AllowedHosts;
 /// The complete response sent on a connection above the connection limit.
 pub(crate) const TOO_MANY_CONNECTIONS: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\
-      retry-after: 1\r\ncontent-length: 94\r\n\r\n\
-      {\"type\":\"about:blank\",\"title\":\"Too many connections\",\"status\":503,\"detail\":\"try again later\"}\n";
+      retry-after: 1\r\ncontent-length: 137\r\n\r\n\
+      {\"type\":\"about:blank\",\"title\":\"Too many connections\",\"status\":503,\"detail\":\"the server cannot accept more connections; try again later\"}\n";
 
 #[cfg(test)]
 mod tests {

@@ -117,7 +117,7 @@ impl Problem {
             ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "Bad request"),
             ErrorKind::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
             ErrorKind::KeyInUse => (StatusCode::CONFLICT, "Conflict"),
-            ErrorKind::KeyReused => (StatusCode::UNPROCESSABLE_ENTITY, "Key used before"),
+            ErrorKind::KeyReused => (StatusCode::UNPROCESSABLE_ENTITY, "Idempotency key already used"),
             ErrorKind::NotRecorded => (StatusCode::SERVICE_UNAVAILABLE, "Audit log full"),
             ErrorKind::StoreFailed => (StatusCode::SERVICE_UNAVAILABLE, "Store unavailable"),
         };
@@ -209,7 +209,7 @@ impl Problem {
         let detail = match mistakes.as_slice() {
             [only] if count == 1 => describe(only),
             [first, ..] => format!("{count} mistakes; the first: {}", describe(first)),
-            [] => "there are mistakes".to_owned(),
+            [] => "the rules contain mistakes".to_owned(),
         };
         let mut problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Mistakes in the rules", detail);
         problem.0.mistakes = mistakes.as_slice().iter().map(Finding::from).collect();
@@ -217,7 +217,7 @@ impl Problem {
     }
 
     fn from_conflict(conflict: Conflict, detail: String) -> Self {
-        let mut problem = Self::new(StatusCode::PRECONDITION_FAILED, "Changed in the meantime", detail);
+        let mut problem = Self::new(StatusCode::PRECONDITION_FAILED, "Precondition failed", detail);
         (problem.0.current, problem.0.diff) = (conflict.current, conflict.diff);
         if let Some((author, _, at_ms)) = conflict.by {
             (problem.0.author, problem.0.at_ms) = (Some(author), Some(at_ms));
@@ -234,8 +234,8 @@ impl From<ControlError> for Problem {
             ControlError::Conflict(conflict) => Self::from_conflict(*conflict, detail),
             ControlError::Mistakes(mistakes) => Self::from_mistakes(&mistakes),
             ControlError::Invalid(_) => Self::bad_request(detail),
-            ControlError::Taken(_) => Self::new(StatusCode::CONFLICT, "Taken", detail),
-            ControlError::Full(_) => Self::new(StatusCode::CONFLICT, "Full", detail),
+            ControlError::Taken(_) => Self::new(StatusCode::CONFLICT, "Already exists", detail),
+            ControlError::Full(_) => Self::new(StatusCode::CONFLICT, "Limit reached", detail),
             ControlError::Database(error) => {
                 // Only the log gets the details, because they name hosts, files and tables.
                 tracing::warn!(%error, "rules database unavailable");

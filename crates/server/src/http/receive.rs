@@ -28,7 +28,7 @@ pub(super) async fn read_bounded<B: Body<Data = Bytes, Error: Display> + Unpin>(
     kilobytes: Option<&Semaphore>,
 ) -> Result<(Bytes, Option<SemaphorePermit<'_>>), Problem> {
     let too_large = || {
-        let detail = format!("the body has more than {max} bytes; send it in parts");
+        let detail = format!("the body is too large (maximum {max} bytes); send it in parts");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
     };
     if body.size_hint().lower() > max as u64 {
@@ -89,7 +89,7 @@ pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration
 
 /// Returns the error for a rule file that did not get a permit in time.
 pub(super) fn busy() -> Problem {
-    let detail = "too many rule files are being received; try again later";
+    let detail = "too many rule files are being received or processed; try again later";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail)
 }
 

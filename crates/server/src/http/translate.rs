@@ -38,7 +38,7 @@ fn parse_receipt(item: &WireRequest<'_>) -> Result<tollgate_engine::Receipt, OpE
     match &item.receipt {
         Some(ReceiptField::Given(text)) => input::parse_receipt(text.as_bytes()),
         Some(ReceiptField::Wanted(_)) | None => {
-            let detail = "the `receipt` of a decision is missing; ask for one with \"receipt\":true";
+            let detail = "`receipt` must be the receipt of an earlier decision; request it there with \"receipt\":true";
             Err(OpError::invalid("receipt", detail))
         }
     }
@@ -47,7 +47,8 @@ fn parse_receipt(item: &WireRequest<'_>) -> Result<tollgate_engine::Receipt, OpE
 fn parse_request<'a, S: Store>(engine: &Engine<S>, item: &'a WireRequest<'a>) -> Result<RequestInput<'a>, OpError> {
     let receipt = match &item.receipt {
         Some(ReceiptField::Given(_)) => {
-            return Err(OpError::invalid("receipt", "`receipt` must be true or false here; receipts are for settling"));
+            let detail = "`receipt` must be true or false here; send a receipt to /v1/commit, /v1/refund or /v1/renew";
+            return Err(OpError::invalid("receipt", detail));
         }
         Some(ReceiptField::Wanted(wanted)) => *wanted,
         None => false,
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn wrong_items_are_reported_with_the_field_and_a_correction() {
-        assert_input(r#"{"receipt":"abc","domain":"d"}"#, "receipts are for settling");
+        assert_input(r#"{"receipt":"abc","domain":"d"}"#, "send a receipt to /v1/commit");
         assert_input("{}", "give either `domain` with `attributes`");
         assert_input(r#"{"domain":"a","key":"b"}"#, r#"field: Some("key")"#);
         assert_input(r#"{"domain":"a","burst":1}"#, "`burst` belongs to `key`");

@@ -110,8 +110,9 @@ fn check_host(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem>
     for host in hosts_given {
         if !hosts.contains(host) {
             let host: String = host.chars().take(100).collect();
-            let detail =
-                format!("this server is not called `{host}`; use a loopback address, or start it with --allowed-hosts");
+            let detail = format!(
+                "the host `{host}` is not accepted; use a loopback address, or list the host in --allowed-hosts"
+            );
             return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "Misdirected request", detail));
         }
     }

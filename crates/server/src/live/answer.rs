@@ -56,10 +56,12 @@ pub(crate) async fn answer<S: Store + 'static>(
                 (None, None) => None,
                 (Some(domain), Some(rule)) => Some((domain, rule)),
                 (Some(_), None) => {
-                    return Err(Problem::bad_request("`domain` needs `rule`: the history is kept by rule"));
+                    let detail = "`rule` is missing; give both `domain` and `rule`, or neither";
+                    return Err(Problem::bad_request(detail));
                 }
                 (None, Some(_)) => {
-                    return Err(Problem::bad_request("`rule` needs `domain`: ids are unique within a domain"));
+                    let detail = "`domain` is missing; give both `domain` and `rule`, or neither";
+                    return Err(Problem::bad_request(detail));
                 }
             };
             respond_in_background(app, async move |app| history_json(&app, rule)).await
@@ -155,8 +157,11 @@ fn parse_query<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let Some(at) = names.iter().position(|known| *known == name) else {
             let name: String = name.chars().take(100).collect();
-            let valid = if N == 0 { "none".to_owned() } else { names.join(", ") };
-            return Err(Problem::bad_request(format!("unknown parameter `{name}`; valid: {valid}")));
+            let valid = match N {
+                0 => "this endpoint has no parameters".to_owned(),
+                _ => format!("available: {}", names.join(", ")),
+            };
+            return Err(Problem::bad_request(format!("unknown parameter `{name}`; {valid}")));
         };
         let value = value.replace('+', " ");
         let value = percent_decode_str(&value).decode_utf8();
@@ -220,7 +225,9 @@ mod tests {
         assert_eq!(of(""), Ok([None, None]));
         assert_eq!(of("q=a%2Fb+c&after=7"), Ok([Some("a/b c".into()), Some("7".into())]));
         assert_eq!(of("q&"), Ok([Some(String::new()), None]));
-        assert_eq!(of("p=1"), Err("unknown parameter `p`; valid: q, after".into()));
+        assert_eq!(of("p=1"), Err("unknown parameter `p`; available: q, after".into()));
+        let none = parse_query("p=1", []).map_err(|problem| problem.detail().to_owned());
+        assert_eq!(none, Err("unknown parameter `p`; this endpoint has no parameters".into()));
         assert_eq!(of("q=1&q=2"), Err("the parameter `q` is given twice".into()));
         assert_eq!(of("q=%ff"), Err("the parameter `q` is not UTF-8".into()));
     }

@@ -75,7 +75,7 @@ impl<T: Send + 'static> Workers<T> {
         let next_worker = self.next_worker.fetch_add(1, Ordering::Relaxed);
         let stream = stream.into_std()?;
         let sent = self.queues[next_worker % self.queues.len()].send((stream, extra)).await;
-        sent.map_err(|_| io::Error::other("the thread has ended"))
+        sent.map_err(|_| io::Error::other("the worker thread has ended"))
     }
 
     /// Stops the threads and closes the remaining connections.

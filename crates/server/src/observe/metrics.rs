@@ -286,7 +286,7 @@ impl Metrics {
         if let Some(capacity) = gauges.capacity {
             page.write_gauge(
                 "tollgate_keys",
-                "Keys in memory that are not unused, counted every 5 s; an estimate if there are many.",
+                "Keys in memory with used capacity, counted every 5 s; an estimate if there are many.",
                 gauges.keys,
             );
             page.write_gauge("tollgate_keys_capacity", "Maximum number of keys in memory.", capacity);

@@ -177,7 +177,7 @@ pub const OPERATIONS: &[Spec] = &[
     verb_spec(Verb::Check, "/v1/check", "TG.CHECK", "Takes the cost of the request, or refuses it and takes nothing"),
     verb_spec(Verb::Peek, "/v1/peek", "TG.PEEK", "Returns what a check would decide, and takes nothing"),
     verb_spec(Verb::TakeUpTo, "/v1/take-up-to", "TG.TAKEUPTO", "Takes as much of the cost as is available"),
-    verb_spec(Verb::Charge, "/v1/charge", "TG.CHARGE", "Takes the cost regardless, into debt"),
+    verb_spec(Verb::Charge, "/v1/charge", "TG.CHARGE", "Takes the cost even if too little is left, into debt up to `max_debt`"),
     operation_spec(Op::Decide(Verb::Drain), "/v1/drain", ("TG.DRAIN", 2, DRAIN_ARGS), "Takes all that is available"),
     verb_spec(Verb::Reserve, "/v1/reserve", "TG.RESERVE", "Takes the cost, and returns a receipt to settle later"),
     operation_spec(Op::Acquire, "/v1/acquire", ("TG.ACQUIRE", 4, ACQUIRE_ARGS), "Takes the cost as soon as it is available, or refuses when the wait is over"),

@@ -188,7 +188,7 @@ fn write_comparison(page: &mut String, comparison: &ComparisonReport) {
     let _ = writeln!(
         page,
         "<h2>Compared with the old rules</h2>\n<p>The old rules refused {} requests. {} requests of {} keys are newly refused, {} \
-         requests of {} keys are relieved.</p>\n<div class=\"keys\">",
+         requests of {} keys are no longer refused.</p>\n<div class=\"keys\">",
         format_number(comparison.refused_before),
         format_number(comparison.newly_refused),
         format_number(comparison.newly_refused_keys),
@@ -196,7 +196,7 @@ fn write_comparison(page: &mut String, comparison: &ComparisonReport) {
         format_number(comparison.relieved_keys)
     );
     write_keys_table(page, "Newly refused", "requests", &comparison.newly_refused_top);
-    write_keys_table(page, "Relieved", "requests", &comparison.relieved_top);
+    write_keys_table(page, "No longer refused", "requests", &comparison.relieved_top);
     page.push_str("</div>\n");
 }
 
@@ -224,7 +224,7 @@ fn write_suggestion(page: &mut String, suggestion: &SuggestionReport) {
     let both = if suggestion.has_at_once() { escape(BOTH_BURSTS) } else { String::new() };
     let _ = writeln!(
         page,
-        "</table></div>\n<p class=\"soft\">{both}</p>\n<p class=\"soft\">The marked limit admits least in a minute. As a rule file:</p>\n<pre>{}</pre>",
+        "</table></div>\n<p class=\"soft\">{both}</p>\n<p class=\"soft\">The marked limit has the lowest maximum per minute. As a rule file:</p>\n<pre>{}</pre>",
         escape(&suggestion.rules)
     );
 }

@@ -168,9 +168,9 @@ pub struct ComparisonReport {
     pub newly_refused_top: Vec<KeyCount>,
     /// The requests that only the old rules refused.
     pub relieved: u64,
-    /// The number of keys with relieved requests.
+    /// The number of keys with requests that are no longer refused.
     pub relieved_keys: u64,
-    /// The keys with the most relieved requests.
+    /// The keys with the most requests that are no longer refused.
     pub relieved_top: Vec<KeyCount>,
 }
 

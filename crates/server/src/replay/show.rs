@@ -35,7 +35,9 @@ pub(super) fn show_comparison(comparison: &ComparisonReport) -> String {
     let ComparisonReport { newly_refused, newly_refused_keys, relieved, relieved_keys, .. } = comparison;
     let [newly, newly_keys, relieved, relieved_keys] =
         [newly_refused, newly_refused_keys, relieved, relieved_keys].map(|number| format_number(*number));
-    format!("newly refused {newly} requests of {newly_keys} keys, relieved {relieved} requests of {relieved_keys} keys")
+    format!(
+        "newly refused {newly} requests of {newly_keys} keys, no longer refused {relieved} requests of {relieved_keys} keys"
+    )
 }
 
 /// Formats a number with thousands separators: `1,234,567`.

@@ -199,7 +199,7 @@ fn write_comparison(out: &mut String, comparison: &ComparisonReport, requests: u
     );
     for (what, requests, keys, top) in [
         ("newly refused", comparison.newly_refused, comparison.newly_refused_keys, &comparison.newly_refused_top),
-        ("relieved", comparison.relieved, comparison.relieved_keys, &comparison.relieved_top),
+        ("no longer refused", comparison.relieved, comparison.relieved_keys, &comparison.relieved_top),
     ] {
         let _ = writeln!(out, "{what}: {} requests of {} keys", format_number(requests), format_number(keys));
         for key in top.iter().take(MAX_LISTED_KEYS) {
@@ -241,7 +241,7 @@ fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
     if suggestion.has_at_once() {
         let _ = writeln!(out, "{BOTH_BURSTS}");
     }
-    let _ = write!(out, "\n* admits least in a minute; as a rule file:\n\n{}", suggestion.rules);
+    let _ = write!(out, "\n* lowest maximum per minute; as a rule file:\n\n{}", suggestion.rules);
 }
 
 /// A text table. The first column is left-aligned and all others are right-aligned.

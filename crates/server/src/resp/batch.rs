@@ -253,5 +253,5 @@ fn parse_cost(text: &[u8]) -> Option<Cost> {
 
 fn invalid_cost(text: &[u8], or: &str) -> OpError {
     let cost = String::from_utf8_lossy(&text[..text.len().min(64)]);
-    OpError::invalid("cost", format!("the cost '{cost}' is not an integer from 0 on, such as 1{or}"))
+    OpError::invalid("cost", format!("the cost '{cost}' is not a non-negative integer, such as 1{or}"))
 }

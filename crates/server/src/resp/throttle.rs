@@ -198,7 +198,7 @@ pub(super) fn shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -> Resu
     let params = parse_params(args)?;
     let throttle = Box::new(build_throttle(params)?);
     let Ok(cost) = u64::try_from(params[3]) else {
-        return Err(format!("{CELL_ERROR_PREFIX} a negative quantity cannot be returned to a shared store"));
+        return Err(format!("{CELL_ERROR_PREFIX} a negative quantity (a refund) is not supported with a shared store"));
     };
     let Some(bucket) = throttle.bucket() else {
         return Ok(SharedCall::Known(throttle.reply(Outcome::Deny(Retry::Never), Nanos::ZERO)));

@@ -189,7 +189,7 @@ pub const OVERRIDE: &[Key] = &[
         "deny",
         "`true` or `false`",
         "`false`",
-        "refuses these requests permanently",
+        "refuses all these requests",
         "{id: a, limit: 1/s, overrides: [{when: {plan: ended}, deny: true}]}",
     ),
     key(

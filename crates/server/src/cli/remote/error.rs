@@ -84,7 +84,7 @@ fn last_change(problem: &ProblemDetails) -> String {
     let ProblemDetails { author, at_ms, current, diff, .. } = problem;
     let mut text = String::new();
     if let Some(author) = author {
-        let _ = write!(text, "\nchanged by {}", replace_control_characters(author));
+        let _ = write!(text, "\nlast changed by {}", replace_control_characters(author));
         if let Some(at_ms) = at_ms {
             let _ = write!(text, " at {}", format_time(*at_ms));
         }
@@ -155,7 +155,7 @@ mod tests {
         let changed = r#"{"detail":"it was changed","current":4,"author":"ann","diff":"- limit: 1/s\n+ limit: 2/s\n"}"#;
         assert_eq!(
             refusal_message(412, None, changed),
-            "it was changed\nchanged by ann, now version 4\n  - limit: 1/s\n  + limit: 2/s"
+            "it was changed\nlast changed by ann, now version 4\n  - limit: 1/s\n  + limit: 2/s"
         );
         let one = r#"{"line":1,"column":2,"problem":"p","help":"h"}"#;
         assert_eq!(refusal_message(422, None, &format!(r#"{{"detail":"p; h","mistakes":[{one}]}}"#)), "p; h");

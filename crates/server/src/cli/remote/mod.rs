@@ -167,7 +167,9 @@ impl Remote {
     pub(super) fn request(&self, method: Method, path: &[&str]) -> anyhow::Result<RequestBuilder> {
         // `.` and `..` are resolved in URLs even if they are percent-encoded.
         if let Some(segment) = path.iter().find(|part| matches!(**part, "." | ".." | "")) {
-            bail!("`{segment}` cannot be part of a URL; `tollgate rules apply` accepts rules with any id");
+            bail!(
+                "`{segment}` cannot be part of a URL; a rule with the id `.` or `..` can only be changed with `tollgate rules apply`"
+            );
         }
         Ok(self.client.request(method, path))
     }

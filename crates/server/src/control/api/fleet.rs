@@ -20,8 +20,8 @@ pub(super) async fn get(call: ApiCall) -> ApiResult {
     call.read(&tag, &FleetSwitch { mode: call.control().fleet().mode().await? })
 }
 
-/// Sets whether the fleet enforces refusals. Requires the role `operator`. Nodes apply the change within a second and
-/// keep it when they restart.
+/// Sets whether the fleet enforces refusals. Requires the role `operator`. Connected nodes apply the change within a
+/// second. Nodes keep it when they restart.
 #[utoipa::path(put, path = "/v1/fleet/enforcement", tag = "nodes", operation_id = "set_fleet_enforcement",
     params(Comment),
     request_body(content = FleetSwitch, content_type = "application/json"),

@@ -33,7 +33,7 @@ pub(super) async fn create(call: ApiCall, text: Bytes) -> ApiResult {
     reply::reply_uncached(StatusCode::CREATED, &call.control().tokens().create(&change, &grant).await?)
 }
 
-/// Revokes a token. Nodes refuse the token within a second.
+/// Revokes a token. Connected nodes refuse the token within a second.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens", operation_id = "revoke_token",
     params(("id" = String, Path, description = "The id of the token", example = "1a2b3c4d5e6f7081"), Comment),
     responses((status = 200, description = "The revoked token", body = StoredToken)),
