@@ -52,7 +52,7 @@ export function onUnauthorized(asks) {
  * @property {string} [ifMatch] the version that the change is based on
  * @property {string} [comment] the reason for the change
  * @property {AbortSignal} [signal]
- * @property {boolean} [once] whether a missing session causes an error instead of the login dialog
+ * @property {boolean} [withoutLogin] whether a missing session causes an error instead of the login dialog
  */
 
 /**
@@ -88,7 +88,7 @@ export async function send(method, path, options = {}) {
       if (options.signal?.aborted) throw error;
       throw new Problem(0, { title: "No answer", detail: "the server does not answer; it may be restarting" });
     }
-    if (response.status === 401 && !options.once) {
+    if (response.status === 401 && !options.withoutLogin) {
       await askForLogin();
       continue;
     }

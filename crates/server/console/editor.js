@@ -39,13 +39,13 @@ export function editor({ query, signal }) {
 
   function changed() {
     sessionStorage.setItem(draft, text.value);
-    number(new Map());
+    writeLineNumbers(new Map());
     clearTimeout(timer);
     timer = setTimeout(check, TYPING_PAUSE_MS);
   }
 
   /** Writes the line numbers, and highlights the lines in `marks`. @param {Map<number, string>} marks */
-  function number(marks) {
+  function writeLineNumbers(marks) {
     const lines = text.value.split("\n").length;
     fill(numbers, ...Array.from({ length: lines }, (_, at) => h(`div${marks.has(at + 1) ? `.${marks.get(at + 1)}` : ""}`, {}, at + 1)));
     scroll();
@@ -60,7 +60,7 @@ export function editor({ query, signal }) {
     try {
       const found = await call("POST", "/v1/validate", { text: text.value, signal });
       if (mine !== checks || signal.aborted) return;
-      number(new Map([...found.warnings.map((/** @type {any} */ one) => [one.line, "warned"]), ...found.mistakes.map((/** @type {any} */ one) => [one.line, "wrong"])]));
+      writeLineNumbers(new Map([...found.warnings.map((/** @type {any} */ one) => [one.line, "warned"]), ...found.mistakes.map((/** @type {any} */ one) => [one.line, "wrong"])]));
       const list = [...found.mistakes.map((/** @type {any} */ one) => finding(one, "bad")), ...found.warnings.map((/** @type {any} */ one) => finding(one, "warn"))];
       fill(findings, list.length ? h("ul", {}, ...list) : h("p.muted", {}, badge("good", "valid"), ` ${plural(found.rules, "rule")}`));
       planButton.toggleAttribute("disabled", found.mistakes.length > 0);
@@ -115,7 +115,7 @@ export function editor({ query, signal }) {
         fill(outcome, h("div.notice.good", { role: "status" }, h("b", {}, `Applied as revision ${done.revision}.`), " Connected nodes apply it within a second. Changed rules:", h("ul", {}, ...links)));
       } catch (error) {
         const conflict = error instanceof Problem && error.status === 412;
-        fill(place, conflict ? first(/** @type {Problem} */ (error)) : errorBox(error));
+        fill(place, conflict ? conflictBox(/** @type {Problem} */ (error)) : errorBox(error));
         apply.toggleAttribute("disabled", conflict);
       }
     });
@@ -126,7 +126,7 @@ export function editor({ query, signal }) {
   }
 
   /** Shows the conflict with another user's change. @param {Problem} problem */
-  function first(problem) {
+  function conflictBox(problem) {
     const box = errorBox(problem);
     box.append(h("p", {}, "Your text is kept. Plan again to compare it with the current rules."), h("button", { type: "button", onclick: plan }, "Plan again"));
     return box;
@@ -139,7 +139,7 @@ export function editor({ query, signal }) {
       const scope = `domain=${encodeURIComponent(domain)}${rule ? `&rule=${encodeURIComponent(rule)}` : ""}`;
       text.value = (await (await send("GET", `/v1/export?${scope}`, { signal })).text()).replace(/^(#.*\n)+/, "");
     } else text.value = EXAMPLE;
-    number(new Map());
+    writeLineNumbers(new Map());
     check();
   }
 

@@ -75,7 +75,7 @@ function showLoginDialog() {
       event.preventDefault();
       button.setAttribute("disabled", "");
       try {
-        setSession(await call("POST", "/v1/session", { json: { token: input.value }, once: true }));
+        setSession(await call("POST", "/v1/session", { json: { token: input.value }, withoutLogin: true }));
         dialog.remove();
         resolve();
         document.dispatchEvent(new CustomEvent("session"));
@@ -93,7 +93,7 @@ function showLoginDialog() {
 
 /** Ends the session. */
 export async function logout() {
-  await send("DELETE", "/v1/session", { once: true }).catch(() => {});
+  await send("DELETE", "/v1/session", { withoutLogin: true }).catch(() => {});
   location.assign("/console");
 }
 

@@ -44,7 +44,7 @@ fn markdown_table() -> String {
         ("HTTP: body of a decision", bytes(http::MAX_BODY_BYTES)),
         ("HTTP: requests in a list", http::MAX_BATCH.to_string()),
         ("HTTP: requests to explain in a list", http::MAX_EXPLAINED.to_string()),
-        ("HTTP: response to a list; above it, the rest of the list is not decided", bytes(http::MAX_RESPONSE_BYTES)),
+        ("HTTP: response to a list; above it, the rest of the list is not decided", bytes(http::FULL_RESPONSE_BYTES)),
         ("HTTP: time for the headers, and between requests", seconds(http::HEAD_TIMEOUT)),
         ("HTTP: time for a body", seconds(http::BODY_TIMEOUT)),
         (
@@ -69,7 +69,7 @@ fn markdown_table() -> String {
         ),
         ("live data: viewers", live::MAX_VIEWERS.to_string()),
         ("live data: concurrent requests for the history or the rules", live::MAX_READS.to_string()),
-        ("live data: rules with a history", live::MAX_RULES.to_string()),
+        ("live data: rules with a history", live::MAX_TRACKED_RULES.to_string()),
         ("Redis protocol: arguments of a command", resp::MAX_ARGS.to_string()),
         ("Redis protocol: an argument", bytes(resp::MAX_BULK_BYTES)),
         ("Redis protocol: a command", bytes(resp::MAX_COMMAND_BYTES)),

@@ -159,7 +159,7 @@ mod tests {
         assert!(text.contains(&format!("MAX_UPLOAD_BYTES = {mebibytes} * 1024 * 1024;")), "MAX_UPLOAD_BYTES differs");
         assert!(text.contains(&format!("at most {mebibytes} MiB")), "the size in the hint differs");
         let (_, text) = FILES.iter().find(|(name, _)| *name == "server.js").expect("the file");
-        assert!(text.contains(&format!("TRACKED = {};", crate::live::MAX_RULES)), "TRACKED differs");
+        assert!(text.contains(&format!("TRACKED = {};", crate::live::MAX_TRACKED_RULES)), "TRACKED differs");
     }
 
     #[test]

@@ -79,9 +79,9 @@ impl Sessions {
         sessions.insert(id, BrowserSession { token: token.into(), began: now, used: now });
     }
 
-    /// Returns the token of a session, and restarts the session's idle timeout. Returns `None` if the session is
-    /// unknown or has ended.
-    fn token(&self, id: &SessionId, now: Time<Mono>) -> Option<Box<[u8]>> {
+    /// Restarts the idle timeout of a session, and returns its token. Returns `None` if the session is unknown or has
+    /// ended.
+    fn touch(&self, id: &SessionId, now: Time<Mono>) -> Option<Box<[u8]>> {
         let mut sessions = self.lock_sessions();
         let session = sessions.get_mut(id)?;
         if session.has_ended(now) {
@@ -121,7 +121,7 @@ impl Credentials {
             return Self { token: Some(token.into()), ..Self::default() };
         }
         let session = session_id(head);
-        let token = session.and_then(|id| app.sessions.token(&id, app.now()));
+        let token = session.and_then(|id| app.sessions.touch(&id, app.now()));
         Self { token, session, cached: CachedToken::default() }
     }
 
@@ -132,8 +132,8 @@ impl Credentials {
 
     /// Returns whether the token and the session are still valid. Each call restarts the session's idle timeout, so a
     /// session with an open stream does not become idle.
-    pub(crate) fn are_valid<S: Store>(&mut self, app: &App<S>) -> bool {
-        let session_lasts = self.session.is_none_or(|id| app.sessions.token(&id, app.now()).is_some());
+    pub(crate) fn touch_if_valid<S: Store>(&mut self, app: &App<S>) -> bool {
+        let session_lasts = self.session.is_none_or(|id| app.sessions.touch(&id, app.now()).is_some());
         session_lasts && app.auth.authenticate(&mut self.cached, self.token.as_deref(), || app.wall_ms()).is_ok()
     }
 }
@@ -181,7 +181,7 @@ pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<
     struct OpenRequest {
         token: String,
     }
-    let OpenRequest { token } = serde_json::from_slice(body).map_err(|error| Problem::json(&error))?;
+    let OpenRequest { token } = serde_json::from_slice(body).map_err(|error| Problem::from_json_error(&error))?;
     let token = token.trim().as_bytes();
     let mut cached = CachedToken::default();
     let access = app.auth.authenticate(&mut cached, Some(token), || app.wall_ms())?.clone();
@@ -261,15 +261,15 @@ mod tests {
         let sessions = Sessions::default();
         let idle = IDLE_TIMEOUT.as_nanos() / 1_000_000_000;
         sessions.open([1; 32], b"token", time_at(0));
-        assert_eq!(sessions.token(&[1; 32], time_at(idle - 1)).as_deref(), Some(&b"token"[..]));
-        assert_eq!(sessions.token(&[1; 32], time_at(2 * idle - 1)), None);
-        assert_eq!(sessions.token(&[2; 32], time_at(0)), None);
+        assert_eq!(sessions.touch(&[1; 32], time_at(idle - 1)).as_deref(), Some(&b"token"[..]));
+        assert_eq!(sessions.touch(&[1; 32], time_at(2 * idle - 1)), None);
+        assert_eq!(sessions.touch(&[2; 32], time_at(0)), None);
         sessions.open([3; 32], b"token", time_at(0));
         let end = MAX_AGE.as_nanos() / 1_000_000_000;
         for used in (0..end).step_by(600) {
-            assert!(sessions.token(&[3; 32], time_at(used)).is_some(), "{used}");
+            assert!(sessions.touch(&[3; 32], time_at(used)).is_some(), "{used}");
         }
-        assert_eq!(sessions.token(&[3; 32], time_at(end)), None);
+        assert_eq!(sessions.touch(&[3; 32], time_at(end)), None);
     }
 
     #[test]
@@ -283,10 +283,10 @@ mod tests {
         for number in 0..MAX_SESSIONS as u64 {
             sessions.open(id(number), b"t", time_at(number));
         }
-        assert!(sessions.token(&id(0), time_at(2_000)).is_some());
+        assert!(sessions.touch(&id(0), time_at(2_000)).is_some());
         sessions.open([9; 32], b"t", time_at(2_000));
         assert_eq!(sessions.lock_sessions().len(), MAX_SESSIONS);
-        assert!(sessions.token(&id(0), time_at(2_000)).is_some() && sessions.token(&id(1), time_at(2_000)).is_none());
+        assert!(sessions.touch(&id(0), time_at(2_000)).is_some() && sessions.touch(&id(1), time_at(2_000)).is_none());
     }
 
     #[test]

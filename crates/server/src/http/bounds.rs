@@ -11,7 +11,7 @@ pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 pub const MAX_BATCH: usize = 1_000;
 
 /// Maximum number of attribute values of a request. All protocols share this bound.
-pub const MAX_ATTRIBUTES: usize = Item::MAX_ATTRIBUTES;
+pub const MAX_ATTRIBUTE_VALUES: usize = Item::MAX_ATTRIBUTES;
 
 /// Maximum size of the request line and all headers, in bytes.
 pub const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -44,4 +44,4 @@ pub const RESERVED_TIMEOUT: Duration = Duration::from_secs(5);
 pub const MAX_EXPLAINED: usize = 100;
 
 /// Size of the response to a list, in bytes, above which the remaining requests are not decided.
-pub const MAX_RESPONSE_BYTES: usize = 8 * 1024 * 1024;
+pub const FULL_RESPONSE_BYTES: usize = 8 * 1024 * 1024;

@@ -14,7 +14,7 @@ use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
 use super::body::LongWriter;
-use super::bounds::{MAX_EXPLAINED, MAX_RESPONSE_BYTES};
+use super::bounds::{FULL_RESPONSE_BYTES, MAX_EXPLAINED};
 use super::problem::Problem;
 use super::serve::{HttpResponse, new_response};
 use super::wire::{Body, ListProgress, ListReader, WireRequest};
@@ -64,7 +64,7 @@ pub(super) async fn call<S: Store>(
         Op::SetEnforcement => Ok(Input::Enforcement(parse_enforcement(body)?)),
         Op::Decide(_) | Op::Acquire | Op::Commit | Op::Refund | Op::Renew | Op::Reset | Op::Explain => {
             parsed = match body.len() {
-                ..=MAX_BYTES_PARSED_AT_ONCE => Body::parse(body).map_err(|error| Problem::json(&error))?,
+                ..=MAX_BYTES_PARSED_AT_ONCE => Body::parse(body).map_err(|error| Problem::from_json_error(&error))?,
                 // Boxed to keep the future small, because long bodies are rare.
                 _ => Box::pin(parse_in_parts(body)).await?,
             };
@@ -102,7 +102,7 @@ const ITEMS_PER_PARSE_STEP: usize = 64;
 /// Parses a long body. After each part of a list, yields to other connections.
 async fn parse_in_parts(body: &[u8]) -> Result<Body<'_>, Problem> {
     let Some(mut reader) = ListReader::new(body) else {
-        return Body::parse(body).map_err(|error| Problem::json(&error));
+        return Body::parse(body).map_err(|error| Problem::from_json_error(&error));
     };
     let mut items = Vec::new();
     loop {
@@ -116,7 +116,7 @@ async fn parse_in_parts(body: &[u8]) -> Result<Body<'_>, Problem> {
     // Parsing again may take milliseconds, so it runs on a blocking thread.
     let copy = body.to_vec();
     Err(match spawn_blocking(move || Body::parse(&copy).err()).await {
-        Ok(Some(error)) => Problem::json(&error),
+        Ok(Some(error)) => Problem::from_json_error(&error),
         Ok(None) => Problem::internal_error("cannot parse a body", &"invalid in parts, but valid as a whole"),
         Err(error) => Problem::internal_error("cannot parse a body", &error),
     })
@@ -144,7 +144,7 @@ async fn call_list<S: Store>(
                     Output::Explained(explanation) => out.push_bytes(explanation.clone()),
                     _ => json::write(&mut out.part, output),
                 }
-                if let Some(is_full) = caller.is_full.filter(|_| out.written() > MAX_RESPONSE_BYTES) {
+                if let Some(is_full) = caller.is_full.filter(|_| out.written() > FULL_RESPONSE_BYTES) {
                     is_full.store(true, Ordering::Relaxed);
                 }
             }
@@ -242,7 +242,7 @@ fn parse_enforcement(body: &[u8]) -> Result<Enforcement, Problem> {
         Observe,
     }
 
-    let switch: EnforcementBody = serde_json::from_slice(body).map_err(|error| Problem::json(&error))?;
+    let switch: EnforcementBody = serde_json::from_slice(body).map_err(|error| Problem::from_json_error(&error))?;
     Ok(match switch.mode {
         Mode::Enforce => Enforcement::Enforce,
         Mode::Observe => Enforcement::Observe,

@@ -6,7 +6,7 @@
 //!
 //! A request is ordinary if all of these conditions hold:
 //! - The request line is [`CHECK_REQUEST_LINE`].
-//! - The request has at most [`READ_BUFFER_SIZE`] bytes and [`MAX_HEADERS`] headers. Each header is in
+//! - The request has at most [`READ_BUFFER_SIZE`] bytes and [`MAX_FAST_PATH_HEADERS`] headers. Each header is in
 //!   [`IGNORED_HEADERS`] or accepted by [`parse_head`].
 //! - The length of the body is known, and the body is one JSON object that describes a valid request.
 //! - The server accepts the `Host`, and the token is valid if the server requires tokens.
@@ -37,7 +37,7 @@ use tollgate_http::headers;
 use super::bounds::{HEAD_TIMEOUT, PARTIAL_CHECK_TIMEOUT};
 use super::call::{JSON, NO_DECISION, decision_status, header_limits, new_caller};
 use super::problem::Problem;
-use super::serve::{HttpConnection, authenticate, bearer_token};
+use super::serve::{HttpConnectionState, authenticate, bearer_token};
 use super::wire::Body;
 use super::{json, translate};
 use crate::app::App;
@@ -64,7 +64,7 @@ const IGNORED_HEADERS: [&str; 9] = [
 ];
 
 /// Maximum number of headers of a request on the fast path.
-const MAX_HEADERS: usize = 16;
+const MAX_FAST_PATH_HEADERS: usize = 16;
 
 /// Size of the read buffer in bytes. It bounds the size of a request, and of the pipelined requests in one read.
 const READ_BUFFER_SIZE: usize = 8 * 1024;
@@ -79,7 +79,7 @@ const WRITE_THRESHOLD: usize = 16 * 1024;
 pub(super) async fn serve<S: Store, T: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut T,
     app: &App<S>,
-    state: &HttpConnection,
+    state: &HttpConnectionState,
     guard: &ConnectionGuard,
     auth_deadline: &mut Option<Pin<Box<Sleep>>>,
 ) -> io::Result<Vec<u8>> {
@@ -104,7 +104,7 @@ pub(super) async fn serve<S: Store, T: AsyncRead + AsyncWrite + Unpin>(
 struct FastConnection<'c, S, T> {
     stream: &'c mut T,
     app: &'c App<S>,
-    state: &'c HttpConnection,
+    state: &'c HttpConnectionState,
     guard: &'c ConnectionGuard,
     auth_deadline: &'c mut Option<Pin<Box<Sleep>>>,
     timer: LazyTimer,
@@ -209,7 +209,7 @@ enum FastPathStep {
 /// Answers the first request in the input.
 async fn answer_first_request<S: Store>(
     app: &App<S>,
-    state: &HttpConnection,
+    state: &HttpConnectionState,
     guard: &ConnectionGuard,
     input: &[u8],
     out: &mut ResponseWriter,
@@ -254,7 +254,7 @@ fn parse_head(input: &[u8]) -> Result<CheckHead<'_>, FastPathStep> {
         let is_partial = CHECK_REQUEST_LINE.starts_with(input);
         return Err(if is_partial { FastPathStep::ReadMore } else { FastPathStep::PassToHyper });
     };
-    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+    let mut headers = [EMPTY_HEADER; MAX_FAST_PATH_HEADERS];
     let (length, headers) = match httparse::parse_headers(after_line, &mut headers) {
         Ok(Status::Complete(parsed)) => parsed,
         Ok(Status::Partial) => return Err(FastPathStep::ReadMore),

@@ -16,13 +16,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::bounds::HALF_CLOSE_TIMEOUT;
-use super::serve::HttpConnection;
+use super::serve::HttpConnectionState;
 
 /// A stream for hyper with `half_close`.
 #[derive(Debug)]
 pub(super) struct HalfCloseStream<T> {
     stream: T,
-    state: Arc<HttpConnection>,
+    state: Arc<HttpConnectionState>,
     /// Bytes to return to the reader before the bytes of the stream.
     unread: Bytes,
     /// The result of hyper's last read, if hyper has read since the last flush.
@@ -40,7 +40,7 @@ enum LastRead {
 
 impl<T: AsyncRead + Unpin> HalfCloseStream<T> {
     /// Wraps a stream of which `unread` was already read.
-    pub(super) fn new(stream: T, state: Arc<HttpConnection>, unread: impl Into<Bytes>) -> Self {
+    pub(super) fn new(stream: T, state: Arc<HttpConnectionState>, unread: impl Into<Bytes>) -> Self {
         Self { stream, state, unread: unread.into(), last_read: None, timer: None }
     }
 

@@ -124,13 +124,13 @@ impl Problem {
         let problem = Self::new(status, title, error.detail.clone());
         match error.field {
             None => problem,
-            Some("") => problem.at(pointer),
-            Some(field) => problem.at(format!("{pointer}/{field}")),
+            Some("") => problem.with_pointer(pointer),
+            Some(field) => problem.with_pointer(format!("{pointer}/{field}")),
         }
     }
 
     /// Returns a 400 for a body that is not JSON or has the wrong structure.
-    pub fn json(error: &serde_json::Error) -> Self {
+    pub fn from_json_error(error: &serde_json::Error) -> Self {
         // Cut off the position, which has its own fields.
         let text = error.to_string();
         let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail);
@@ -146,14 +146,14 @@ impl Problem {
 
     /// Sets the JSON pointer to the invalid part of the body.
     #[must_use]
-    pub fn at(mut self, pointer: impl Into<String>) -> Self {
+    pub fn with_pointer(mut self, pointer: impl Into<String>) -> Self {
         self.0.pointer = Some(pointer.into());
         self
     }
 
     /// Sets the line number, for files with one request per line.
     #[must_use]
-    pub fn in_line(mut self, line: usize) -> Self {
+    pub fn with_line(mut self, line: usize) -> Self {
         self.0.line = Some(line);
         let detail = self.0.detail.replacen("the body is not JSON", "this is not JSON", 1);
         self.0.detail = format!("at line {line}: {detail}");
@@ -183,7 +183,7 @@ impl Problem {
     }
 
     /// Returns the methods that the path accepts, for a 405.
-    pub fn allow(&self) -> Option<&HeaderValue> {
+    pub fn allowed_methods(&self) -> Option<&HeaderValue> {
         self.0.header.as_ref().filter(|(name, _)| *name == ALLOW).map(|(_, methods)| methods)
     }
 
@@ -306,7 +306,7 @@ mod tests {
     fn problem_says_what_is_wrong_and_where() {
         let error = serde_json::from_str::<Vec<u8>>("[1,\n x]").unwrap_err();
         assert_eq!(
-            String::from_utf8(Problem::json(&error).to_json()).unwrap(),
+            String::from_utf8(Problem::from_json_error(&error).to_json()).unwrap(),
             r#"{"type":"about:blank","title":"Bad request","status":400,"detail":"the body is not JSON: expected value","line":2,"column":2}"#
         );
         let corrected = |detail| with_suggestion(&format!("unknown field {detail}"));
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(corrected("`limt`, expected `limit`"), "unknown field `limt`, did you mean `limit`?");
         let unknown = "`x`, expected one of `key`, `limit`";
         assert_eq!(corrected(unknown), format!("unknown field {unknown}"));
-        let problem = Problem::bad_request("`x` is not a rate").at("/limit");
+        let problem = Problem::bad_request("`x` is not a rate").with_pointer("/limit");
         assert!(String::from_utf8(problem.to_json()).unwrap().ends_with(r#""pointer":"/limit"}"#));
     }
 }

@@ -52,7 +52,7 @@ pub(super) async fn read_bounded<B: Body<Data = Bytes, Error: Display> + Unpin>(
             let more = (first.len() + rest.len() + data.len()).div_ceil(1024)
                 - held.as_ref().map_or(0, SemaphorePermit::num_permits);
             let Ok(Ok(more)) = timeout_at(deadline, kilobytes.acquire_many(more as u32)).await else {
-                return Err(busy());
+                return Err(busy_problem());
             };
             match &mut held {
                 Some(held) => held.merge(more),
@@ -88,7 +88,7 @@ pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration
 }
 
 /// Returns the error for a rule file that did not get a permit in time.
-pub(super) fn busy() -> Problem {
+pub(super) fn busy_problem() -> Problem {
     let detail = "too many rule files are being received or processed; try again later";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail)
 }
@@ -109,8 +109,8 @@ mod tests {
         assert_eq!((body.len(), held.as_ref().map(SemaphorePermit::num_permits)), (2048, Some(2)));
         let start = Instant::now();
         let problem = read_bounded(file(), 4096, TIME_LIMIT, Some(&permits)).await.expect_err("no permits are left");
-        assert_eq!((problem, start.elapsed().as_secs()), (busy(), 60));
-        let response = busy().to_response();
+        assert_eq!((problem, start.elapsed().as_secs()), (busy_problem(), 60));
+        let response = busy_problem().to_response();
         assert_eq!((response.status().as_u16(), response.headers()[RETRY_AFTER].as_bytes()), (503, &b"1"[..]));
         drop(held);
         assert!(read_bounded(file(), 4096, TIME_LIMIT, Some(&permits)).await.is_ok());

@@ -41,6 +41,6 @@ mod tests {
         assert_eq!(op(Method::GET, "/v1/enforcements").unwrap_err().status(), StatusCode::NOT_FOUND);
         let wrong = op(Method::DELETE, "/v1/enforcement").unwrap_err();
         assert_eq!(wrong.status(), StatusCode::METHOD_NOT_ALLOWED);
-        assert_eq!(wrong.allow().map(|methods| methods.as_bytes()), Some(&b"POST, GET, HEAD"[..]));
+        assert_eq!(wrong.allowed_methods().map(|methods| methods.as_bytes()), Some(&b"POST, GET, HEAD"[..]));
     }
 }

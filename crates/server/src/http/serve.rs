@@ -26,7 +26,7 @@ use super::bounds::{
 use super::call::call;
 use super::half_close::HalfCloseStream;
 use super::problem::Problem;
-use super::receive::{busy, discard, read, read_bounded};
+use super::receive::{busy_problem, discard, read, read_bounded};
 use super::{fast, forward};
 use super::{route, web};
 use crate::app::App;
@@ -64,7 +64,8 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     fast_path: FastPath,
 ) {
     guard.register().await;
-    let connection_state = Arc::new(HttpConnection { is_reserved: guard.is_reserved(), ..HttpConnection::default() });
+    let connection_state =
+        Arc::new(HttpConnectionState { is_reserved: guard.is_reserved(), ..HttpConnectionState::default() });
     let mut stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
     let first_request =
         if guard.is_reserved() { Some(RESERVED_TIMEOUT) } else { app.auth.requires_tokens().then_some(AUTH_TIMEOUT) };
@@ -134,7 +135,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
 
 /// The state shared by the requests of a connection.
 #[derive(Debug, Default)]
-pub(super) struct HttpConnection {
+pub(super) struct HttpConnectionState {
     /// Never contended, because the requests of a connection are served in sequence.
     token: Mutex<CachedToken>,
     /// Whether a valid token was sent. Relaxed ordering suffices, because no other data depends on this flag.
@@ -147,7 +148,7 @@ pub(super) struct HttpConnection {
     is_reserved: bool,
 }
 
-impl HttpConnection {
+impl HttpConnectionState {
     pub(super) fn is_authenticated(&self) -> bool {
         self.authenticated.load(Ordering::Relaxed)
     }
@@ -171,7 +172,7 @@ impl HttpConnection {
 
 async fn answer_request<S: Store + 'static>(
     app: &Arc<App<S>>,
-    state: &HttpConnection,
+    state: &HttpConnectionState,
     peer: Option<IpAddr>,
     request: Request<Incoming>,
 ) -> HttpResponse {
@@ -197,13 +198,13 @@ async fn answer_request<S: Store + 'static>(
 /// Answers a forward-auth call. The body is part of the client's request and is not read.
 async fn answer_forward_auth<S: Store>(
     app: &App<S>,
-    state: &HttpConnection,
+    state: &HttpConnectionState,
     peer: Option<IpAddr>,
     target: Result<forward::Target<'_>, Problem>,
     head: &Parts,
 ) -> Result<HttpResponse, Problem> {
     let target = target?;
-    let token = head.headers.get(forward::TOKEN).map(HeaderValue::as_bytes);
+    let token = head.headers.get(forward::TOKEN_HEADER).map(HeaderValue::as_bytes);
     let token = token.or(target.token.as_ref().map(|token| token.as_bytes()));
     let access = authenticate(app, state, token)?;
     forward::answer(app, &access, &target, head, peer).await
@@ -214,7 +215,7 @@ async fn answer_forward_auth<S: Store>(
 /// Rare branches are boxed. Otherwise they would enlarge the future of every request, which hyper moves.
 async fn answer_api_request<S: Store + 'static>(
     app: &Arc<App<S>>,
-    state: &HttpConnection,
+    state: &HttpConnectionState,
     head: Parts,
     body: Incoming,
 ) -> Result<HttpResponse, Problem> {
@@ -270,7 +271,7 @@ async fn answer_api_request<S: Store + 'static>(
             Box::pin(live::answer(app, &head, credentials)).await
         }
         Err(_) if api::owns(head.uri.path()) => Box::pin(call_rules_service(app, access, head, body)).await,
-        Err(problem) => match problem.allow() {
+        Err(problem) => match problem.allowed_methods() {
             Some(methods) if head.method == Method::OPTIONS => Ok(options_response(methods.clone())),
             Some(_) | None => Err(problem),
         },
@@ -281,7 +282,7 @@ async fn answer_api_request<S: Store + 'static>(
 #[inline]
 pub(super) fn authenticate<S: Store>(
     app: &App<S>,
-    state: &HttpConnection,
+    state: &HttpConnectionState,
     token: Option<&[u8]>,
 ) -> Result<Access, AuthError> {
     if !app.auth.requires_tokens() {
@@ -326,7 +327,7 @@ async fn call_rules_service<S: Store>(
     // processing permit.
     let (body, _received) =
         read_bounded(body, api::bounds::MAX_FILE_BYTES, FILE_TIMEOUT, Some(service.upload_permits())).await?;
-    let Ok(Ok(_turn)) = timeout(FILE_TIMEOUT, service.large().acquire()).await else { return Err(busy()) };
+    let Ok(Ok(_turn)) = timeout(FILE_TIMEOUT, service.large().acquire()).await else { return Err(busy_problem()) };
     Ok(service.answer(head, body, access).await)
 }
 

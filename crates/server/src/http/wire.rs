@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::bounds::{MAX_ATTRIBUTES, MAX_BATCH};
+use super::bounds::{MAX_ATTRIBUTE_VALUES, MAX_BATCH};
 
 /// A parsed body: one request, or a batch of requests.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Body<'a> {
 pub struct WireRequest<'a> {
     /// The domain whose rules decide.
     #[serde(borrow, default)]
-    pub domain: Option<Text<'a>>,
+    pub domain: Option<JsonString<'a>>,
     /// The attributes of the request.
     #[serde(borrow, default)]
     pub attributes: Option<Attributes<'a>>,
@@ -32,16 +32,16 @@ pub struct WireRequest<'a> {
     pub cost: Option<u64>,
     /// The key that an inline limit counts.
     #[serde(borrow, default)]
-    pub key: Option<Text<'a>>,
+    pub key: Option<JsonString<'a>>,
     /// A rate such as `10/s`, or a number for concurrency.
     #[serde(borrow, default, deserialize_with = "deserialize_rate_or_count")]
-    pub limit: Option<Text<'a>>,
+    pub limit: Option<JsonString<'a>>,
     /// The burst size.
     #[serde(default, deserialize_with = "deserialize_integer")]
     pub burst: Option<u64>,
     /// The algorithm. Default: `token_bucket`.
     #[serde(borrow, default)]
-    pub algorithm: Option<Text<'a>>,
+    pub algorithm: Option<JsonString<'a>>,
     /// Maximum wait of an acquire.
     #[serde(default, deserialize_with = "deserialize_integer")]
     pub wait_ms: Option<u64>,
@@ -57,18 +57,18 @@ pub enum ReceiptField<'a> {
     /// Whether to return a receipt.
     Wanted(bool),
     /// A receipt to settle.
-    Given(#[serde(borrow)] Text<'a>),
+    Given(#[serde(borrow)] JsonString<'a>),
 }
 
 /// A string, borrowed from the body if it contains no escapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
+pub struct JsonString<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
 /// Attribute names and values, in the order of the body. A value is a string, an integer, a boolean or a list.
 /// Each list element becomes a separate pair with the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attributes<'a>(pub Vec<(Text<'a>, Text<'a>)>);
+pub struct Attributes<'a>(pub Vec<(JsonString<'a>, JsonString<'a>)>);
 
 impl<'a> Body<'a> {
     /// Parses a body.
@@ -133,7 +133,7 @@ fn skip_whitespace(bytes: &[u8]) -> &[u8] {
     &bytes[space..]
 }
 
-impl std::ops::Deref for Text<'_> {
+impl std::ops::Deref for JsonString<'_> {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -195,25 +195,27 @@ fn deserialize_integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
 }
 
 /// Parses a string or a non-negative integer.
-fn deserialize_rate_or_count<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Text<'a>>, D::Error> {
+fn deserialize_rate_or_count<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<JsonString<'a>>, D::Error> {
     struct RateOrCountVisitor;
     impl<'de> Visitor<'de> for RateOrCountVisitor {
-        type Value = Option<Text<'de>>;
+        type Value = Option<JsonString<'de>>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a rate such as \"10/s\", or an integer for concurrency")
         }
 
         fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-            Ok(Some(Text(Cow::Borrowed(text))))
+            Ok(Some(JsonString(Cow::Borrowed(text))))
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-            Ok(Some(Text(Cow::Owned(text.to_owned()))))
+            Ok(Some(JsonString(Cow::Owned(text.to_owned()))))
         }
 
         fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
-            Ok(Some(Text(Cow::Owned(number.to_string()))))
+            Ok(Some(JsonString(Cow::Owned(number.to_string()))))
         }
 
         fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
@@ -225,8 +227,8 @@ fn deserialize_rate_or_count<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D)
 
 /// The JSON value of an attribute: a single value, or a list of values.
 enum AttributeValues<'a> {
-    One(Text<'a>),
-    Many(Vec<Text<'a>>),
+    One(JsonString<'a>),
+    Many(Vec<JsonString<'a>>),
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for AttributeValues<'a> {
@@ -245,23 +247,23 @@ impl<'de> Visitor<'de> for ValuesVisitor {
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(AttributeValues::One(Text(Cow::Borrowed(text))))
+        Ok(AttributeValues::One(JsonString(Cow::Borrowed(text))))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(AttributeValues::One(Text(Cow::Owned(text.to_owned()))))
+        Ok(AttributeValues::One(JsonString(Cow::Owned(text.to_owned()))))
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
-        Ok(AttributeValues::One(Text(Cow::Borrowed(if value { "true" } else { "false" }))))
+        Ok(AttributeValues::One(JsonString(Cow::Borrowed(if value { "true" } else { "false" }))))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
-        Ok(AttributeValues::One(Text(Cow::Owned(number.to_string()))))
+        Ok(AttributeValues::One(JsonString(Cow::Owned(number.to_string()))))
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
-        Ok(AttributeValues::One(Text(Cow::Owned(number.to_string()))))
+        Ok(AttributeValues::One(JsonString(Cow::Owned(number.to_string()))))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
@@ -270,7 +272,7 @@ impl<'de> Visitor<'de> for ValuesVisitor {
             let AttributeValues::One(value) = value else {
                 return Err(A::Error::custom("an attribute value cannot be a list of lists"));
             };
-            if values.len() == MAX_ATTRIBUTES {
+            if values.len() == MAX_ATTRIBUTE_VALUES {
                 return Err(too_many_attributes());
             }
             values.push(value);
@@ -291,14 +293,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut pairs = Vec::new();
-                while let Some((name, values)) = map.next_entry::<Text<'de>, AttributeValues<'de>>()? {
+                while let Some((name, values)) = map.next_entry::<JsonString<'de>, AttributeValues<'de>>()? {
                     match values {
                         AttributeValues::One(value) => pairs.push((name, value)),
                         AttributeValues::Many(values) => {
                             pairs.extend(values.into_iter().map(|value| (name.clone(), value)));
                         }
                     }
-                    if pairs.len() > MAX_ATTRIBUTES {
+                    if pairs.len() > MAX_ATTRIBUTE_VALUES {
                         return Err(too_many_attributes());
                     }
                 }
@@ -310,7 +312,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
 }
 
 fn too_many_attributes<E: Error>() -> E {
-    E::custom(format_args!("too many attributes (maximum {MAX_ATTRIBUTES})"))
+    E::custom(format_args!("too many attributes (maximum {MAX_ATTRIBUTE_VALUES})"))
 }
 
 #[cfg(test)]
@@ -405,8 +407,8 @@ mod tests {
             let pairs: Vec<_> = (0..count).map(|n| format!(r#""a{n}":"""#)).collect();
             parse_and_describe(&format!(r#"{{"attributes":{{{}}}}}"#, pairs.join(",")))
         };
-        assert!(attributes(MAX_ATTRIBUTES).contains("a127="));
-        assert!(attributes(MAX_ATTRIBUTES + 1).contains("too many attributes (maximum 128)"));
+        assert!(attributes(MAX_ATTRIBUTE_VALUES).contains("a127="));
+        assert!(attributes(MAX_ATTRIBUTE_VALUES + 1).contains("too many attributes (maximum 128)"));
         // The JSON parser limits the nesting depth.
         assert!(Body::parse("[".repeat(100_000).as_bytes()).is_err());
         assert!(Body::parse(format!("{{\"attributes\":{{\"a\":{}", "[".repeat(100_000)).as_bytes()).is_err());
@@ -415,8 +417,8 @@ mod tests {
     #[test]
     fn unescaped_strings_are_borrowed() {
         let Ok(Body::One(item)) = Body::parse(br#"{"key":"a","limit":"1\u002fs"}"#) else { panic!("an object") };
-        assert!(matches!(item.key, Some(Text(Cow::Borrowed("a")))));
-        assert!(matches!(item.limit, Some(Text(Cow::Owned(_)))));
+        assert!(matches!(item.key, Some(JsonString(Cow::Borrowed("a")))));
+        assert!(matches!(item.limit, Some(JsonString(Cow::Owned(_)))));
         let Ok(Body::One(item)) = Body::parse(br#"{"key":"a","limit":1}"#) else { panic!("an object") };
         assert_eq!(item.limit.as_deref(), Some("1"), "a number for concurrency");
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use tollgate_engine::Store;
 
-use super::rules::{self, DEFAULT_RULES, MAX_RULES, RuleFilter};
+use super::rules::{self, DEFAULT_RULES, MAX_PAGE_RULES, RuleFilter};
 use super::sample::LiveStatus;
 use super::stream::EventStream;
 use super::{MAX_READS, MAX_VIEWERS};
@@ -71,7 +71,7 @@ pub(crate) async fn answer<S: Store + 'static>(
             let [search, domain, id, state, after, limit] = parse_query(query, names)?;
             let is_shadow = state.as_deref().map(parse_state).transpose()?;
             let after = parse_number("after", after, 0, 0..=usize::MAX)?;
-            let limit = parse_number("limit", limit, DEFAULT_RULES, 1..=MAX_RULES)?;
+            let limit = parse_number("limit", limit, DEFAULT_RULES, 1..=MAX_PAGE_RULES)?;
             let filter = RuleFilter::new(&search.unwrap_or_default(), domain, id, is_shadow);
             respond_in_background(app, async move |app| to_json(&rules::page(&app.engine, &filter, after, limit).await))
                 .await
@@ -132,7 +132,7 @@ fn history_json<S: Store>(app: &App<S>, rule: Option<(String, String)>) -> Vec<u
             to_json(&page)
         }
         Some((domain, id)) => {
-            let page = app.live.history().page_of(&domain, &id, at_ms);
+            let page = app.live.history().rule_page(&domain, &id, at_ms);
             to_json(&page)
         }
     }

@@ -17,14 +17,14 @@ pub const ONE_SECOND_POINTS: usize = 900;
 pub const TEN_SECOND_POINTS: usize = 360;
 
 /// Maximum number of rules with a history.
-pub const MAX_RULES: usize = 64;
+pub const MAX_TRACKED_RULES: usize = 64;
 
 /// Maximum number of rules among which the busiest are selected. Later rules in the rule set never get a history.
 const MAX_CANDIDATES: usize = 100_000;
 
 /// Memory of all ring buffers and of the candidates' decision counts, in bytes.
 const HISTORY_BYTES: usize = (ONE_SECOND_POINTS + TEN_SECOND_POINTS)
-    * (size_of::<OverallPoint>() + MAX_RULES * size_of::<RulePoint>())
+    * (size_of::<OverallPoint>() + MAX_TRACKED_RULES * size_of::<RulePoint>())
     + MAX_CANDIDATES * size_of::<u64>();
 const _: () = assert!(HISTORY_BYTES < 4_000_000, "the history is kept in less than 4 MB");
 
@@ -230,14 +230,14 @@ impl LiveHistory {
                 None => others.push((recent_decisions, number)),
             }
         }
-        if others.len() > MAX_RULES {
-            others.select_nth_unstable_by_key(MAX_RULES, |(decisions, number)| (Reverse(*decisions), *number));
-            others.truncate(MAX_RULES);
+        if others.len() > MAX_TRACKED_RULES {
+            others.select_nth_unstable_by_key(MAX_TRACKED_RULES, |(decisions, number)| (Reverse(*decisions), *number));
+            others.truncate(MAX_TRACKED_RULES);
         }
         others.sort_unstable_by_key(|(recent_decisions, number)| (Reverse(*recent_decisions), *number));
         for (recent_decisions, number) in others {
             let arrival = TrackedRule::new(&(rules.read)(number), number, recent_decisions);
-            if self.rules.len() < MAX_RULES {
+            if self.rules.len() < MAX_TRACKED_RULES {
                 self.rules.push(arrival);
                 continue;
             }
@@ -280,7 +280,7 @@ impl LiveHistory {
     }
 
     /// Returns the history of a rule. The history is empty if the rule is not tracked.
-    pub(super) fn page_of(&self, domain: &str, id: &str, at_ms: i64) -> RuleHistoryPage {
+    pub(super) fn rule_page(&self, domain: &str, id: &str, at_ms: i64) -> RuleHistoryPage {
         let rule = self.rules.iter().find(|rule| &*rule.domain == domain && &*rule.id == id);
         let none = VecDeque::new();
         let (seconds, tens) = rule.map_or((&none, &none), |rule| (&rule.series.seconds, &rule.series.tens));

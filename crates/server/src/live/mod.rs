@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 pub(crate) use answer::{answer, owns};
-pub use history::{LiveHistory, MAX_RULES, ONE_SECOND_POINTS, TEN_SECOND_POINTS};
+pub use history::{LiveHistory, MAX_TRACKED_RULES, ONE_SECOND_POINTS, TEN_SECOND_POINTS};
 pub(crate) use rules::RulesInForcePage;
 pub use sample::sample;
 

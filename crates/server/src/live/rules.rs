@@ -6,7 +6,7 @@ use tollgate_engine::{ActiveRule, Engine, Store};
 use utoipa::ToSchema;
 
 /// Maximum page size, in rules.
-pub(super) const MAX_RULES: usize = 1_000;
+pub(super) const MAX_PAGE_RULES: usize = 1_000;
 
 /// Default page size, in rules.
 pub(super) const DEFAULT_RULES: usize = 100;

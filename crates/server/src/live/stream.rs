@@ -40,7 +40,7 @@ impl<S: Store + 'static> EventStream<S> {
 async fn next_event<S: Store>(mut viewer: Viewer<S>) -> Option<(Bytes, Viewer<S>)> {
     // Does not fail, because the viewer holds a reference to the app, and the app contains the sender.
     viewer.events.changed().await.ok()?;
-    if viewer.app.connections.is_stopping() || !viewer.credentials.are_valid(&viewer.app) {
+    if viewer.app.connections.is_stopping() || !viewer.credentials.touch_if_valid(&viewer.app) {
         return None;
     }
     let event = viewer.events.borrow_and_update().clone();

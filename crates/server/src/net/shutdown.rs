@@ -97,7 +97,7 @@ impl Connections {
     }
 
     /// Waits until [`stop`](Self::stop) is called.
-    pub async fn stopped(&self) {
+    pub async fn shutdown_begun(&self) {
         loop {
             // Create the future before reading the flag, so that no notification is missed in between.
             let stopped = self.shutdown_begun.notified();
@@ -202,17 +202,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stopped_resolves_when_the_server_stops_and_afterwards() {
+    async fn shutdown_begun_resolves_when_the_server_stops_and_afterwards() {
         let connections = Arc::new(Connections::default());
         let waiting = tokio::spawn({
             let connections = connections.clone();
-            async move { connections.stopped().await }
+            async move { connections.shutdown_begun().await }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         connections.stop();
         waiting.await.expect("the task ends");
-        connections.stopped().await;
+        connections.shutdown_begun().await;
     }
 
     #[tokio::test]

@@ -9,19 +9,19 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream whose writes fail if the socket buffer stays full for `limit`. The timer runs only while a write is
+/// A stream whose writes fail if the socket buffer stays full for `timeout`. The timer runs only while a write is
 /// pending, which is rare.
 #[derive(Debug)]
 pub struct WriteTimeout<T> {
     stream: T,
-    limit: Duration,
+    timeout: Duration,
     stall_timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> WriteTimeout<T> {
     /// Wraps a stream with a write timeout.
-    pub fn new(stream: T, limit: Duration) -> Self {
-        Self { stream, limit, stall_timer: None }
+    pub fn new(stream: T, timeout: Duration) -> Self {
+        Self { stream, timeout, stall_timer: None }
     }
 
     /// Runs the timer while a write is pending. Returns an error when the timer expires.
@@ -30,8 +30,8 @@ impl<T> WriteTimeout<T> {
             self.stall_timer = None;
             return outcome;
         }
-        let limit = self.limit;
-        let timer = self.stall_timer.get_or_insert_with(|| Box::pin(sleep(limit)));
+        let timeout = self.timeout;
+        let timer = self.stall_timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
         match timer.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -84,11 +84,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn write_fails_after_the_limit_if_the_client_does_not_read() {
         let (client, server) = tokio::io::duplex(4);
-        let limit = Duration::from_secs(30);
-        let mut stream = WriteTimeout::new(server, limit);
+        let timeout = Duration::from_secs(30);
+        let mut stream = WriteTimeout::new(server, timeout);
         let start = Instant::now();
         let error = stream.write_all(b"more than four").await.expect_err("the client reads nothing");
-        assert_eq!((error.kind(), start.elapsed()), (io::ErrorKind::TimedOut, limit));
+        assert_eq!((error.kind(), start.elapsed()), (io::ErrorKind::TimedOut, timeout));
         drop(client);
     }
 

@@ -121,7 +121,7 @@ impl<'a> Batch<'a> {
                 self.keys.extend(key);
                 self.push_call(build_call(app, spec, command, key, args), None);
             }
-            BatchCommand::Throttle => match throttle::shared_call(app, args) {
+            BatchCommand::Throttle => match throttle::parse_shared_call(app, args) {
                 Ok(SharedCall::Decide(input, throttle)) => self.push_call(Call::new(Ok(input)), Some(throttle)),
                 Ok(SharedCall::Known(reply)) => return AddOutcome::ReplyKnown(Ok(reply)),
                 Err(error) => return AddOutcome::ReplyKnown(Err(error)),

@@ -16,10 +16,10 @@ pub const MAX_COMMAND_BYTES: usize = 128 * 1024;
 pub const MAX_LENGTH_DIGITS: usize = 20;
 
 /// Initial size of the read buffer, in bytes. It holds a pipeline of about 200 `CL.THROTTLE` calls of 80 bytes each.
-pub const READ_BUFFER: usize = 16 * 1024;
+pub const INITIAL_READ_BUFFER: usize = 16 * 1024;
 
 /// Number of buffered reply bytes above which the replies are sent before the next command is processed.
-pub const WRITE_BUFFER: usize = 64 * 1024;
+pub const WRITE_THRESHOLD: usize = 64 * 1024;
 
 /// Timeout for the first command, so that a connection without commands does not occupy its slot forever. HTTP uses the
 /// same timeout for the first request.

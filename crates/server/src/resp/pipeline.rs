@@ -6,7 +6,7 @@
 use tollgate_engine::Store;
 
 use super::batch::{Batch, BatchCommand};
-use super::bounds::WRITE_BUFFER;
+use super::bounds::WRITE_THRESHOLD;
 use super::command;
 use super::session::{NO_AUTH, Session};
 use super::throttle::{LocalCalls, ThrottleLimitCache, is_throttle};
@@ -51,7 +51,7 @@ pub(super) fn answer<'a, S: Store>(
             Ok(RespFrame::Command(len)) => {
                 at += len;
                 let Some(name) = args.first() else { continue };
-                if !authenticated && !command::is_open(name) {
+                if !authenticated && !command::is_allowed_before_auth(name) {
                     app.metrics.front_counters(Protocol::Resp).malformed();
                     replies.write_error_reply(NO_AUTH);
                 } else if session.in_transaction && !command::ends_transaction(name) {
@@ -85,7 +85,7 @@ pub(super) fn answer<'a, S: Store>(
                 break Next::Close;
             }
         }
-        if replies.bytes.len() > WRITE_BUFFER || slow_commands == MAX_SLOW_COMMANDS {
+        if replies.bytes.len() > WRITE_THRESHOLD || slow_commands == MAX_SLOW_COMMANDS {
             break Next::Write;
         }
     };

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tollgate::core::{Mono, Time};
 use tollgate_engine::Store;
 
-use super::bounds::{FIRST_COMMAND_TIMEOUT, MAX_COMMAND_BYTES, READ_BUFFER, STALL_TIMEOUT};
+use super::bounds::{FIRST_COMMAND_TIMEOUT, INITIAL_READ_BUFFER, MAX_COMMAND_BYTES, STALL_TIMEOUT};
 use super::pipeline::{Next, answer};
 use super::session::Session;
 use super::throttle::ThrottleLimitCache;
@@ -102,7 +102,7 @@ impl ConnectionBuffers {
     fn take_from_pool() -> Self {
         let spare = BUFFER_POOL.with_borrow_mut(Vec::pop);
         spare.unwrap_or_else(|| Self {
-            input: vec![0; READ_BUFFER],
+            input: vec![0; INITIAL_READ_BUFFER],
             filled: 0,
             output: Vec::new(),
             cache: ThrottleLimitCache::new(),
@@ -111,10 +111,10 @@ impl ConnectionBuffers {
 
     fn return_to_pool(mut self) {
         self.filled = 0;
-        self.input.truncate(READ_BUFFER);
-        self.input.shrink_to(READ_BUFFER);
+        self.input.truncate(INITIAL_READ_BUFFER);
+        self.input.shrink_to(INITIAL_READ_BUFFER);
         self.output.clear();
-        self.output.shrink_to(4 * READ_BUFFER);
+        self.output.shrink_to(4 * INITIAL_READ_BUFFER);
         BUFFER_POOL.with_borrow_mut(|spare| {
             if spare.len() < MAX_POOLED_BUFFERS {
                 spare.push(self);

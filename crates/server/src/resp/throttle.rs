@@ -194,7 +194,7 @@ pub(super) enum SharedCall<'a> {
 /// # Errors
 /// Returns an error if the arguments are invalid or the quantity is negative. The error starts with redis-cell's
 /// prefix.
-pub(super) fn shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -> Result<SharedCall<'a>, String> {
+pub(super) fn parse_shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -> Result<SharedCall<'a>, String> {
     let params = parse_params(args)?;
     let throttle = Box::new(build_throttle(params)?);
     let Ok(cost) = u64::try_from(params[3]) else {

@@ -173,7 +173,7 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if digits.is_empty() {
         return None;
     }
-    if let Some(value) = parse_digits(digits) {
+    if let Some(value) = try_parse_digits_fast(digits) {
         return value.map(|value| if negative { -value } else { value });
     }
     // 18 digits cannot overflow.
@@ -196,7 +196,7 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
 /// Returns `None` for any other length, and `Some(None)` if a byte is not a digit. Parsing the four numbers of a
 /// `CL.THROTTLE` call such as `1000000 1000000 60 1` takes 237 instructions instead of 308.
 #[inline]
-fn parse_digits(digits: &[u8]) -> Option<Option<i64>> {
+fn try_parse_digits_fast(digits: &[u8]) -> Option<Option<i64>> {
     let (Some(first), Some(last), 4..=8) = (digits.first_chunk(), digits.last_chunk(), digits.len()) else {
         return None;
     };
@@ -264,7 +264,7 @@ impl Replies {
     }
 
     /// Writes null.
-    pub fn null(&mut self) {
+    pub fn write_null(&mut self) {
         self.bytes.extend_from_slice(match self.version {
             RespVersion::Two => b"$-1\r\n",
             RespVersion::Three => b"_\r\n",

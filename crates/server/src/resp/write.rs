@@ -61,7 +61,7 @@ impl FieldWriter for RespFields<'_> {
         let Self(replies) = self;
         replies.bytes.extend_from_slice(name.resp.as_bytes());
         match value {
-            FieldValue::Rule(None) => replies.null(),
+            FieldValue::Rule(None) => replies.write_null(),
             FieldValue::Bool(value) => replies.write_integer(value.into()),
             FieldValue::Number(number) | FieldValue::Wait(Some(number)) => {
                 replies.write_integer(to_saturated_i64(number));

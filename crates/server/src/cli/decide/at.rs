@@ -19,7 +19,7 @@ pub(super) fn remove_at(line: &mut [u8]) -> Result<Option<u64>, Problem> {
     let Some(member) = find_at_member(line) else { return Ok(None) };
     let at = parse_at(&line[member.value.clone()]);
     line[member.all].fill(b' ');
-    at.map(Some).map_err(|detail| Problem::bad_request(detail).at("/at"))
+    at.map(Some).map_err(|detail| Problem::bad_request(detail).with_pointer("/at"))
 }
 
 /// Parses the value of `at`. Returns nanoseconds since 1970, or an error message.

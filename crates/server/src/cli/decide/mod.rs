@@ -96,7 +96,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
             Ok(answer) => out.write_all(&answer)?,
             Err(problem) => {
                 success = false;
-                out.write_all(&problem.in_line(number).to_json())?;
+                out.write_all(&problem.with_line(number).to_json())?;
             }
         }
         out.write_all(b"\n")?;
@@ -163,7 +163,7 @@ impl RequestClock {
     fn set_time(&mut self, line: &mut [u8]) -> Result<(), Problem> {
         let at = remove_at(line)?;
         let follows_at = *self.follows_at.get_or_insert(at.is_some());
-        let wrong = |detail: &str| Err(Problem::bad_request(detail).at("/at"));
+        let wrong = |detail: &str| Err(Problem::bad_request(detail).with_pointer("/at"));
         let nanos = match (at, follows_at) {
             (Some(_), false) => return wrong("the first line has no `at`, so requests happen when they are read"),
             (Some(nanos), true) if nanos < self.last => return wrong("`at` is earlier than in a line before"),

@@ -41,7 +41,7 @@ pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Proble
 /// Returns an error if the content type is not JSON, or if the body cannot be parsed as `T`.
 pub(super) fn parse_json<T: DeserializeOwned>(call: &ApiCall, body: &[u8]) -> Result<T, Problem> {
     check(&call.headers, JSON_TYPES)?;
-    serde_json::from_slice(body).map_err(|error| Problem::json(&error))
+    serde_json::from_slice(body).map_err(|error| Problem::from_json_error(&error))
 }
 
 #[cfg(test)]

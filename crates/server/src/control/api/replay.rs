@@ -172,7 +172,7 @@ pub(super) async fn run(
     let finished = tokio::select! {
         finished = &mut work => Some(finished),
         () = tokio::time::sleep(REPLAY_TIMEOUT) => None,
-        () = call.state.connections.stopped() => None,
+        () = call.state.connections.shutdown_begun() => None,
     };
     let report = match finished {
         Some(report) => report,

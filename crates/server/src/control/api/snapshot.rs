@@ -113,7 +113,7 @@ async fn reply_when_newer(call: &ApiCall, wait: Duration) -> ApiResult {
         }
         let changed = tokio::select! {
             changed = timeout_at(deadline, revisions.changed()) => matches!(changed, Ok(Ok(()))),
-            () = state.connections.stopped() => false,
+            () = state.connections.shutdown_begun() => false,
         };
         if !changed {
             return Ok(reply::not_modified(&tag));

@@ -23,7 +23,7 @@ fn new_app(tokens: TokenPolicy) -> Arc<App<MemoryStore>> {
 async fn answer_request(app: &Arc<App<MemoryStore>>, request: &str) -> (FastPathStep, String) {
     let guard = app.connections.open(Protocol::Http, 1).expect("a slot");
     let mut out = ResponseWriter::default();
-    let next = answer_first_request(app, &HttpConnection::default(), &guard, request.as_bytes(), &mut out).await;
+    let next = answer_first_request(app, &HttpConnectionState::default(), &guard, request.as_bytes(), &mut out).await;
     (next, String::from_utf8(out.output).expect("UTF-8"))
 }
 

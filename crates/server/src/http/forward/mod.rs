@@ -40,7 +40,7 @@ use attributes::ClientRequest;
 const FORWARD_AUTH_PREFIX: &str = "/v1/forward-auth/";
 
 /// The header with the proxy's token.
-pub(super) const TOKEN: HeaderName = HeaderName::from_static("tollgate-token");
+pub(super) const TOKEN_HEADER: HeaderName = HeaderName::from_static("tollgate-token");
 
 /// The header with the status that the rule sets for a refusal. The option `refuse` replaces the status of the response
 /// but not this header.

@@ -86,9 +86,9 @@ async fn body_that_arrives_in_parts_is_received() {
 }
 
 /// Returns a client, and a stream whose request is being answered.
-fn answering() -> (DuplexStream, HalfCloseStream<DuplexStream>, Arc<HttpConnection>) {
+fn answering() -> (DuplexStream, HalfCloseStream<DuplexStream>, Arc<HttpConnectionState>) {
     let (client, server) = duplex(16);
-    let state = Arc::new(HttpConnection::default());
+    let state = Arc::new(HttpConnectionState::default());
     state.set_answering(true);
     (client, HalfCloseStream::new(server, state.clone(), Bytes::new()), state)
 }

@@ -75,8 +75,8 @@ fn ten_seconds_become_one_point_with_their_mean() {
     // 5.5 and 15.5, rounded.
     assert_eq!(page.tens.refused, [6, 16]);
     assert_eq!(page.rules[0].tens.admitted, [6, 16]);
-    assert_eq!(subject.history.page_of("api", "r0", 0).seconds.admitted.len(), 20);
-    assert!(!subject.history.page_of("api", "r1", 0).kept);
+    assert_eq!(subject.history.rule_page("api", "r0", 0).seconds.admitted.len(), 20);
+    assert!(!subject.history.rule_page("api", "r1", 0).kept);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn rings_are_bounded_even_after_a_long_pause() {
     subject.add(1_000_000_000);
     assert_eq!(subject.history.overall.seconds.len(), ONE_SECOND_POINTS);
     assert_eq!(subject.history.overall.tens.len(), TEN_SECOND_POINTS);
-    assert_eq!(subject.history.rules.len(), MAX_RULES);
+    assert_eq!(subject.history.rules.len(), MAX_TRACKED_RULES);
     for rule in &subject.history.rules {
         assert!(rule.series.seconds.len() <= ONE_SECOND_POINTS && rule.series.tens.len() <= TEN_SECOND_POINTS);
         assert!(
@@ -112,7 +112,7 @@ fn rings_are_bounded_even_after_a_long_pause() {
 #[test]
 fn busiest_rules_are_tracked() {
     let mut subject = TestHistory::new(1_000);
-    assert_eq!(subject.tracked_ids().len(), MAX_RULES);
+    assert_eq!(subject.tracked_ids().len(), MAX_TRACKED_RULES);
     subject.counts[900] += 50;
     for _ in 0..10 {
         subject.add(1_000);
@@ -137,7 +137,7 @@ fn rule_history_survives_a_change_of_the_rule_set() {
     let mut tracked = subject.tracked_ids();
     tracked.sort_unstable();
     assert_eq!(tracked, ["new", "r2"]);
-    let page = subject.history.page_of("api", "r2", 0);
+    let page = subject.history.rule_page("api", "r2", 0);
     assert_eq!(page.seconds.admitted, [7, 9]);
 }
 

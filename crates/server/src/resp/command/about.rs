@@ -67,7 +67,7 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand
             for name in names {
                 match find(name) {
                     Some(command) => write_description(command, replies),
-                    None => replies.null(),
+                    None => replies.write_null(),
                 }
             }
         }

@@ -20,7 +20,7 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand 
         },
         (b"GETNAME", []) => match &session.name {
             Some(name) => replies.write_bulk(name),
-            None => replies.null(),
+            None => replies.write_null(),
         },
         (b"ID", []) => replies.write_integer(i64::try_from(session.id).unwrap_or(i64::MAX)),
         (b"INFO", []) => {

@@ -83,7 +83,7 @@ fn find_command(name: &[u8]) -> Option<&'static ConnectionCommand> {
 
 /// Returns whether a command is allowed before authentication. HTTP words are allowed, because they close the
 /// connection.
-pub(super) fn is_open(name: &[u8]) -> bool {
+pub(super) fn is_allowed_before_auth(name: &[u8]) -> bool {
     find_command(name).is_some_and(|command| command.allowed_before_auth) || is_http(name)
 }
 

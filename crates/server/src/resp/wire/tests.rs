@@ -118,7 +118,7 @@ fn replies_differ_between_versions_only_in_maps_and_null() {
         let mut replies = Replies { version, ..Replies::default() };
         replies.begin_map(1);
         replies.write_bulk("k");
-        replies.null();
+        replies.write_null();
         replies.write_throttle_reply([0, 16, 15, -1, i64::MIN]);
         replies.write_error_reply("ERR a\r\nb");
         String::from_utf8(replies.bytes).expect("text")

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::live::{MAX_RULES, MAX_VIEWERS, ONE_SECOND_POINTS};
+use crate::live::{MAX_TRACKED_RULES, MAX_VIEWERS, ONE_SECOND_POINTS};
 
 /// Returns the paths.
 pub(super) fn live_paths() -> Value {
@@ -26,7 +26,7 @@ pub(super) fn live_paths() -> Value {
                 ONE_SECOND_POINTS / 60
             ),
             "description": format!(
-                "Lists of numbers, oldest first. Without parameters, also the last ten minutes of the {MAX_RULES} busiest rules."
+                "Lists of numbers, oldest first. Without parameters, also the last ten minutes of the {MAX_TRACKED_RULES} busiest rules."
             ),
             "parameters": [
                 query("domain", text(), "With `rule`: the domain of the rule"),

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::http::bounds::{MAX_ATTRIBUTES, MAX_BATCH};
+use crate::http::bounds::{MAX_ATTRIBUTE_VALUES, MAX_BATCH};
 use crate::ops::idempotency::MAX_KEY_BYTES;
 use crate::ops::{OPERATIONS, Op, ServerPage, Spec};
 
@@ -59,10 +59,10 @@ pub(super) fn operation_schemas() -> Value {
             "properties": {
                 "domain": {"type": "string", "description": "The domain of the rules"},
                 "attributes": {
-                    "type": "object", "maxProperties": MAX_ATTRIBUTES, "description": "The attributes of the request",
+                    "type": "object", "maxProperties": MAX_ATTRIBUTE_VALUES, "description": "The attributes of the request",
                     "additionalProperties": {"anyOf": [
                         {"type": "string"}, {"type": "integer"}, {"type": "boolean"},
-                        {"type": "array", "items": {"anyOf": one}, "maxItems": MAX_ATTRIBUTES},
+                        {"type": "array", "items": {"anyOf": one}, "maxItems": MAX_ATTRIBUTE_VALUES},
                     ]},
                 },
                 "cost": cost, "receipt": receipt,
