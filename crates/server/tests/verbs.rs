@@ -223,6 +223,11 @@ fn reservation_is_committed_or_cancelled() {
         assert_eq!(left(), 60);
         let (status, problem) = post(server, "/v1/commit", &json!({"receipt": receipt}));
         assert_eq!((status, &problem["pointer"]), (400, &json!("/cost")), "{problem}");
+        // Fields that would be ignored are refused.
+        let (status, problem) = post(server, "/v1/refund", &json!({"receipt": receipt, "cost": 1}));
+        assert_eq!((status, &problem["pointer"]), (400, &json!("/cost")), "{problem}");
+        let (status, problem) = post(server, "/v1/commit", &json!({"receipt": receipt, "cost": 1, "domain": "api"}));
+        assert_eq!((status, &problem["pointer"]), (400, &json!("/domain")), "{problem}");
         let mut client = server.connect_resp();
         client.send("TG.COMMIT x 1\r\nTG.CANCEL\r\nPING\r\n");
         client.expect("-ERR not a receipt; send the `receipt` of a decision unchanged\r\n");

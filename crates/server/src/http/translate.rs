@@ -13,15 +13,18 @@ use crate::ops::input::{self, Input, LimitsInput, RequestInput};
 /// Converts an item to the input of an operation.
 ///
 /// # Errors
-/// Returns an error if a required field is missing, or if a field is invalid or not allowed in a request. For a
-/// receipt, all fields except `receipt` and `cost` are ignored.
+/// Returns an error if a required field is missing, or if a field is invalid or not allowed for the operation.
 pub(super) fn to_input<'a, S: Store>(
     engine: &Engine<S>,
     op: Op,
     item: &'a WireRequest<'a>,
 ) -> Result<Input<'a>, OpError> {
     match op {
-        Op::Refund | Op::Renew | Op::Commit => Ok(Input::Receipt(parse_receipt(item)?, item.cost.map(Cost::new))),
+        Op::Refund | Op::Renew | Op::Commit => {
+            let receipt = parse_receipt(item)?;
+            check_settlement_fields(op, item)?;
+            Ok(Input::Receipt(receipt, item.cost.map(Cost::new)))
+        }
         Op::Acquire => {
             let wait = input::parse_wait(item.wait_ms)?;
             Ok(Input::Request(RequestInput { wait, ..parse_request(engine, item)? }))
@@ -31,6 +34,28 @@ pub(super) fn to_input<'a, S: Store>(
         }
         Op::Decide(_) | Op::Reset | Op::Explain => Ok(Input::Request(parse_request(engine, item)?)),
         Op::SetEnforcement | Op::Page(_) => Ok(Input::None),
+    }
+}
+
+/// Refuses the fields that do not belong to a settlement. If they were ignored, a refund with a cost would return more
+/// than the caller expects.
+fn check_settlement_fields(op: Op, item: &WireRequest<'_>) -> Result<(), OpError> {
+    let WireRequest { domain, attributes, cost, key, limit, burst, algorithm, wait_ms, receipt: _ } = item;
+    if cost.is_some() && op != Op::Commit {
+        return Err(OpError::invalid("cost", "only /v1/commit takes a `cost`; remove it, or commit the actual cost"));
+    }
+    let fields = [
+        ("domain", domain.is_some()),
+        ("attributes", attributes.is_some()),
+        ("key", key.is_some()),
+        ("limit", limit.is_some()),
+        ("burst", burst.is_some()),
+        ("algorithm", algorithm.is_some()),
+        ("wait_ms", wait_ms.is_some()),
+    ];
+    match fields.into_iter().find(|(_, is_given)| *is_given) {
+        Some((field, _)) => Err(OpError::invalid(field, format!("the receipt says what to settle; remove `{field}`"))),
+        None => Ok(()),
     }
 }
 

@@ -2,9 +2,9 @@
 //! pipeline are decided in batches of up to [`MAX_LOCAL_BATCH`], without rules, engine or allocation. With a shared
 //! store, the engine decides each call as an inline limit.
 
-use tollgate::core::{Cost, Nanos};
+use tollgate::core::{Cost, Nanos, Now};
 use tollgate::redis_cell::Throttle;
-use tollgate::{Limit, Outcome, Retry};
+use tollgate::{Limit, Outcome};
 use tollgate_engine::{Enforcement, Store};
 
 use super::wire::{Replies, parse_integer};
@@ -201,7 +201,8 @@ pub(super) fn parse_shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -
         return Err(format!("{CELL_ERROR_PREFIX} a negative quantity (a refund) is not supported with a shared store"));
     };
     let Some(bucket) = throttle.bucket() else {
-        return Ok(SharedCall::Known(throttle.reply(Outcome::Deny(Retry::Never), Nanos::ZERO)));
+        // Nothing was charged under such a limit, so the reply is that of an unused state.
+        return Ok(SharedCall::Known(throttle.decide(&mut [0; 1], &Now::at(0))));
     };
     let limits = app
         .engine
