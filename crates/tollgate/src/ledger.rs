@@ -8,14 +8,14 @@
 //! the caller's [`LimitTable`]. Limits are immutable: a changed limit gets a new id, so a state can always be read
 //! under the limits of its last charge. A state with an unknown id counts as the state of a new key.
 //!
-//! **All or none.** The buckets of all keys in a group are locked in index order, which prevents deadlock. Then every
-//! charge is weighed, and the charges are written only if all pass (`group.rs`). If the group is refused, entries that
-//! were evicted for its new keys are restored. If a group charges one key twice, the second charge must see the first
-//! charge. So the first charge is written immediately, and undone if a later charge is refused.
+//! **All or none.** The home buckets of all keys in a group are locked in index order, which prevents deadlock
+//! (`table/group.rs`). Then the charges are decided and written in order, so the second charge of a key sees the first
+//! charge. If one charge is refused, the earlier charges are undone (`weigh.rs`), and entries that were evicted for the
+//! group's new keys are restored.
 //!
-//! **Fast path.** Nearly every group is small, and its keys have short states in their home buckets that belong to the
-//! request's limits. [`Ledger::try_decide_fast`] decides such groups by recursion, without a list: it locks the last
-//! charge's bucket, then decides the charges before it.
+//! **Fast path.** In nearly every group, the keys have short states that belong to the request's limits.
+//! [`Ledger::try_decide_fast`] decides such groups with try-lock only: a small group by recursion, without a list, and a
+//! large group with a list.
 //!
 //! **Overflow.** Keys without an entry share one overflow entry per limits id, in a small second table.
 

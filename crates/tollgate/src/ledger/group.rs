@@ -3,19 +3,25 @@
 //! **The naive method** charges one key after another and refunds these charges if a later charge is refused. In
 //! between, other threads see charges of a request that does not pass, and may wrongly refuse their own requests.
 //!
-//! **The idea** is two-phase locking: lock the entries of all keys, weigh all charges, write all or none, and unlock.
-//! Entries are locked in bucket order, so two groups cannot deadlock. A key without an entry is charged to the shared
-//! overflow entry of its limits. Overflow entries are locked after all other entries. If the group is refused, evicted
-//! entries are restored.
+//! **The idea** is two-phase locking: lock the entries of all keys, decide all charges, undo them if one is refused, and
+//! unlock. Entries are locked in bucket order, so two groups cannot deadlock. A key without an entry is charged to the
+//! shared overflow entry of its limits. Overflow entries are locked after all other entries. If the group is refused,
+//! evicted entries are restored.
 //!
-//! The fast path (`try_decide_fast`) covers groups of a few charges whose entries exist and are unlocked. It uses
-//! try-lock only, so it needs no lock order, and it keeps the weighed states on the stack.
+//! **Cost.** A charge costs the same in a large group as in a small group, except for sorting the bucket indices: no
+//! step compares the charges with each other. An engine decision on 256 keys of plain rules takes 226,000 instructions
+//! on the fast path, and 508,000 without it. It took 890,000 when both buckets of every key were locked, and every
+//! charge was weighed before any was written.
+//!
+//! The fast path (`try_decide_fast`) covers groups whose entries exist, are unlocked and have short states. It uses
+//! try-lock only, so it needs no lock order. It keeps the weighed states of a small group on the stack, by recursion,
+//! and those of a large group in a list.
 
 use std::array::from_fn;
 
 use tollgate_core::{Cells, CellsMut, Limits, Now, Outcome, Report, Retry, Spent};
 
-use super::weigh::{Entries, INLINE_CHARGES, InlineVec, Member, Members, decide_locked};
+use super::weigh::{INLINE_CHARGES, InlineVec, Member, Members, decide_locked};
 use super::{
     Charge, ChargeView, Ledger, LedgerReader, LimitTable, PlainCharge, now_for_key, own_limits_or_init, presence_under,
 };
@@ -23,47 +29,16 @@ use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::keyed::{WhenFull, max_spent_by};
 use crate::sync::Ordering;
-use crate::table::{EntryIndex, Group, State, Wide};
+use crate::table::{Group, TryGroup, Wide};
 
-/// The ledger entry in which a charge is counted.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Entry {
-    /// The key's own entry.
-    Own(EntryIndex),
-    /// The overflow entry of the charge's limits.
-    Shared(EntryIndex),
-}
-
-/// The locked entries of a group, per ledger.
-struct LockedEntries<'g, 'o, 's, const L: usize> {
-    own: &'g [Group<'o, Wide>; L],
-    shared: &'g [Group<'s, Wide>; L],
-}
-
-impl<const L: usize> Entries for LockedEntries<'_, '_, '_, L> {
-    /// The index of the ledger, and an entry of that ledger.
-    type Entry = (usize, Entry);
-
-    #[inline]
-    fn state(&self, (ledger, entry): Self::Entry) -> State<'_> {
-        match entry {
-            Entry::Own(place) => self.own[ledger].state(place),
-            Entry::Shared(place) => self.shared[ledger].state(place),
-        }
-    }
-
-    fn words(&self, (ledger, entry): Self::Entry) -> usize {
-        match entry {
-            Entry::Own(_) => self.own[ledger].state_words(),
-            Entry::Shared(_) => self.shared[ledger].state_words(),
-        }
-    }
-}
+/// Maximum number of charges on the fast path: the charges of a request that matches as many rules as a domain allows.
+const MAX_LISTED_CHARGES: usize = 256;
 
 impl<C: Clock> Ledger<C> {
-    /// The fast path of [`decide`](Self::decide). It applies to up to sixteen charges, each under a single limit, if
-    /// every key is in its home bucket, the bucket is unlocked, and the state has one or two words and belongs to the
-    /// limits of the charge. `charge` converts an element of `charged`, or returns `None` if the element is not a plain
+    /// The fast path of [`decide`](Self::decide). It applies to up to 256 charges of different keys, each under a single
+    /// limit, if every key has an entry, its bucket is unlocked, and the state has one or two words and belongs to the
+    /// limits of the charge. In a group of up to sixteen charges, every key must also be in its home bucket, and no two
+    /// keys in the same bucket. `charge` converts an element of `charged`, or returns `None` if the element is not a plain
     /// charge. Calls `each` for every charge in order, with the charge's outcome and a report of its limit after the
     /// decision.
     ///
@@ -80,6 +55,8 @@ impl<C: Clock> Ledger<C> {
     ) -> Option<bool> {
         if charged.len() <= INLINE_CHARGES {
             self.try_decide_recursively(charged, true, &charge, now, &mut each)
+        } else if charged.len() <= MAX_LISTED_CHARGES {
+            self.try_decide_listed(charged, charge, now, each)
         } else {
             None
         }
@@ -118,6 +95,42 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
+    /// Locks and weighs one charge after the other, and keeps them in a list. Then writes the charges if all pass, and
+    /// calls `each`. For two charges, the list takes 12 % more instructions per decision than the recursion. Deep
+    /// recursion would need too much stack.
+    #[inline(never)]
+    fn try_decide_listed<'a, T>(
+        &self,
+        charged: &'a [T],
+        charge: impl Fn(&'a T) -> Option<PlainCharge<'a>>,
+        now: &Now<'_>,
+        mut each: impl FnMut(&PlainCharge<'_>, Outcome, Report),
+    ) -> Option<bool> {
+        let mut group = TryGroup::with_capacity(&self.table, charged.len());
+        let mut weighed = Vec::with_capacity(charged.len());
+        let mut passes = true;
+        for charge in charged.iter().map(charge) {
+            let charge = charge?;
+            let state = group.try_lock(charge.key.fingerprint(&self.secret))?;
+            if state.get(0) != u64::from(charge.limits_id) {
+                return None;
+            }
+            let mut words: [u64; Limits::FAST_WORDS] = from_fn(|word| state.get(1 + word));
+            let outcome = charge.limits.try_decide_single(&mut words, now, charge.cost)?;
+            passes &= outcome.is_admitted();
+            weighed.push((charge, state, words, outcome));
+        }
+        for (charge, mut state, mut words, outcome) in weighed {
+            if passes {
+                words.iter().enumerate().for_each(|(word, value)| state.set(1 + word, *value));
+            } else {
+                words = from_fn(|word| state.get(1 + word));
+            }
+            each(&charge, outcome, charge.limits.report_single(&words, now, charge.cost));
+        }
+        Some(passes)
+    }
+
     /// Like [`decide_mapped`](Self::decide_mapped), for a group whose states are in several ledgers: locks all entries,
     /// weighs the charges in order, and writes them if all pass. `charge` returns the index of the ledger and the
     /// charge.
@@ -133,41 +146,49 @@ impl<C: Clock> Ledger<C> {
         each: impl FnMut(usize, &ChargeView<'_>),
     ) -> bool {
         let reader = LedgerReader { limit_table, now };
-        let (places, mut charges): (InlineVec<usize>, InlineVec<Charge<'_>>) = charged.iter().map(charge).unzip();
-        let fingerprints: InlineVec<Fingerprint> =
-            places.iter().zip(&charges).map(|(ledger, charge)| ledgers[*ledger].fingerprint(charge)).collect();
-        let places = &*places;
-        let here = |ledger: usize| (0..places.len()).filter(move |index| places[*index] == ledger);
-        let own_fingerprints: [InlineVec<Fingerprint>; L] =
-            from_fn(|ledger| here(ledger).map(|index| fingerprints[index]).collect());
+        let mut charges: InlineVec<Charge<'_>> = InlineVec::with_capacity(charged.len());
+        // For each charge: its ledger, and the index of its key among the keys of that ledger.
+        let mut places: InlineVec<(usize, usize)> = InlineVec::with_capacity(charged.len());
+        let mut fingerprints: [InlineVec<Fingerprint>; L] = from_fn(|_| InlineVec::new());
+        for (ledger, charge) in charged.iter().map(charge) {
+            places.push((ledger, fingerprints[ledger].len()));
+            fingerprints[ledger].push(ledgers[ledger].fingerprint(&charge));
+            charges.push(charge);
+        }
         let mut own: [Group<'_, Wide>; L] =
-            from_fn(|ledger| Group::lock(&ledgers[ledger].table, &own_fingerprints[ledger], &reader));
-        let mut members: Members<'_, (usize, Entry)> = InlineVec::with_capacity(charges.len());
-        for (index, charge) in charges.iter().enumerate() {
-            let ledger = places[index];
-            let entry = ledgers[ledger].own_entry(&mut own[ledger], &reader, charge, fingerprints[index]);
-            members.push(entry.map(|(limits, entry, now)| Member::new(limits, (ledger, Entry::Own(entry)), now)));
+            from_fn(|ledger| Group::lock(&ledgers[ledger].table, &fingerprints[ledger], &reader));
+        let mut members: Members<'_> = InlineVec::with_capacity(charges.len());
+        let mut without_entry: [InlineVec<usize>; L] = from_fn(|_| InlineVec::new());
+        for (index, (charge, (ledger, key))) in charges.iter().zip(&places).enumerate() {
+            let (ledger, fingerprint) = (*ledger, fingerprints[*ledger][*key]);
+            let member = ledgers[ledger].own_entry(&mut own[ledger], *key, &reader, charge, fingerprint);
+            if matches!(member, Err(Retry::OnRelease)) {
+                without_entry[ledger].push(index);
+            }
+            members.push(member);
         }
 
         // Overflow entries are locked last, so a thread that holds an overflow entry never waits for a key's own entry.
-        let without_entry: [InlineVec<usize>; L] =
-            from_fn(|ledger| ledgers[ledger].without_entry(&members, here(ledger)));
+        for (ledger, without_entry) in ledgers.iter().zip(&mut without_entry) {
+            ledger.count_overflowed(without_entry);
+        }
         let shared_fingerprints: [InlineVec<Fingerprint>; L] = from_fn(|ledger| {
             without_entry[ledger].iter().map(|index| ledgers[ledger].shared_fingerprint(&charges[*index])).collect()
         });
         let mut shared: [Group<'_, Wide>; L] =
             from_fn(|ledger| Group::lock(&ledgers[ledger].overflow, &shared_fingerprints[ledger], &reader));
         for (ledger, group) in shared.iter_mut().enumerate() {
-            for (index, fingerprint) in without_entry[ledger].iter().zip(&shared_fingerprints[ledger]) {
-                let entry = ledgers[ledger].shared_entry(group, &reader, &charges[*index], *fingerprint);
-                if let Some((limits, entry, now)) = entry {
-                    members[*index] = Ok(Member::new(limits, (ledger, Entry::Shared(entry)), now));
+            for (key, index) in without_entry[ledger].iter().enumerate() {
+                let fingerprint = shared_fingerprints[ledger][key];
+                let member = ledgers[ledger].shared_entry(group, key, &reader, &charges[*index], fingerprint);
+                if let Some(member) = member {
+                    members[*index] = Ok(member);
                 }
             }
         }
 
-        let entries = LockedEntries { own: &own, shared: &shared };
-        let passed = decide_locked(limit_table, &entries, &mut charges, &mut members, each);
+        let has_repeats = own.iter().chain(&shared).any(Group::has_repeats);
+        let passed = decide_locked(limit_table, &mut charges, &mut members, has_repeats, each);
         if !passed {
             own.iter_mut().for_each(Group::restore_evicted);
             shared.iter_mut().for_each(Group::restore_evicted);
@@ -176,49 +197,49 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Finds or inserts the entry of the charge's key.
+    #[inline]
     fn own_entry<'n, N: LimitTable + ?Sized>(
         &self,
-        own: &mut Group<'_, Wide>,
+        own: &mut Group<'n, Wide>,
+        key: usize,
         reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,
         fingerprint: Fingerprint,
-    ) -> Result<(&'n Limits, EntryIndex, Now<'n>), Retry> {
+    ) -> Result<Member<'n>, Retry> {
         let limits = self.limits(reader.limit_table, charge).ok_or(Retry::Never)?;
         let now = now_for_key(charge, fingerprint, reader.now);
-        let presence = own.find_or_insert(fingerprint, reader, max_spent_by(limits, &now, charge.ask));
-        let (place, presence) = presence.ok_or(Retry::OnRelease)?;
-        let mut state = own.state(place);
+        let presence = own.find_or_insert(key, reader, || max_spent_by(limits, &now, charge.ask));
+        let (mut state, presence) = presence.ok_or(Retry::OnRelease)?;
         let presence = presence_under(reader.limit_table, limits, charge.limits_id, &state, presence, &now);
         own_limits_or_init(reader.limit_table, limits, charge.limits_id, &mut state, presence, &now);
-        Ok((limits, place, now))
+        Ok(Member::new(limits, state, now))
     }
 
-    /// Counts the charges at the indices `here` whose keys have no entry. Returns the indices of those charges that may
-    /// use an overflow entry: none under `WhenFull::Deny`, otherwise all.
-    fn without_entry<E>(&self, members: &Members<'_, E>, here: impl Iterator<Item = usize>) -> InlineVec<usize> {
-        let without_entry: InlineVec<usize> =
-            here.filter(|index| matches!(members[*index], Err(Retry::OnRelease))).collect();
-        if !without_entry.is_empty() {
-            self.overflowed.fetch_add(without_entry.len() as u64, Ordering::Relaxed);
+    /// Counts the charges whose keys have no entry. Empties the list if they may not use an overflow entry.
+    fn count_overflowed(&self, without_entry: &mut InlineVec<usize>) {
+        if without_entry.is_empty() {
+            return;
         }
+        self.overflowed.fetch_add(without_entry.len() as u64, Ordering::Relaxed);
         match self.when_full {
-            WhenFull::Overflow => without_entry,
-            WhenFull::Deny => InlineVec::new(),
+            WhenFull::Overflow => {}
+            WhenFull::Deny => without_entry.clear(),
         }
     }
 
     /// Finds or inserts the overflow entry of the charge's limits.
     fn shared_entry<'n, N: LimitTable + ?Sized>(
         &self,
-        shared: &mut Group<'_, Wide>,
+        shared: &mut Group<'n, Wide>,
+        key: usize,
         reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,
         fingerprint: Fingerprint,
-    ) -> Option<(&'n Limits, EntryIndex, Now<'n>)> {
+    ) -> Option<Member<'n>> {
         let limits = self.limits(reader.limit_table, charge)?;
         let now = now_for_key(charge, fingerprint, reader.now);
-        let (place, presence) = shared.find_or_insert(fingerprint, reader, Spent::ALL)?;
-        own_limits_or_init(reader.limit_table, limits, charge.limits_id, &mut shared.state(place), presence, &now);
-        Some((limits, place, now))
+        let (mut state, presence) = shared.find_or_insert(key, reader, || Spent::ALL)?;
+        own_limits_or_init(reader.limit_table, limits, charge.limits_id, &mut state, presence, &now);
+        Some(Member::new(limits, state, now))
     }
 }

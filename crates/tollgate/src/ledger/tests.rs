@@ -1,4 +1,5 @@
 mod groups;
+mod large_groups;
 mod model;
 mod stress;
 
@@ -280,7 +281,8 @@ fn batch_decides_as_single_charges_do() {
 
 fn to_plain_charge<'a>(charge: &Charge<'a>, limit_table: &'a [Limits]) -> Option<PlainCharge<'a>> {
     let limits = limit_table.get(charge.limits_id as usize)?;
-    Some(PlainCharge { limits_id: charge.limits_id, limits, key: charge.key, cost: charge.ask.cost() })
+    let Ask::Exactly(cost) = charge.ask else { return None };
+    Some(PlainCharge { limits_id: charge.limits_id, limits, key: charge.key, cost })
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Decides the charges of a group whose entries are locked.
 
 use smallvec::SmallVec;
-use tollgate_core::{Ask, Cells, CellsMut, Limits, Now, Retry, Stamps, Verdict};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Limits, Now, Retry, Stamps, Verdict};
 
-use super::{Charge, ChargeView, LimitTable, LockedAccount, visit};
+use super::{Charge, ChargeView, LimitTable, LockedAccount, state_after_id, visit};
 use crate::table::{Presence, State};
 
 /// Maximum group size without allocation, enough for nearly all groups. Smaller under loom, whose stacks are small.
@@ -11,123 +11,100 @@ pub(super) const INLINE_CHARGES: usize = if cfg!(loom) { 5 } else { 16 };
 
 pub(super) type InlineVec<T> = SmallVec<[T; INLINE_CHARGES]>;
 
-/// The locked entries of a group.
-pub(super) trait Entries {
-    /// Identifies an entry.
-    type Entry: Copy + Ord;
-
-    /// Returns the state of an entry, preceded by its limits id.
-    fn state(&self, entry: Self::Entry) -> State<'_>;
-
-    /// Returns the length in words of [`state`](Self::state), including the limits id.
-    fn words(&self, entry: Self::Entry) -> usize;
-}
-
-/// A charge with its entry, during the decision on its group.
-pub(super) struct Member<'n, E> {
-    pub(super) limits: &'n Limits,
-    pub(super) entry: E,
-    pub(super) now: Now<'n>,
+/// A charge with its locked entry, during the decision on its group.
+pub(super) struct Member<'n> {
+    limits: &'n Limits,
+    /// The state, preceded by its limits id.
+    entry: State<'n>,
+    now: Now<'n>,
     verdict: Verdict<Stamps>,
-    /// Whether the verdict is already written to the state.
+    /// Whether the verdict is already written to the entry, and the entry before it is in the undo log.
     written: bool,
 }
 
-impl<'n, E> Member<'n, E> {
-    pub(super) fn new(limits: &'n Limits, entry: E, now: Now<'n>) -> Self {
-        Self { limits, entry, now, verdict: Verdict::default(), written: false }
-    }
-}
-
 /// The members of a group. A charge without an entry has the refusal's retry instead.
-pub(super) type Members<'n, E> = InlineVec<Result<Member<'n, E>, Retry>>;
+pub(super) type Members<'n> = InlineVec<Result<Member<'n>, Retry>>;
 
-/// Saved entries, to restore them after a refusal.
-type SavedEntries<E> = Vec<(E, Vec<u64>)>;
+/// The words of the entries before they were written, in the order of the writes.
+type UndoLog = SmallVec<[u64; UNDO_WORDS]>;
 
-/// Decides the charges of a group, calls `each` for every charge in order, and returns whether all pass.
-pub(super) fn decide_locked<N: LimitTable + ?Sized, L: Entries>(
+/// Number of words in an undo log that does not allocate: four for each charge.
+const UNDO_WORDS: usize = 4 * INLINE_CHARGES;
+
+/// Maximum length of an entry that is copied for each charge. It covers the states of nearly all limits.
+const SHORT_ENTRY_WORDS: usize = 16;
+
+/// Decides the charges of a group, calls `each` for every charge in order, and returns whether all pass. `has_repeats`
+/// is set if two charges have the same entry.
+pub(super) fn decide_locked<N: LimitTable + ?Sized>(
     limit_table: &N,
-    entries: &L,
     charges: &mut [Charge<'_>],
-    members: &mut Members<'_, L::Entry>,
+    members: &mut Members<'_>,
+    has_repeats: bool,
     each: impl FnMut(usize, &ChargeView<'_>),
 ) -> bool {
-    let mut before = SavedEntries::new();
-    let mut passed = weigh_in_order(limit_table, entries, charges, members, &mut before);
+    let mut undo_log = UndoLog::new();
+    let mut passed = decide_in_order(limit_table, charges, members, has_repeats, &mut undo_log);
     if passed && lower_to_smallest_amount(charges, members) {
-        restore(entries, &mut before);
-        passed = weigh_in_order(limit_table, entries, charges, members, &mut before);
+        undo(members, &mut undo_log);
+        passed = decide_in_order(limit_table, charges, members, has_repeats, &mut undo_log);
     }
     if passed {
-        write_remaining_charges(limit_table, entries, charges, members);
+        write_remaining_charges(limit_table, charges, members);
     }
-    report(limit_table, entries, charges, members, each);
+    report(limit_table, charges, members, each);
     passed
 }
 
-/// Weighs the charges one after the other, and returns whether all pass.
+/// Decides the charges one after the other, and returns whether all pass.
 ///
-/// The second of two charges on one entry must see the first charge. So the first charge is written immediately, and
-/// undone if a later charge is refused. All other charges are written afterwards, by [`write_remaining_charges`]. After
-/// a refusal the remaining charges are only weighed, because the caller needs their verdicts.
-fn weigh_in_order<N: LimitTable + ?Sized, L: Entries>(
+/// Each charge is written immediately, and undone if a later charge is refused. So the second of two charges on one
+/// entry sees the first charge. Copying a long entry takes longer than weighing its charge first and writing it
+/// afterwards, by [`write_remaining_charges`], so a long entry is written immediately only if the group has repeated
+/// entries. After a refusal the remaining charges are only weighed, because the caller needs their verdicts.
+fn decide_in_order<N: LimitTable + ?Sized>(
     limit_table: &N,
-    entries: &L,
     charges: &[Charge<'_>],
-    members: &mut Members<'_, L::Entry>,
-    before: &mut SavedEntries<L::Entry>,
+    members: &mut Members<'_>,
+    has_repeats: bool,
+    undo_log: &mut UndoLog,
 ) -> bool {
     let mut passed = members.iter().all(Result::is_ok);
-    let has_repeats = has_repeated_entries(members);
     for (index, charge) in charges.iter().enumerate() {
-        let seen_again = {
-            let (Ok(member), later) = (&members[index], &members[index + 1..]) else { continue };
-            has_repeats && later.iter().flatten().any(|later| later.entry == member.entry)
-        };
         let Ok(member) = &mut members[index] else { continue };
-        let saved = (passed && seen_again).then(|| {
-            let state = entries.state(member.entry);
-            (member.entry, (0..entries.words(member.entry)).map(|word| state.get(word)).collect())
-        });
-        member.verdict = member.visit(limit_table, entries, charge, |account| account.weigh(charge.ask));
-        member.written = seen_again;
+        member.written = passed && (has_repeats || member.entry.len() <= SHORT_ENTRY_WORDS);
+        if member.written {
+            undo_log.extend((0..member.entry.len()).map(|word| member.entry.get(word)));
+            member.decide(limit_table, charge);
+        } else {
+            member.verdict = member.visit(limit_table, charge, |account| account.weigh(charge.ask));
+        }
         if !member.verdict.is_admitted() {
             passed = false;
-            restore(entries, before);
-            // Limits that count refused requests record this refusal.
-            member.commit(limit_table, entries, charge);
-        } else if passed && let Some(saved) = saved {
-            before.push(saved);
-            member.commit(limit_table, entries, charge);
+            undo(&mut members[..=index], undo_log);
+            if let Ok(member) = &mut members[index] {
+                // Limits that count refused requests record this refusal.
+                member.commit(limit_table, charge);
+            }
         }
     }
     passed
 }
 
-/// Returns whether two charges may have the same entry. Always true for a small group, whose entries are compared
-/// pairwise in any case. For 256 charges, pairwise comparison took 427,000 of the 1,715,000 instructions of a check.
-fn has_repeated_entries<E: Copy + Ord>(members: &Members<'_, E>) -> bool {
-    if members.len() <= INLINE_CHARGES {
-        return true;
-    }
-    let mut entries: Vec<E> = members.iter().flatten().map(|member| member.entry).collect();
-    entries.sort_unstable();
-    entries.windows(2).any(|pair| pair[0] == pair[1])
-}
-
-/// Restores saved entries, in reverse order.
-fn restore<L: Entries>(entries: &L, before: &mut SavedEntries<L::Entry>) {
-    for (entry, words) in before.drain(..).rev() {
-        let mut state = entries.state(entry);
-        words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
+/// Restores the entries of the members that are written, in reverse order.
+fn undo(members: &mut [Result<Member<'_>, Retry>], undo_log: &mut UndoLog) {
+    for member in members.iter_mut().rev().flatten().filter(|member| member.written) {
+        let start = undo_log.len() - member.entry.len();
+        undo_log[start..].iter().enumerate().for_each(|(word, value)| member.entry.set(word, *value));
+        undo_log.truncate(start);
+        member.written = false;
     }
 }
 
 /// Lowers all [`Ask::UpTo`] charges of an admitted group to the smallest amount that any of them takes. Returns whether
-/// any amount was lowered. If so, the group must be weighed again.
-fn lower_to_smallest_amount<E>(charges: &mut [Charge<'_>], members: &Members<'_, E>) -> bool {
-    let taken = |(charge, member): (&Charge<'_>, &Result<Member<'_, E>, Retry>)| match (charge.ask, member) {
+/// any amount was lowered. If so, the group must be decided again.
+fn lower_to_smallest_amount(charges: &mut [Charge<'_>], members: &Members<'_>) -> bool {
+    let taken = |(charge, member): (&Charge<'_>, &Result<Member<'_>, Retry>)| match (charge.ask, member) {
         (Ask::UpTo(_), Ok(member)) => Some(member.verdict.taken()),
         _ => None,
     };
@@ -140,53 +117,64 @@ fn lower_to_smallest_amount<E>(charges: &mut [Charge<'_>], members: &Members<'_,
     true
 }
 
-impl<E: Copy> Member<'_, E> {
+impl<'n> Member<'n> {
+    #[inline]
+    pub(super) fn new(limits: &'n Limits, entry: State<'n>, now: Now<'n>) -> Self {
+        Self { limits, entry, now, verdict: Verdict::default(), written: false }
+    }
+
+    /// Decides the charge, and writes it to the entry.
+    #[inline]
+    fn decide<N: LimitTable + ?Sized>(&mut self, limit_table: &N, charge: &Charge<'_>) {
+        if let Ask::Exactly(cost) = charge.ask
+            && self.entry.get(0) == u64::from(charge.limits_id)
+            && let Some(verdict) = self.limits.decide_fast(&mut state_after_id(self.entry), &self.now, cost)
+        {
+            self.verdict = verdict;
+        } else {
+            self.verdict = self.visit(limit_table, charge, |account| account.decide(charge.ask));
+        }
+    }
+
     /// Runs `then` on the state. If the group charges the key twice under different limits, the state may belong to the
     /// limits of the other charge.
-    fn visit<N: LimitTable + ?Sized, L: Entries<Entry = E>, R>(
+    fn visit<N: LimitTable + ?Sized, R>(
         &self,
         limit_table: &N,
-        entries: &L,
         charge: &Charge<'_>,
         then: impl FnOnce(&mut LockedAccount<'_>) -> R,
     ) -> R {
-        let mut state = entries.state(self.entry);
-        visit(limit_table, self.limits, charge.limits_id, &mut state, Presence::Known, self.now, then)
+        let mut entry = self.entry;
+        visit(limit_table, self.limits, charge.limits_id, &mut entry, Presence::Known, self.now, then)
     }
 
-    fn commit<N: LimitTable + ?Sized, L: Entries<Entry = E>>(&self, limit_table: &N, entries: &L, charge: &Charge<'_>) {
-        self.visit(limit_table, entries, charge, |account| account.commit(&self.verdict));
+    fn commit<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) {
+        self.visit(limit_table, charge, |account| account.commit(&self.verdict));
     }
 }
 
-/// Writes the charges of an admitted group that [`weigh_in_order`] has not written.
-fn write_remaining_charges<N: LimitTable + ?Sized, L: Entries>(
-    limit_table: &N,
-    entries: &L,
-    charges: &[Charge<'_>],
-    members: &Members<'_, L::Entry>,
-) {
+/// Writes the charges of an admitted group that [`decide_in_order`] has not written.
+fn write_remaining_charges<N: LimitTable + ?Sized>(limit_table: &N, charges: &[Charge<'_>], members: &Members<'_>) {
     for (member, charge) in members.iter().zip(charges) {
         if let Ok(member) = member
             && !member.written
         {
-            member.commit(limit_table, entries, charge);
+            member.commit(limit_table, charge);
         }
     }
 }
 
 /// Calls `each` for every charge in order, while its state is locked.
-fn report<N: LimitTable + ?Sized, L: Entries>(
+fn report<N: LimitTable + ?Sized>(
     limit_table: &N,
-    entries: &L,
     charges: &[Charge<'_>],
-    members: &Members<'_, L::Entry>,
+    members: &Members<'_>,
     mut each: impl FnMut(usize, &ChargeView<'_>),
 ) {
     for (index, (member, charge)) in members.iter().zip(charges).enumerate() {
         match member {
             Ok(member) => {
-                member.visit(limit_table, entries, charge, |account| {
+                member.visit(limit_table, charge, |account| {
                     each(index, &ChargeView::from_account(account, member.verdict));
                 });
             }

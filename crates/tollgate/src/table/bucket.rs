@@ -216,6 +216,8 @@ pub(super) struct Bucket<'t, S> {
     header: u64,
     pub(super) index: usize,
     shape: S,
+    /// A bit for each entry that must be neither evicted nor displaced, because it belongs to a key of a group.
+    kept: u8,
 }
 
 impl<'t, S: Shape> Bucket<'t, S> {
@@ -227,7 +229,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
             return None;
         }
         acquire(&words[0], header)?;
-        Some(Self { words, header, index, shape })
+        Some(Self { words, header, index, shape, kept: 0 })
     }
 
     pub(super) fn lock(words: &'t [AtomicU64], index: usize, shape: S) -> Self {
@@ -247,7 +249,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
             return None;
         }
         acquire(&words[0], header)?;
-        Some(Self { words, header, index, shape })
+        Some(Self { words, header, index, shape, kept: 0 })
     }
 
     /// Guesses, without the lock, whether this bucket has the entry of `fingerprint`, if the table has one.
@@ -384,30 +386,34 @@ impl<'t, S: Shape> Bucket<'t, S> {
         )
     }
 
-    /// Returns a vacant entry for `fingerprint`. If no entry is vacant, returns an entry in which nothing is used and
-    /// whose key is not in `kept`. That key is then forgotten, so it starts with the initial amount of its limits
-    /// again.
-    pub(super) fn find_vacant<R: StateReader>(
-        &self,
-        fingerprint: Fingerprint,
-        reader: &R,
-        kept: &[Fingerprint],
-    ) -> Option<usize> {
+    /// Returns a vacant entry for `fingerprint`. If no entry is vacant, returns an entry that is not kept and in which
+    /// nothing is used. Its key is then forgotten, so it starts with the initial amount of its limits again.
+    pub(super) fn find_vacant<R: StateReader>(&self, fingerprint: Fingerprint, reader: &R) -> Option<usize> {
         let preferred_first = || self.shape.preferred(fingerprint).into_iter().chain(0..self.shape.entries());
         let is_vacant = |entry: &usize| !self.is_taken(*entry);
-        let is_unused = |entry: &usize| !kept.contains(&self.fingerprint(*entry)) && self.is_unused(reader, *entry);
+        let is_unused = |entry: &usize| !self.is_kept(*entry) && self.is_unused(reader, *entry);
         preferred_first().find(is_vacant).or_else(|| preferred_first().find(is_unused))
     }
 
-    /// Returns the least used entry whose key is not in `kept`.
-    pub(super) fn least_spent<R: StateReader>(&self, reader: &R, kept: &[Fingerprint]) -> Option<(Spent, usize)> {
+    /// Returns the least used entry that is not kept.
+    pub(super) fn least_spent<R: StateReader>(&self, reader: &R) -> Option<(Spent, usize)> {
         let locked = |entry| LockedEntry { state: self.state(entry), generation: self.generation(entry) };
-        self.entries_not_in(kept).map(|entry| (reader.spent(self.fingerprint(entry), &locked(entry)), entry)).min()
+        let spent = |entry| (reader.spent(self.fingerprint(entry), &locked(entry)), entry);
+        (0..self.shape.entries()).filter(|entry| !self.is_kept(*entry)).map(spent).min()
     }
 
-    /// Returns the entries whose key is not in `kept`.
-    fn entries_not_in(&self, kept: &[Fingerprint]) -> impl Iterator<Item = usize> {
-        (0..self.shape.entries()).filter(|entry| !kept.contains(&self.fingerprint(*entry)))
+    /// Marks an entry as kept until the bucket is unlocked, and returns whether it was already marked.
+    #[inline]
+    pub(super) fn keep(&mut self, entry: usize) -> bool {
+        let was_kept = self.is_kept(entry);
+        self.kept |= 1 << entry;
+        was_kept
+    }
+
+    /// Returns whether the entry must be neither evicted nor displaced.
+    #[inline]
+    pub(super) fn is_kept(&self, entry: usize) -> bool {
+        self.kept >> entry & 1 == 1
     }
 
     /// Assigns the entry to `fingerprint` and `generation`, and calls `write` to set its state.
@@ -457,6 +463,11 @@ pub(crate) struct State<'t> {
 }
 
 impl State<'_> {
+    /// Returns the number of words.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
     /// Takes `cost` on the fastest path of `limit`, which ignores the spread of windows. `None`: this path does not
     /// apply, and nothing was taken.
     #[inline(always)]

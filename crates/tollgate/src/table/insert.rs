@@ -54,7 +54,7 @@ impl<S: Shape> Buckets<S> {
             return Some(home.visit(entry, |locked| write(locked, Presence::Known)));
         }
         if !home.has_spilled() {
-            if let Some(entry) = home.find_vacant(fingerprint, reader, &[]) {
+            if let Some(entry) = home.find_vacant(fingerprint, reader) {
                 return Some(home.fill(entry, fingerprint, reader.generation(), write));
             }
         } else if let Some(mut other) = self.try_lock(self.other_of(fingerprint), reader)
@@ -74,7 +74,7 @@ impl<S: Shape> Buckets<S> {
         write: impl FnOnce(&mut LockedEntry<'_>, Presence) -> R,
     ) -> Option<R> {
         let (mut home, mut other) = self.lock_both(fingerprint, reader);
-        let chosen = self.choose([&mut home, &mut other], fingerprint, reader, arrival, &[])?;
+        let chosen = self.choose([&mut home, &mut other], fingerprint, reader, arrival)?;
         let bucket = if chosen.elsewhere { &mut other } else { &mut home };
         Some(match chosen.presence {
             Presence::Known => bucket.visit(chosen.entry, |locked| write(locked, Presence::Known)),
@@ -83,14 +83,13 @@ impl<S: Shape> Buckets<S> {
     }
 
     /// Finds the entry of a key in its two buckets, or chooses an entry for a new key whose used fraction will be
-    /// `arrival`. Does not evict the keys in `kept`. Returns `None` if no entry is available.
+    /// `arrival`. Does not evict or displace [kept](Bucket::keep) entries. Returns `None` if no entry is available.
     pub(super) fn choose<R: StateReader>(
         &self,
         [home, other]: [&mut Bucket<'_, S>; 2],
         fingerprint: Fingerprint,
         reader: &R,
         arrival: Spent,
-        kept: &[Fingerprint],
     ) -> Option<ChosenEntry> {
         let chosen = |elsewhere, entry, presence, evicts| ChosenEntry { elsewhere, entry, presence, evicts };
         for (elsewhere, bucket) in [(false, &*home), (true, &*other)] {
@@ -98,8 +97,8 @@ impl<S: Shape> Buckets<S> {
                 return Some(chosen(elsewhere, entry, Presence::Known, false));
             }
         }
-        let mut free = home.find_vacant(fingerprint, reader, kept).map(|entry| (false, entry));
-        free = free.or_else(|| other.find_vacant(fingerprint, reader, kept).map(|entry| (true, entry)));
+        let mut free = home.find_vacant(fingerprint, reader).map(|entry| (false, entry));
+        free = free.or_else(|| other.find_vacant(fingerprint, reader).map(|entry| (true, entry)));
         for (elsewhere, bucket) in [(false, &mut *home), (true, &mut *other)] {
             free = free.or_else(|| {
                 let entry =
@@ -110,7 +109,7 @@ impl<S: Shape> Buckets<S> {
         let chosen = match free {
             Some((elsewhere, entry)) => chosen(elsewhere, entry, Presence::New, false),
             None => {
-                let candidates = [(false, home.least_spent(reader, kept)), (true, other.least_spent(reader, kept))];
+                let candidates = [(false, home.least_spent(reader)), (true, other.least_spent(reader))];
                 let candidates = candidates.into_iter().filter_map(|(elsewhere, entry)| Some((elsewhere, entry?)));
                 let (elsewhere, (spent, entry)) = candidates.min_by_key(|(_, (spent, _))| *spent)?;
                 if spent > arrival {
@@ -143,7 +142,7 @@ impl<S: Shape> Buckets<S> {
     /// Moves one entry of `from` to its alternative bucket, and returns the vacated entry. Another entry of that bucket
     /// may be displaced in turn. Skips locked buckets, including buckets that the caller has locked.
     fn displace<R: StateReader>(&self, from: &mut Bucket<'_, S>, reader: &R, displacements: u32) -> Option<usize> {
-        for entry in 0..self.shape.entries() {
+        for entry in (0..self.shape.entries()).filter(|entry| !from.is_kept(*entry)) {
             let fingerprint = from.fingerprint(entry);
             let (home, other) = (self.home_of(fingerprint), self.other_of(fingerprint));
             let target = if home == from.index { other } else { home };
@@ -156,7 +155,7 @@ impl<S: Shape> Buckets<S> {
             if target.index < walked && walked <= from.index {
                 continue;
             }
-            let vacant = target.find_vacant(fingerprint, reader, &[]).or_else(|| match displacements {
+            let vacant = target.find_vacant(fingerprint, reader).or_else(|| match displacements {
                 0 | 1 => None,
                 _ => self.displace(&mut target, reader, displacements - 1),
             });

@@ -41,7 +41,7 @@ use crate::sync::{AtomicU64, Ordering, fence, zeroed};
 pub(crate) use batch::BATCH;
 use bucket::{Bucket, LINE_WORDS, Single};
 pub(crate) use bucket::{LockedEntry, MAX_GENERATIONS, Shape, State, Wide};
-pub(crate) use group::{EntryIndex, Group};
+pub(crate) use group::{Group, TryGroup};
 #[cfg(test)]
 pub(crate) use positions::{EntryPosition, positions};
 

@@ -6,22 +6,22 @@ use super::*;
 use crate::testing::Rng;
 use crate::{LeakyBucket, SlidingWindow, TokenBucket};
 
-const STATE_WORDS: usize = 32;
+pub(super) const STATE_WORDS: usize = 32;
 
-struct Model<'n> {
-    limit_table: &'n [Limits],
-    states: BTreeMap<usize, ModelState>,
+pub(super) struct Model<'n> {
+    pub(super) limit_table: &'n [Limits],
+    pub(super) states: BTreeMap<usize, ModelState>,
 }
 
 /// The words of a state, and the id of the limits of its last charge.
 #[derive(Clone, PartialEq, Debug)]
-struct ModelState {
+pub(super) struct ModelState {
     id: u32,
     words: [u64; STATE_WORDS],
 }
 
 /// The result of a charge: its verdict, and the reports after the decision.
-type ChargeResult = (Verdict<Stamps>, Vec<Report>);
+pub(super) type ChargeResult = (Verdict<Stamps>, Vec<Report>);
 
 impl Model<'_> {
     fn limits_of(&self, id: u32) -> &Limits {
@@ -56,7 +56,7 @@ impl Model<'_> {
     }
 
     /// Makes all charges or none. Charges to the same key must have the same limits id.
-    fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<ChargeResult>) {
+    pub(super) fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<ChargeResult>) {
         for ((key, id, _), now) in charges.iter().zip(nows) {
             if self.known_state(*key, *id, now).is_none() {
                 self.states.insert(*key, self.init(*id, now));
