@@ -5,10 +5,11 @@
 
 use std::fmt;
 use std::io;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::frame::{Frames, LengthError};
 use crate::outbox::{Outbox, WRITE_TIMEOUT};
@@ -66,6 +67,7 @@ pub(crate) trait Receive {
 
 /// Reads frames until the link ends.
 async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to: &mut impl Receive) -> LinkEndReason {
+    let mut silence = pin!(sleep(SILENCE_TIMEOUT));
     loop {
         loop {
             match frames.next_frame() {
@@ -83,8 +85,31 @@ async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to
             }
         }
         to.end_of_read();
-        if let Err(end) = read_more(stream, frames).await {
+        if let Err(end) = read_before_silence(stream, frames, silence.as_mut()).await {
             return end;
+        }
+    }
+}
+
+/// Reads once from the connection into the frame buffer, or ends the link after [`SILENCE_TIMEOUT`]. `silence` is one timer for
+/// all reads, which is set again only when it fires.
+async fn read_before_silence<R: AsyncRead + Unpin>(
+    stream: &mut R,
+    frames: &mut Frames,
+    mut silence: Pin<&mut Sleep>,
+) -> Result<(), LinkEndReason> {
+    let silent_at = Instant::now() + SILENCE_TIMEOUT;
+    let mut read = pin!(read_more(stream, frames));
+    loop {
+        tokio::select! {
+            biased;
+            read = &mut read => return read,
+            () = silence.as_mut() => {
+                if Instant::now() >= silent_at {
+                    return Err(LinkEndReason::Silent);
+                }
+                silence.as_mut().reset(silent_at);
+            }
         }
     }
 }
@@ -93,13 +118,12 @@ async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to
 pub(crate) async fn read_more<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames) -> Result<(), LinkEndReason> {
     let buffer = frames.buffer();
     buffer.reserve(MAX_READ_BYTES);
-    match timeout(SILENCE_TIMEOUT, stream.read_buf(buffer)).await {
-        Ok(Ok(0)) => Err(LinkEndReason::Closed),
-        Ok(Ok(_)) => Ok(()),
+    match stream.read_buf(buffer).await {
+        Ok(0) => Err(LinkEndReason::Closed),
+        Ok(_) => Ok(()),
         // TLS reports this error if the connection was closed without `close_notify`.
-        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(LinkEndReason::Closed),
-        Ok(Err(error)) => Err(LinkEndReason::Failed(error)),
-        Err(_) => Err(LinkEndReason::Silent),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(LinkEndReason::Closed),
+        Err(error) => Err(LinkEndReason::Failed(error)),
     }
 }
 
@@ -182,7 +206,7 @@ mod tests {
         let (end, _) = link(64, &outbox, async |mut far| {
             // The peer sends but never reads.
             while far.write_all(b"\x01\0\0\0\xff").await.is_ok() {
-                tokio::time::sleep(SILENCE_TIMEOUT / 2).await;
+                sleep(SILENCE_TIMEOUT / 2).await;
             }
         })
         .await;
