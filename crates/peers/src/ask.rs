@@ -8,7 +8,8 @@ use tollgate_core::{Ask as Amount, Cost, Now, Outcome, Report, Stamps};
 
 use crate::NodeId;
 use crate::homes::{Homes, Hop, Route, Unavailable};
-use crate::table::{Charge, SharedLimits, Table, Verb};
+use crate::table::{Charge, DecidedCharge, LimitsCache, SharedLimits, Table, Verb};
+use crate::wire;
 use crate::wire::limits::LimitsCode;
 
 /// A group of charges that all have the same home.
@@ -37,13 +38,29 @@ pub struct AskCharge {
     pub stamps: Option<Stamps>,
 }
 
+/// An [`Ask`] with one charge, borrowed from its frame or from the caller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SingleAsk<'a> {
+    pub(crate) id: u64,
+    pub(crate) hop: Hop,
+    pub(crate) verb: Verb,
+    pub(crate) key: Fingerprint,
+    /// Encoded limits of the key's rule.
+    pub(crate) limits: &'a [u8],
+    pub(crate) amount: Amount,
+    pub(crate) stamps: Option<Stamps>,
+}
+
+/// The answers to the charges of an [`Ask`]. Most asks have one charge, whose answer needs no allocation.
+pub type ChargeAnswers = SmallVec<[ChargeAnswer; 1]>;
+
 /// The home's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The `id` of the [`Ask`].
     pub id: u64,
     /// One answer per charge, in order.
-    pub result: Result<Vec<ChargeAnswer>, Refusal>,
+    pub result: Result<ChargeAnswers, Refusal>,
 }
 
 /// The answer to one charge.
@@ -60,6 +77,13 @@ pub struct ChargeAnswer {
 }
 
 impl ChargeAnswer {
+    /// Returns the answer to a decided charge of `cost`.
+    pub(crate) fn new(decided: &DecidedCharge<'_>, cost: Cost) -> Self {
+        let verdict = decided.verdict();
+        let reports = decided.reports(cost);
+        Self { outcome: verdict.outcome(), taken: verdict.taken(), stamps: verdict.stamp(), reports }
+    }
+
     /// Clears the charged amount. Used for peeks and refused groups, which take nothing.
     pub(crate) fn clear_taken(&mut self) {
         (self.taken, self.stamps) = (Cost::ZERO, Stamps::default());
@@ -101,7 +125,7 @@ impl Ask {
 pub fn receive(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> AskStep {
     let refused = |refusal| AskStep::Answer { answer: Answer { id: ask.id, result: Err(refusal) }, urgent: false };
     let Some(first) = ask.charges.first() else {
-        return AskStep::Answer { answer: Answer { id: ask.id, result: Ok(Vec::new()) }, urgent: false };
+        return AskStep::Answer { answer: Answer { id: ask.id, result: Ok(ChargeAnswers::new()) }, urgent: false };
     };
     match homes.route(first.key, ask.hop) {
         Route::Here => {}
@@ -118,14 +142,105 @@ pub fn receive(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> AskStep
         .zip(&limits)
         .map(|(charge, limits)| Charge { key: charge.key, limits, ask: charge.amount, stamps: charge.stamps })
         .collect();
-    let mut answers = Vec::with_capacity(charges.len());
-    let decided = table.decide(now, ask.verb, &charges, |index, decided_charge| {
-        answers.push(ChargeAnswer {
-            outcome: decided_charge.verdict().outcome(),
-            taken: decided_charge.verdict().taken(),
-            stamps: decided_charge.verdict().stamp(),
-            reports: decided_charge.reports(charges[index].ask.cost()),
-        });
+    let mut answers = ChargeAnswers::with_capacity(charges.len());
+    let decided = table.decide(now, ask.verb, &charges, |index, decided| {
+        answers.push(ChargeAnswer::new(decided, charges[index].ask.cost()));
     });
     AskStep::Answer { answer: Answer { id: ask.id, result: Ok(answers) }, urgent: decided.urgent }
+}
+
+/// Fast path of [`receive`]: decides an ask with one charge whose home is this node, and appends the frame of its
+/// answer to `out`. Returns whether the mesh should send a delta immediately. `None`: the fast path does not apply and
+/// nothing has changed; call [`receive`].
+pub(crate) fn try_receive_single(
+    homes: &Homes,
+    table: &Table,
+    cache: &mut LimitsCache,
+    now: &Now<'_>,
+    ask: &SingleAsk<'_>,
+    out: &mut Vec<u8>,
+) -> Option<bool> {
+    if homes.route(ask.key, ask.hop) != Route::Here {
+        return None;
+    }
+    let limits = cache.get(table, ask.limits)?;
+    let charge = Charge { key: ask.key, limits, ask: ask.amount, stamps: ask.stamps };
+    let decided = table.decide(now, ask.verb, &[charge], |_, decided| {
+        wire::encode_single_answer(ask.id, &ChargeAnswer::new(decided, ask.amount.cost()), out);
+    });
+    Some(decided.urgent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::homes::Reach;
+    use crate::wire::Frame;
+    use crate::wire::limits::encode_limits;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use tollgate::fingerprint::Secret;
+    use tollgate_core::{Limit, Limits, SlidingWindow, TokenBucket};
+
+    fn codes() -> [LimitsCode; 3] {
+        let bucket = Limit::from(TokenBucket::new("2/s".parse().unwrap(), 5).unwrap());
+        let window = SlidingWindow::new(4, tollgate_core::Nanos::SECOND).unwrap().into();
+        let both = Limits::new([bucket, window]).unwrap();
+        [encode_limits(&bucket.into()), encode_limits(&both), LimitsCode::from_slice(&[9, 9])]
+    }
+
+    /// Receives a frame the way a link does: by the fast path if it applies, if `fast` is set.
+    fn answer(fast: bool, homes: &Homes, table: &Table, cache: &mut LimitsCache, at: u64, frame: &[u8]) -> Vec<u8> {
+        let (now, mut out) = (Now::at(at), Vec::new());
+        let single = if fast { wire::decode_single_ask(frame) } else { None };
+        if let Some(ask) = single
+            && try_receive_single(homes, table, cache, &now, &ask, &mut out).is_some()
+        {
+            return out;
+        }
+        let Ok(Some((Frame::Ask(ask), _))) = wire::decode(frame) else { panic!("not an ask: {frame:?}") };
+        match receive(homes, table, &now, ask) {
+            AskStep::Answer { answer, .. } => wire::encode(&Frame::Answer(answer), &mut out),
+            AskStep::Forward(node, ask) => {
+                out.extend(node.0.to_le_bytes());
+                wire::encode(&Frame::Ask(ask), &mut out);
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn fast_path_answers_like_the_slow_path(
+            asks in vec((0..4u64, 0..3usize, 0..6usize, 0..3u8, 0..7u64, any::<bool>(), 0..400_000_000u64), 1..60),
+            has_majority in prop::bool::weighted(0.9),
+            is_refunded in any::<bool>(),
+        ) {
+            let candidates = vec![(NodeId(1), Reach::Own), (NodeId(2), Reach::Linked)];
+            let homes = Homes::new(NodeId(1), candidates, 2, has_majority);
+            let tables = [(); 2].map(|()| Table::new(100, Secret::from_points([1, 2])));
+            let (codes, mut caches, mut at) = (codes(), [(); 2].map(|()| LimitsCache::default()), 0);
+            for (id, (number, code, verb, kind, cost, is_last, pause)) in asks.into_iter().enumerate() {
+                at += pause;
+                let verbs = [Verb::Check, Verb::Peek, Verb::Refund, Verb::Reset, Verb::Hold, Verb::Undo];
+                let cost = Cost::new(cost);
+                let amount = [Amount::Exactly(cost), Amount::UpTo(cost), Amount::Regardless(cost)][usize::from(kind)];
+                let key = Fingerprint::from_parts(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number as u32);
+                let (id, hop) = (id as u64, if is_last { Hop::Last } else { Hop::Relayed });
+                let stamps = is_refunded.then(Stamps::default);
+                let (verb, limits) = (verbs[verb], codes[code].clone());
+                let mut single = Vec::new();
+                let borrowed = SingleAsk { id, hop, verb, key, limits: &limits, amount, stamps };
+                wire::encode_single_ask(&borrowed, &mut single);
+                let (charges, mut frame) = (vec![AskCharge { key, limits, amount, stamps }], Vec::new());
+                wire::encode(&Frame::Ask(Ask { id, hop, verb, charges }), &mut frame);
+                prop_assert_eq!(&single, &frame);
+                let [fast, slow] = [true, false].map(|fast| {
+                    let index = usize::from(fast);
+                    answer(fast, &homes, &tables[index], &mut caches[index], at, &frame)
+                });
+                prop_assert_eq!(fast, slow);
+            }
+        }
+    }
 }

@@ -13,12 +13,13 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tollgate::clock::Clock;
 
 use crate::NodeId;
-use crate::ask::{self, Answer, AskStep};
+use crate::ask::{self, Answer, AskStep, SingleAsk};
 use crate::frame::Frames;
 use crate::greeting::{self, LinkFrame, Record};
 use crate::hub::{Admission, Counters, Shared};
 use crate::link::{self, LinkEndReason, Receive};
 use crate::outbox::Outbox;
+use crate::table::LimitsCache;
 use crate::tls::LinkTls;
 use crate::wire::{self, Frame, VERSION};
 
@@ -32,6 +33,8 @@ const SEED_LOOKUP_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Dur
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How long a relayed ask waits for its answer. The original caller gives up much earlier.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Encoded answers to the asks of one read are moved to the send queue when they exceed this number of bytes.
+const MAX_OWN_ANSWERS: usize = 64 << 10;
 
 /// Runs the node until `stop` completes.
 pub(crate) async fn run(
@@ -189,8 +192,18 @@ async fn serve<R: AsyncRead + Unpin, W: AsyncWrite + Send + Unpin + 'static>(
     }
     let peer = record.node;
     let Some(Admission { outbox, generation }) = shared.admit(record, dialled) else { return Ok(()) };
-    let answers = Vec::new();
-    let mut receiver = Receiver { shared, peer, generation, outbox: outbox.clone(), urgent: false, answers };
+    let mut receiver = Receiver {
+        shared,
+        peer,
+        generation,
+        outbox: outbox.clone(),
+        limits: LimitsCache::default(),
+        urgent: false,
+        answers: Vec::new(),
+        own_answers: Vec::new(),
+        received: 0,
+        answered: 0,
+    };
     let end = link::run((&mut reader, writer), &mut frames, &outbox, &mut receiver).await;
     shared.on_link_end(peer, generation, &end.to_string());
     Ok(())
@@ -263,15 +276,27 @@ struct Receiver<'a> {
     peer: NodeId,
     generation: u64,
     outbox: Arc<Outbox>,
+    limits: LimitsCache,
     urgent: bool,
     /// Answers in the current read.
     answers: Vec<Answer>,
+    /// Encoded answers of this node to asks in the current read.
+    own_answers: Vec<u8>,
+    /// Bytes in the current read.
+    received: usize,
+    /// Asks in the current read.
+    answered: usize,
 }
 
 impl Receive for Receiver<'_> {
     fn frame(&mut self, whole: &[u8]) -> Result<(), String> {
-        Counters::add(&self.shared.counters.received, whole.len());
-        if greeting::is_link_frame(whole) {
+        self.received += whole.len();
+        if let Some(ask) = wire::decode_single_ask(whole)
+            && self.try_answer(&ask)
+        {
+            return Ok(());
+        }
+        if greeting::is_own(whole) {
             return match greeting::decode(whole).map_err(|malformed| malformed.to_string())? {
                 LinkFrame::Gossip(records) => {
                     self.shared.merge_records(records);
@@ -292,6 +317,9 @@ impl Receive for Receiver<'_> {
     }
 
     fn end_of_read(&mut self) {
+        Counters::add(&self.shared.counters.received, std::mem::take(&mut self.received));
+        Counters::add(&self.shared.counters.answered, std::mem::take(&mut self.answered));
+        self.queue_own_answers();
         if self.answers.is_empty() {
             self.outbox.flush();
         } else {
@@ -306,10 +334,38 @@ impl Receive for Receiver<'_> {
 }
 
 impl Receiver<'_> {
+    /// Decides an ask with one charge, if this node is its home. Otherwise returns `false` and does nothing.
+    fn try_answer(&mut self, ask: &SingleAsk<'_>) -> bool {
+        let (shared, limits, out) = (self.shared, &mut self.limits, &mut self.own_answers);
+        let homes = shared.homes.load();
+        let Some(urgent) = ask::try_receive_single(&homes, &shared.table, limits, &shared.now(), ask, out) else {
+            return false;
+        };
+        self.urgent |= urgent;
+        self.on_answered();
+        true
+    }
+
+    /// Counts an ask, and keeps the encoded answers below [`MAX_OWN_ANSWERS`].
+    fn on_answered(&mut self) {
+        self.answered += 1;
+        if self.own_answers.len() > MAX_OWN_ANSWERS {
+            self.queue_own_answers();
+        }
+    }
+
+    /// Moves the encoded answers to the send queue, which is flushed at the end of the read. If the queue is full, the
+    /// callers get no answer.
+    fn queue_own_answers(&mut self) {
+        if !self.own_answers.is_empty() {
+            let _ = self.outbox.queue(|out| out.extend_from_slice(&self.own_answers));
+            self.own_answers.clear();
+        }
+    }
+
     /// Decides an ask from the peer, or forwards it.
     fn on_ask(&mut self, ask: ask::Ask) {
         let (shared, id) = (self.shared, ask.id);
-        Counters::add(&shared.counters.answered, 1);
         let answer = match ask::receive(&shared.homes.load(), &shared.table, &shared.now(), ask) {
             AskStep::Answer { answer, urgent } => {
                 self.urgent |= urgent;
@@ -323,12 +379,12 @@ impl Receiver<'_> {
                     outbox.push_ask(false, |out| wire::encode(&Frame::Ask(ask), out))
                 });
                 if is_sent {
-                    return;
+                    return self.on_answered();
                 }
                 Answer { id, result: Err(ask::Refusal::NoHome) }
             }
         };
-        // The queue is flushed at the end of the read. If it is full, the caller gets no answer.
-        let _ = self.outbox.queue(|out| wire::encode(&Frame::Answer(answer), out));
+        wire::encode(&Frame::Answer(answer), &mut self.own_answers);
+        self.on_answered();
     }
 }

@@ -4,14 +4,14 @@
 //! The peers thread watches the deadlines of all asks with one timer ([`PendingAsks::expire`]). A timer per ask
 //! would cost CPU time in every forwarded decision.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::NodeId;
@@ -19,8 +19,12 @@ use crate::ask::Answer;
 use crate::outbox::Outbox;
 use crate::wire::{self, Frame};
 
-/// Maximum number of unanswered asks. Further asks fail.
+/// Maximum number of asks that are unanswered, or whose answer the caller has not taken yet. Further asks fail.
 pub(crate) const MAX_ASKS: usize = 1 << 16;
+/// Number of bits of an ask's id that are the index of its slot. The other bits distinguish the asks of one slot.
+const INDEX_BITS: u32 = MAX_ASKS.trailing_zeros();
+/// When no ask is unanswered, the slots above this number are freed.
+const KEPT_SLOTS: usize = 1_024;
 
 /// Unanswered asks by id.
 #[derive(Default)]
@@ -30,26 +34,43 @@ pub(crate) struct PendingAsks {
     earlier: Notify,
 }
 
+/// The asks are in slots, and the answers are stored there. A map of channels would cost an allocation and several
+/// hashes for every forwarded decision.
 #[derive(Default)]
 struct State {
-    next_id: u64,
-    waiting: HashMap<u64, PendingEntry, BuildHasherDefault<IdHasher>>,
+    slots: Vec<Slot>,
+    /// Indices of the free slots. The last one is used next.
+    free: Vec<u16>,
+    /// Number of asks so far. Ids are never used twice.
+    made: u64,
+    /// Number of unanswered asks.
+    waiting: usize,
     /// When the asks are next searched for expired ones. `None` if there were no asks.
     search_at: Option<Instant>,
     /// Whether the peers thread has ended, so that no ask can be answered.
     is_closed: bool,
 }
 
-struct PendingEntry {
-    /// The node that was asked.
-    peer: NodeId,
-    waiter: Waiter,
-    deadline: Instant,
+struct Slot {
+    id: u64,
+    content: SlotContent,
+}
+
+enum SlotContent {
+    Free,
+    Waiting {
+        /// The node that was asked.
+        peer: NodeId,
+        deadline: Instant,
+        waiter: Waiter,
+    },
+    /// The caller has not taken the result yet.
+    Ended(Result<Answer, AskError>),
 }
 
 enum Waiter {
-    /// A request on this node.
-    Caller(oneshot::Sender<Result<Answer, AskError>>),
+    /// A request on this node. The waker is absent until the request waits.
+    Caller(Option<Waker>),
     /// Another node, with the id that it gave the ask.
     Relay { outbox: Arc<Outbox>, id: u64 },
 }
@@ -67,7 +88,6 @@ pub(crate) enum AskError {
 pub(crate) struct PendingAsk<'a> {
     asks: &'a PendingAsks,
     pub(crate) id: u64,
-    answer: oneshot::Receiver<Result<Answer, AskError>>,
     is_pending: bool,
     /// Whether no other ask was unanswered when this one was made.
     pub(crate) is_only: bool,
@@ -76,7 +96,7 @@ pub(crate) struct PendingAsk<'a> {
 impl PendingAsk<'_> {
     /// Waits for the answer.
     pub(crate) async fn answer(mut self) -> Result<Answer, AskError> {
-        let answer = (&mut self.answer).await.unwrap_or(Err(AskError::Lost));
+        let answer = poll_fn(|context| self.asks.state().poll_answer(self.id, context)).await;
         self.is_pending = false;
         answer
     }
@@ -85,39 +105,33 @@ impl PendingAsk<'_> {
 impl Drop for PendingAsk<'_> {
     fn drop(&mut self) {
         if self.is_pending {
-            self.asks.state().waiting.remove(&self.id);
+            self.asks.state().remove(self.id);
         }
     }
 }
 
 impl PendingAsks {
-    /// Registers an ask of this node. `None` if [`MAX_ASKS`] are unanswered.
+    /// Registers an ask of this node. `None` if there are [`MAX_ASKS`].
     pub(crate) fn ask(&self, peer: NodeId, deadline: Instant) -> Option<PendingAsk<'_>> {
-        let (sender, answer) = oneshot::channel();
-        let (id, is_only) = self.add(PendingEntry { peer, waiter: Waiter::Caller(sender), deadline })?;
-        Some(PendingAsk { asks: self, id, answer, is_pending: true, is_only })
+        let (id, is_only) = self.add(peer, deadline, Waiter::Caller(None))?;
+        Some(PendingAsk { asks: self, id, is_pending: true, is_only })
     }
 
-    /// Registers an ask that is relayed from another node to `peer`, and returns its local id. `None` if [`MAX_ASKS`]
-    /// are unanswered.
+    /// Registers an ask that is relayed from another node to `peer`, and returns its local id. `None` if there are
+    /// [`MAX_ASKS`].
     pub(crate) fn relay(&self, peer: NodeId, outbox: Arc<Outbox>, id: u64, deadline: Instant) -> Option<u64> {
-        self.add(PendingEntry { peer, waiter: Waiter::Relay { outbox, id }, deadline }).map(|(id, _)| id)
+        self.add(peer, deadline, Waiter::Relay { outbox, id }).map(|(id, _)| id)
     }
 
     /// Adds an ask. Returns its id, and whether it is the only one.
-    fn add(&self, entry: PendingEntry) -> Option<(u64, bool)> {
+    fn add(&self, peer: NodeId, deadline: Instant, waiter: Waiter) -> Option<(u64, bool)> {
         let mut state = self.state();
-        if state.is_closed || state.waiting.len() >= MAX_ASKS {
-            return None;
-        }
-        let is_earlier = state.search_at.is_none_or(|at| entry.deadline < at);
+        let id = state.add(SlotContent::Waiting { peer, deadline, waiter })?;
+        let is_earlier = state.search_at.is_none_or(|at| deadline < at);
         if is_earlier {
-            state.search_at = Some(entry.deadline);
+            state.search_at = Some(deadline);
         }
-        let id = state.next_id;
-        state.next_id += 1;
-        state.waiting.insert(id, entry);
-        let is_only = state.waiting.len() == 1;
+        let is_only = state.waiting == 1;
         drop(state);
         if is_earlier {
             self.earlier.notify_one();
@@ -130,35 +144,41 @@ impl PendingAsks {
         if answers.is_empty() {
             return;
         }
+        let mut wakers: SmallVec<[Waker; 64]> = SmallVec::new();
+        let mut relayed = Vec::new();
         let mut state = self.state();
-        let waiters = answers.drain(..).filter_map(|answer| {
-            let Entry::Occupied(found) = state.waiting.entry(answer.id) else { return None };
-            (found.get().peer == from).then(|| (found.remove().waiter, answer))
-        });
-        let waiters: SmallVec<[(Waiter, Answer); 8]> = waiters.collect();
-        drop(state);
-        for (waiter, mut answer) in waiters {
-            match waiter {
-                // The caller may have given up.
-                Waiter::Caller(sender) => drop(sender.send(Ok(answer))),
-                Waiter::Relay { outbox, id } => {
+        for mut answer in answers.drain(..) {
+            match state.end_if(answer.id, |peer, _| peer == from) {
+                None => {}
+                Some((_, Waiter::Caller(waker))) => {
+                    wakers.extend(waker);
+                    let id = answer.id;
+                    state.set_result(id, Ok(answer));
+                }
+                Some((_, Waiter::Relay { outbox, id })) => {
+                    state.remove(answer.id);
                     answer.id = id;
-                    outbox.push(|to| wire::encode(&Frame::Answer(answer), to));
+                    relayed.push((outbox, answer));
                 }
             }
+        }
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        for (outbox, answer) in relayed {
+            outbox.push(|to| wire::encode(&Frame::Answer(answer), to));
         }
     }
 
     /// Ends the asks sent to `peer`, whose link has ended.
     pub(crate) fn lost(&self, peer: NodeId) {
-        self.state().end(AskError::Lost, |entry| entry.peer == peer);
+        self.end(&mut self.state(), AskError::Lost, |asked, _| asked == peer);
     }
 
     /// Ends all asks, and refuses new ones.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
-        state.end(AskError::Lost, |_| true);
+        self.end(&mut state, AskError::Lost, |_, _| true);
     }
 
     /// Waits until the earliest deadline, and ends the asks whose deadline has passed. Returns the asked nodes.
@@ -171,14 +191,34 @@ impl PendingAsks {
             }
         }
         let (now, mut state) = (Instant::now(), self.state());
-        let expired = state.end(AskError::Expired, |entry| entry.deadline <= now);
-        state.search_at = state.waiting.values().map(|entry| entry.deadline).min();
+        let expired = self.end(&mut state, AskError::Expired, |_, deadline| deadline <= now);
+        state.search_at = state.deadlines().min();
         expired
+    }
+
+    /// Ends the asks for which `is_over` returns true. Returns the asked nodes.
+    fn end(&self, state: &mut State, error: AskError, is_over: impl Fn(NodeId, Instant) -> bool) -> HashSet<NodeId> {
+        let mut peers = HashSet::new();
+        let ids: Vec<u64> = state.slots.iter().map(|slot| slot.id).collect();
+        for id in ids {
+            let Some((peer, waiter)) = state.end_if(id, &is_over) else { continue };
+            peers.insert(peer);
+            match waiter {
+                Waiter::Relay { .. } => state.remove(id),
+                Waiter::Caller(waker) => {
+                    state.set_result(id, Err(error));
+                    if let Some(waker) = waker {
+                        waker.wake();
+                    }
+                }
+            }
+        }
+        peers
     }
 
     /// Returns the number of unanswered asks.
     pub(crate) fn len(&self) -> usize {
-        self.state().waiting.len()
+        self.state().waiting
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -187,34 +227,100 @@ impl PendingAsks {
 }
 
 impl State {
-    /// Ends the asks for which `is_over` returns true. Returns the asked nodes.
-    fn end(&mut self, error: AskError, is_over: impl Fn(&PendingEntry) -> bool) -> HashSet<NodeId> {
-        let ended = self.waiting.extract_if(|_, entry| is_over(entry)).map(|(_, entry)| {
-            if let Waiter::Caller(sender) = entry.waiter {
-                // The caller may have given up.
-                drop(sender.send(Err(error)));
+    /// Puts an ask into a free slot and returns its id. `None` if there is no free slot.
+    fn add(&mut self, content: SlotContent) -> Option<u64> {
+        if self.is_closed {
+            return None;
+        }
+        let id = |index: usize| self.made << INDEX_BITS | index as u64;
+        let id = match self.free.pop() {
+            Some(index) => {
+                let id = id(index.into());
+                self.slots[usize::from(index)] = Slot { id, content };
+                id
             }
-            entry.peer
-        });
-        ended.collect()
-    }
-}
-
-/// Hashes ids, which are consecutive numbers, by a multiplication. Other nodes cannot choose them.
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+            None if self.slots.len() < MAX_ASKS => {
+                let id = id(self.slots.len());
+                self.slots.push(Slot { id, content });
+                id
+            }
+            None => return None,
+        };
+        self.made += 1;
+        self.waiting += 1;
+        Some(id)
     }
 
-    fn write_u64(&mut self, id: u64) {
-        self.0 = (self.0 ^ id).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    /// Returns the slot of an ask, if the ask is still there.
+    fn slot(&mut self, id: u64) -> Option<&mut Slot> {
+        let index = id as usize & (MAX_ASKS - 1);
+        self.slots.get_mut(index).filter(|slot| slot.id == id)
     }
 
-    fn finish(&self) -> u64 {
-        self.0
+    /// Ends an unanswered ask if `is_over` returns true for the asked node and the deadline. Returns the node and the
+    /// waiter.
+    fn end_if(&mut self, id: u64, is_over: impl FnOnce(NodeId, Instant) -> bool) -> Option<(NodeId, Waiter)> {
+        let slot = self.slot(id)?;
+        match &slot.content {
+            SlotContent::Waiting { peer, deadline, .. } if is_over(*peer, *deadline) => {}
+            _ => return None,
+        }
+        let ended = std::mem::replace(&mut slot.content, SlotContent::Ended(Err(AskError::Lost)));
+        self.waiting -= 1;
+        match ended {
+            SlotContent::Waiting { peer, waiter, .. } => Some((peer, waiter)),
+            SlotContent::Free | SlotContent::Ended(_) => None,
+        }
+    }
+
+    /// Stores the result of an ended ask until the caller takes it.
+    fn set_result(&mut self, id: u64, result: Result<Answer, AskError>) {
+        if let Some(slot) = self.slot(id) {
+            slot.content = SlotContent::Ended(result);
+        }
+    }
+
+    /// Takes the result of an ask and frees its slot. Stores the waker if there is no result yet.
+    fn poll_answer(&mut self, id: u64, context: &Context<'_>) -> Poll<Result<Answer, AskError>> {
+        let Some(slot) = self.slot(id) else { return Poll::Ready(Err(AskError::Lost)) };
+        if let SlotContent::Waiting { waiter: Waiter::Caller(waker), .. } = &mut slot.content {
+            match waker {
+                Some(waker) => waker.clone_from(context.waker()),
+                None => *waker = Some(context.waker().clone()),
+            }
+            return Poll::Pending;
+        }
+        let content = std::mem::replace(&mut slot.content, SlotContent::Free);
+        self.free(id);
+        Poll::Ready(match content {
+            SlotContent::Ended(result) => result,
+            SlotContent::Free | SlotContent::Waiting { .. } => Err(AskError::Lost),
+        })
+    }
+
+    /// Removes an ask, whether or not it is answered.
+    fn remove(&mut self, id: u64) {
+        let Some(slot) = self.slot(id) else { return };
+        match std::mem::replace(&mut slot.content, SlotContent::Free) {
+            SlotContent::Free => return,
+            SlotContent::Waiting { .. } => self.waiting -= 1,
+            SlotContent::Ended(_) => {}
+        }
+        self.free(id);
+    }
+
+    fn free(&mut self, id: u64) {
+        self.free.push(id as u16);
+        if self.free.len() == self.slots.len() && self.slots.len() > KEPT_SLOTS {
+            (self.slots, self.free) = (Vec::new(), Vec::new());
+        }
+    }
+
+    fn deadlines(&self) -> impl Iterator<Item = Instant> {
+        self.slots.iter().filter_map(|slot| match slot.content {
+            SlotContent::Waiting { deadline, .. } => Some(deadline),
+            SlotContent::Free | SlotContent::Ended(_) => None,
+        })
     }
 }
 
@@ -266,6 +372,24 @@ mod tests {
         asks.close();
         assert_eq!(other.answer().await, Err(AskError::Lost));
         assert!(asks.ask(PEER, later(10)).is_none(), "no thread would answer");
+    }
+
+    #[tokio::test]
+    async fn slots_are_reused_under_new_ids_and_freed_after_a_burst() {
+        let asks = PendingAsks::default();
+        let first = asks.ask(PEER, later(10)).unwrap().id;
+        let second = asks.ask(PEER, later(10)).unwrap();
+        assert_eq!(asks.state().slots.len(), 1);
+        asks.answer(PEER, &mut vec![answer(first)]);
+        assert_eq!(asks.len(), 1, "the answer to an earlier ask of the slot is dropped");
+        asks.answer(PEER, &mut vec![answer(second.id)]);
+        assert_eq!((asks.len(), asks.state().free.len()), (0, 0), "the answer waits for its caller");
+        drop(second);
+        assert_eq!(asks.state().free.len(), 1);
+        let burst: Vec<_> = (0..=KEPT_SLOTS).map(|_| asks.ask(PEER, later(10)).unwrap()).collect();
+        assert_eq!(asks.state().slots.len(), KEPT_SLOTS + 1);
+        drop(burst);
+        assert_eq!((asks.len(), asks.state().slots.len()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]

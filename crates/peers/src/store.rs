@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tollgate::fingerprint::{Fingerprint, Secret};
@@ -21,7 +22,7 @@ use tollgate_engine::store::{Answers, Batch, Charge as EngineCharge, Consistency
 use tollgate_engine::{Exactness, Store};
 
 use crate::NodeId;
-use crate::ask::{Ask, AskCharge, ChargeAnswer, Refusal};
+use crate::ask::{Ask, AskCharge, ChargeAnswer, ChargeAnswers, Refusal, SingleAsk};
 use crate::config::Config;
 use crate::homes::{Hop, Route};
 use crate::hub::{Counters, Shared, Stage};
@@ -135,7 +136,7 @@ impl PeerStore {
     }
 
     /// Determines the limits of each charge and the node that decides the charge.
-    fn resolve<'a>(&self, group: &Group<'a>) -> Result<Vec<GroupPart<'a>>, StoreError> {
+    fn resolve<'a>(&self, group: &Group<'a>) -> Result<SmallVec<[GroupPart<'a>; 1]>, StoreError> {
         let homes = self.shared.homes.load();
         let table = &self.shared.table;
         let part = |charge: &'a EngineCharge<'a>| {
@@ -166,13 +167,8 @@ impl PeerStore {
     ) -> Time<Wall> {
         let now = self.shared.now();
         let charges: Vec<Charge<'_>> = parts.iter().map(|part| part.here()).collect();
-        let decided = self.shared.table.decide(&now, verb, &charges, |index, decided_charge| {
-            let mut answer = ChargeAnswer {
-                outcome: decided_charge.verdict().outcome(),
-                taken: decided_charge.verdict().taken(),
-                stamps: decided_charge.verdict().stamp(),
-                reports: decided_charge.reports(charges[index].ask.cost()),
-            };
+        let decided = self.shared.table.decide(&now, verb, &charges, |index, decided| {
+            let mut answer = ChargeAnswer::new(decided, charges[index].ask.cost());
             if verb == Verb::Peek {
                 answer.clear_taken();
             }
@@ -212,13 +208,42 @@ impl PeerStore {
         charges: Vec<AskCharge>,
         deadline: Instant,
     ) -> Result<PendingAsk<'_>, StoreError> {
+        self.send_ask(node, deadline, |id, to| {
+            wire::encode(&Frame::Ask(Ask { id, hop: Hop::Relayed, verb, charges }), to);
+        })
+    }
+
+    /// Sends a group with one home to this home.
+    fn ask_group(
+        &self,
+        node: NodeId,
+        verb: Verb,
+        parts: &[GroupPart<'_>],
+        deadline: Instant,
+    ) -> Result<PendingAsk<'_>, StoreError> {
+        let [part] = parts else {
+            return self.ask(node, verb, parts.iter().map(GroupPart::to_ask).collect(), deadline);
+        };
+        let EngineCharge { ask: amount, stamps, .. } = *part.charge;
+        let (key, limits, stamps) = (part.key, &part.limits.code()[..], stamps.copied());
+        self.send_ask(node, deadline, |id, to| {
+            wire::encode_single_ask(&SingleAsk { id, hop: Hop::Relayed, verb, key, limits, amount, stamps }, to);
+        })
+    }
+
+    /// Sends an ask; `encode` appends its frame.
+    fn send_ask(
+        &self,
+        node: NodeId,
+        deadline: Instant,
+        encode: impl FnOnce(u64, &mut Vec<u8>),
+    ) -> Result<PendingAsk<'_>, StoreError> {
         let unavailable = |why: &str| StoreError::Unavailable { why: why.to_owned() };
         let outboxes = self.shared.outboxes.load();
         let outbox = outboxes.get(&node).ok_or_else(|| unavailable("no link to the key's home"))?;
         let asked = self.shared.asks.ask(node, deadline);
         let asked = asked.ok_or_else(|| unavailable("too many requests in flight to peers"))?;
-        let ask = Ask { id: asked.id, hop: Hop::FromOrigin, verb, charges };
-        if !outbox.push_ask(asked.is_only, |to| wire::encode(&Frame::Ask(ask), to)) {
+        if !outbox.push_ask(asked.is_only, |to| encode(asked.id, to)) {
             return Err(unavailable("the link queue to the key's home is full"));
         }
         Counters::add(&self.shared.counters.asked, 1);
@@ -226,7 +251,7 @@ impl PeerStore {
     }
 
     /// Waits for the answer to an ask with `count` charges.
-    async fn wait(&self, asked: PendingAsk<'_>, verb: Verb, count: usize) -> Result<Vec<ChargeAnswer>, StoreError> {
+    async fn wait(&self, asked: PendingAsk<'_>, verb: Verb, count: usize) -> Result<ChargeAnswers, StoreError> {
         let unknown = |why: String| StoreError::Unknown { why };
         let answer = match asked.answer().await {
             Ok(answer) => answer.result,
@@ -259,7 +284,7 @@ impl PeerStore {
 
     async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         let deadline = Instant::now() + self.shared.config.deadline;
-        let mut steps: Vec<GroupProgress<'_>> = Vec::new();
+        let mut steps: SmallVec<[GroupProgress<'_>; 1]> = SmallVec::new();
         for group in batch.groups {
             let step = self.begin(group, deadline, steps.is_empty().then_some(&mut *answers)).await;
             steps.extend(step);
@@ -306,8 +331,7 @@ impl PeerStore {
             });
         }
         if let Some(node) = first {
-            let charges = parts.iter().map(GroupPart::to_ask).collect();
-            return Some(match self.ask(node, verb, charges, deadline) {
+            return Some(match self.ask_group(node, verb, &parts, deadline) {
                 Ok(asked) => GroupProgress::Asked(asked, verb, parts.len()),
                 Err(error) => GroupProgress::Failed(error),
             });

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{Ask as Amount, Cost, Stamps};
 use tollgate_engine::store::StoreError;
@@ -45,7 +46,7 @@ impl PeerStore {
             if actions.is_empty() {
                 let Some((node, verb, count, asked)) = pending.pop_front() else { break };
                 let result = self.wait(asked, verb, count).await;
-                group.on(Some(node), result, &mut actions);
+                group.on(Some(node), result.map(SmallVec::into_vec), &mut actions);
             }
         }
         let answers = group.finish()?;

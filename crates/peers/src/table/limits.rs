@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tollgate_core::{Algorithm, Limits, Params, Phase};
 use tollgate_share::tally::with_debt;
 
+use super::Table;
 use crate::wire::limits::{LimitsCode, decode_limits, encode_limits};
 
 /// Maximum number of limit sets in each map of the interner. When the maximum is reached, the map is cleared and limits
@@ -116,5 +117,26 @@ impl Interner {
         }
         by_code.insert(code.clone(), interned.clone());
         Ok(interned)
+    }
+}
+
+/// The limits that a peer used last, by their encoded form. Saves the lock and the hash of [`Interner::by_code`].
+#[derive(Debug, Default)]
+pub(crate) struct LimitsCache {
+    slots: [Option<Arc<SharedLimits>>; LimitsCache::SLOTS],
+}
+
+impl LimitsCache {
+    /// Number of limit sets in a cache. Limits with the same slot replace each other.
+    const SLOTS: usize = 32;
+
+    /// Returns the limits with this encoded form, or `None` if nodes cannot share them.
+    pub(crate) fn get(&mut self, table: &Table, code: &[u8]) -> Option<&Arc<SharedLimits>> {
+        let hash = code.iter().fold(0u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let slot = &mut self.slots[(hash >> 32) as usize % Self::SLOTS];
+        if slot.as_ref().is_none_or(|limits| limits.code()[..] != *code) {
+            *slot = Some(table.limits_of(&code.into()).ok()?);
+        }
+        slot.as_ref()
     }
 }

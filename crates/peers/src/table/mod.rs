@@ -25,6 +25,7 @@ use tollgate::Key;
 use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate_core::{Ask, Cost, Limits, Nanos, Now, Outcome, Report, Stamps, Verdict};
 
+pub(crate) use limits::LimitsCache;
 pub use limits::{SharedLimits, check_limits};
 pub use merge::UsedAmount;
 pub use shard::DecidedCharge;

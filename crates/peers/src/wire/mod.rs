@@ -15,6 +15,7 @@
 //! | `Want`, `Part` | by a node that joins or fell behind | request for a snapshot part, and the part |
 //! | `Ask`, `Answer` | for `strict` rules | a group of charges for its home, and the result |
 
+mod asks;
 pub(crate) mod body;
 mod codec;
 mod frames;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use crate::NodeId;
 use crate::ask::{Answer, Ask};
 use crate::mesh::MemberState;
+pub(crate) use asks::{decode_single_ask, encode_single_answer, encode_single_ask};
 pub use body::{DeltaBody, PartBody};
 use codec::Reader;
 use limits::LimitsCode;
@@ -155,9 +157,14 @@ impl std::error::Error for WireError {}
 
 /// Appends a frame with its length prefix.
 pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
+    encode_with(out, |out| frames::put(frame, out));
+}
+
+/// Appends a frame whose kind and fields `put` appends, with its length prefix.
+fn encode_with(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
-    frames::put(frame, out);
+    put(out);
     let length = (out.len() - start - 4) as u32;
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }

@@ -5,7 +5,7 @@ use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost, Nanos, Outcome, Report, Retry, Stamp, Stamps};
 
 use super::*;
-use crate::ask::{AskCharge, ChargeAnswer, Refusal};
+use crate::ask::{AskCharge, ChargeAnswer, ChargeAnswers, Refusal, SingleAsk};
 use crate::homes::Hop;
 use crate::table::{Item, SnapshotKey, UsedAmount, Verb};
 
@@ -74,7 +74,8 @@ fn answer() -> impl Strategy<Value = Answer> {
         reports: reports.into(),
     });
     let refusal = prop_oneof![Just(Refusal::Minority), Just(Refusal::NoHome), Just(Refusal::BadLimits)];
-    let result = prop_oneof![vec(charge, 0..9).prop_map(Ok), refusal.prop_map(Err)];
+    let result =
+        prop_oneof![vec(charge, 0..9).prop_map(|charges| Ok(ChargeAnswers::from(charges))), refusal.prop_map(Err)];
     (any::<u64>(), result).prop_map(|(id, result)| Answer { id, result })
 }
 
@@ -119,7 +120,15 @@ proptest! {
         encode(&frame, &mut bytes);
         let place = 4 + place % (bytes.len() - 4);
         bytes[place] = byte;
-        let _ = decode(&bytes);
+        let decoded = decode(&bytes);
+        if let Some(single) = decode_single_ask(&bytes) {
+            let Ok(Some((Frame::Ask(ask), _))) = decoded else { panic!("only the fast path accepts {bytes:?}") };
+            let SingleAsk { id, hop, verb, key, limits, amount, stamps } = single;
+            let charges = vec![AskCharge { key, limits: limits.into(), amount, stamps }];
+            prop_assert_eq!(ask, Ask { id, hop, verb, charges });
+        } else if let Ok(Some((Frame::Ask(ask), _))) = decoded {
+            prop_assert_ne!(ask.charges.len(), 1, "the fast path applies to one charge");
+        }
         // A frame that ends early does not cause a panic either.
         let shorter = (bytes.len() as u32 - 5).to_le_bytes();
         bytes[..4].copy_from_slice(&shorter);

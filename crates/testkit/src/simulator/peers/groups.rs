@@ -142,7 +142,7 @@ impl PeersSimulation {
             return Err(());
         };
         self.group_decided(now, host, &answer, urgent);
-        answer.result.map_err(drop)
+        answer.result.map(Vec::from_iter).map_err(drop)
     }
 
     /// Records that a host decided charges of a group.
@@ -178,7 +178,7 @@ impl PeersSimulation {
             }
             return;
         }
-        self.end_group_ask(now, answer.id, answer.result.map_err(drop));
+        self.end_group_ask(now, answer.id, answer.result.map(Vec::from_iter).map_err(drop));
     }
 
     /// Ends an ask without an answer.
