@@ -30,6 +30,10 @@ rules:
 const PARTS: [&str; 5] = ["eventual", "strict", "load", "bytes", "join"];
 const CALLERS: usize = 64;
 const KEYS: usize = 1_000;
+/// Messages per write of the bare echo under load, about the number of asks per write with [`CALLERS`] callers.
+const ECHO_BATCH: usize = 16;
+/// Message size of the bare echo under load in bytes, the size of an ask with one charge.
+const ASK_BYTES: usize = 40;
 
 type Peers = Engine<Arc<PeerStore>>;
 
@@ -201,7 +205,8 @@ async fn strict(engine: &Peers, keys: &[String], other: &Node, sizes: Sizes, goa
 }
 
 /// Measures the CPU time of all nodes per decision, with many callers, and compares decisions by another node with
-/// decisions by this node.
+/// decisions by this node. Also measures bare echoes of [`ECHO_BATCH`] messages per write, which are the floor of
+/// decisions by another node.
 async fn load(
     engine: &Arc<Peers>,
     here: &[String],
@@ -214,7 +219,8 @@ async fn load(
         let others: Result<Vec<f64>> = others.iter().map(Node::processor_time).collect();
         Ok(processor_time("self")? + others?.iter().sum::<f64>())
     };
-    let (mut local, mut asked, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut local, mut asked, mut echoed, mut rates) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut streams = others.iter().map(Node::connect_echo).collect::<Result<Vec<_>>>()?;
     for _ in 0..sizes.turns {
         for (keys, micros) in [(here, &mut local), (elsewhere, &mut asked)] {
             let before = used()?;
@@ -222,6 +228,16 @@ async fn load(
             micros.push((used()? - before) * 1e6 / made as f64);
             rates.push(made as f64 / sizes.load.as_secs_f64());
         }
+        let (before, start, mut made) = (used()?, Instant::now(), 0);
+        while start.elapsed() < sizes.load {
+            for stream in &mut streams {
+                let mut batch = [7; ECHO_BATCH * ASK_BYTES];
+                stream.write_all(&batch)?;
+                stream.read_exact(&mut batch)?;
+                made += ECHO_BATCH;
+            }
+        }
+        echoed.push((used()? - before) * 1e6 / made as f64);
     }
     println!(
         "CPU time of a strict decision, {CALLERS} callers: {:.2} µs here, {:.2} µs by another node; {:.0} and {:.0} per second",
@@ -229,6 +245,11 @@ async fn load(
         median(&asked),
         median(&rates.iter().step_by(2).copied().collect::<Vec<_>>()),
         median(&rates.iter().skip(1).step_by(2).copied().collect::<Vec<_>>()),
+    );
+    println!(
+        "CPU time of a message in a bare TCP echo, {ECHO_BATCH} messages per write: {:.2} µs; relative to a decision here: {:.2}",
+        median(&echoed),
+        median(&echoed) / median(&local)
     );
     goals.at_most("CPU time of a decision by another node, relative to this one", median(&asked) / median(&local), 3.0);
     Ok(())

@@ -28,9 +28,13 @@ pub(crate) async fn run(own: &str, seeds: &str, max_keys: &str) -> Result<()> {
         for stream in echo.incoming() {
             let mut stream = stream?;
             stream.set_nodelay(true)?;
-            let mut message = [0; ECHO_BYTES];
+            let mut buffer = [0; 64 << 10];
             // Ends when the caller closes the connection.
-            while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
+            while let Ok(read @ 1..) = stream.read(&mut buffer) {
+                if stream.write_all(&buffer[..read]).is_err() {
+                    break;
+                }
+            }
         }
         Ok(())
     });
