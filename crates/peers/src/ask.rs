@@ -152,6 +152,9 @@ pub fn receive(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> AskStep
 /// Fast path of [`receive`]: decides an ask with one charge whose home is this node, and appends the frame of its
 /// answer to `out`. Returns whether the mesh should send a delta immediately. `None`: the fast path does not apply and
 /// nothing has changed; call [`receive`].
+///
+/// Deciding the ask and encoding its answer takes 3,136 instructions. [`receive`] takes 3,886, and encoding and queuing
+/// its answer another 754 (callgrind, without link-time optimisation).
 pub(crate) fn try_receive_single(
     homes: &Homes,
     table: &Table,
