@@ -9,7 +9,7 @@ use limitador::RateLimiter;
 use limitador::limit::{Context, Limit, Namespace};
 use tollgate::{Keyed, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{CandidateRules, Decisions, Engine, Attribute, Item, MemoryStore, Request};
+use tollgate_engine::{Attribute, CandidateRules, Decisions, Engine, Item, MemoryStore, Request};
 
 use crate::rules::{Attributes, NEVER_REACHED_LIMIT, limitador_condition, matching_requests, rule_file};
 

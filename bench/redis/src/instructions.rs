@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use tollgate_engine::{Decisions, Engine, Attribute, Item, MemoryStore, Request, Store};
+use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request, Store};
 use tollgate_peers::PeerStore;
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};

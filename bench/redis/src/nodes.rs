@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use tollgate_core::{Limit, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::store::Consistency;
-use tollgate_engine::{Decisions, Engine, Attribute, Item, MemoryStore, Request, Store};
+use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request, Store};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
 

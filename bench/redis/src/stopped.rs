@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tollgate_core::{Limit, TokenBucket};
-use tollgate_engine::{Decisions, Engine, Item, Request, Exactness};
+use tollgate_engine::{Decisions, Engine, Exactness, Item, Request};
 use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 
 /// An expensive request: its name, path and body.
-pub(crate) struct Heavy {
+pub(crate) struct HeavyRequest {
     pub(crate) name: &'static str,
     pub(crate) path: &'static str,
     pub(crate) body: String,
@@ -28,15 +28,15 @@ pub(crate) fn rule_file() -> String {
 }
 
 /// Returns the expensive requests: lists of maximum length, whose items match the maximum number of rules.
-pub(crate) fn heavy_requests() -> [Heavy; 2] {
+pub(crate) fn heavy_requests() -> [HeavyRequest; 2] {
     let list = |count: usize| {
         let items: Vec<String> =
             (0..count).map(|n| format!(r#"{{"domain":"api","attributes":{{"a":"1","k":"{n}"}}}}"#)).collect();
         format!("[{}]", items.join(","))
     };
     [
-        Heavy { name: "check of 1000", path: "/v1/check", body: list(1_000) },
-        Heavy { name: "explain of 100", path: "/v1/explain", body: list(100) },
+        HeavyRequest { name: "check of 1000", path: "/v1/check", body: list(1_000) },
+        HeavyRequest { name: "explain of 100", path: "/v1/explain", body: list(100) },
     ]
 }
 
@@ -45,7 +45,11 @@ pub(crate) fn heavy_requests() -> [Heavy; 2] {
 ///
 /// # Errors
 /// Returns an error if a connection breaks.
-pub(crate) fn longest_wait(address: SocketAddr, length: Duration, request: Option<&Heavy>) -> anyhow::Result<f64> {
+pub(crate) fn longest_wait(
+    address: SocketAddr,
+    length: Duration,
+    request: Option<&HeavyRequest>,
+) -> anyhow::Result<f64> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let other = request.map(|request| {

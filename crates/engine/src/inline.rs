@@ -51,14 +51,14 @@ impl fmt::Debug for InternedLimits {
 pub(crate) const IDS_PER_RANGE: usize = 1 << 14;
 
 /// Maps ids to limits for one range of ids. Limits can be added while other threads read.
-pub(crate) struct LimitIds {
+pub(crate) struct LimitsById {
     first_id: u32,
     entries: Box<[OnceLock<Arc<InternedEntry>>]>,
     /// Limits from earlier ranges that are still in use.
     kept: FxHashMap<u32, Arc<InternedEntry>>,
 }
 
-impl LimitIds {
+impl LimitsById {
     pub(crate) fn new() -> Self {
         Self::starting_at(INLINE_IDS, FxHashMap::default())
     }
@@ -68,7 +68,7 @@ impl LimitIds {
     }
 }
 
-impl LimitTable for LimitIds {
+impl LimitTable for LimitsById {
     #[inline]
     fn get(&self, id: u32) -> Option<&Limits> {
         let entry = match self.entries.get(id.wrapping_sub(self.first_id) as usize) {
@@ -79,9 +79,9 @@ impl LimitTable for LimitIds {
     }
 }
 
-impl fmt::Debug for LimitIds {
+impl fmt::Debug for LimitsById {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitIds")
+        f.debug_struct("LimitsById")
             .field("first_id", &self.first_id)
             .field("kept", &self.kept.len())
             .finish_non_exhaustive()
@@ -113,7 +113,7 @@ impl Interner {
     }
 
     /// Assigns an id to limits. If the range is used up, also returns a new range, which must replace the old one.
-    pub(crate) fn add(&self, limits: &Limits, limit_ids: &LimitIds) -> (InternedLimits, Option<LimitIds>) {
+    pub(crate) fn add(&self, limits: &Limits, limit_ids: &LimitsById) -> (InternedLimits, Option<LimitsById>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = known.entries.get(limits) {
             return (InternedLimits(entry.clone()), None);
@@ -141,7 +141,7 @@ impl InternTable {
     /// Starts the next id range and keeps limits that are still in use. Limits that a caller holds are always kept: a
     /// state with an unknown limits id counts as new, so their usage would be lost. Of the other limits that were
     /// looked up recently, at most `IDS_PER_RANGE / 2` are kept. This bounds the cost of a flood of new limits.
-    fn start_new_range(&mut self, limit_ids: &LimitIds) -> LimitIds {
+    fn start_new_range(&mut self, limit_ids: &LimitsById) -> LimitsById {
         let mut room = IDS_PER_RANGE / 2;
         self.entries.retain(|_, entry| {
             let used = entry.recently_used.swap(false, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl InternTable {
         self.assigned = 0;
         let kept = self.entries.values().map(|entry| (entry.id, entry.clone())).collect();
         // Ids repeat after 2³¹ limits. By then, the states recorded under the first ids have usually expired.
-        LimitIds::starting_at(limit_ids.first_id.wrapping_add(IDS_PER_RANGE as u32) | INLINE_IDS, kept)
+        LimitsById::starting_at(limit_ids.first_id.wrapping_add(IDS_PER_RANGE as u32) | INLINE_IDS, kept)
     }
 }
 
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn equal_limits_have_one_id() {
-        let (interner, limit_ids) = (Interner::default(), LimitIds::new());
+        let (interner, limit_ids) = (Interner::default(), LimitsById::new());
         let (first, _) = interner.add(&numbered_limits(1), &limit_ids);
         let (second, _) = interner.add(&numbered_limits(2), &limit_ids);
         let (again, _) = interner.add(&numbered_limits(1), &limit_ids);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn held_limits_survive_a_flood_of_new_limits() {
-        let (interner, mut limit_ids) = (Interner::default(), LimitIds::new());
+        let (interner, mut limit_ids) = (Interner::default(), LimitsById::new());
         let held: Vec<InternedLimits> =
             (0..100).map(|n| interner.add(&numbered_limits(1_000_000 + n), &limit_ids).0).collect();
         let mut ids = std::collections::HashSet::new();

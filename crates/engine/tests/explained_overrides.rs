@@ -49,7 +49,7 @@ fn stored_rules_are_explained_by_name() {
     let rule =
         entry::with_overrides(rule, &[with("acme", acme, Some("2030-01-31T18:00:00Z")), with("zeta", zeta, None)]);
     let file = entry::to_json([("d", [&*rule.unwrap()])]);
-    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().without_positions();
+    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().with_hidden_positions();
     let mut bench = bench("- {id: r, limit: 1/s}\n");
     bench.engine.put(&rules).unwrap();
     assert_explained("stored_override_by_value", &mut bench, &[("key", "acme")]);
@@ -64,7 +64,7 @@ fn overrides_of_the_rule_are_listed_before_api_overrides() {
     let with = |value| entry::EntryOverride { attribute: "key", value, effect: r#"{"limit":"5/s"}"#, until: None };
     let overrides: Vec<_> = names.iter().map(|name| with(&**name)).collect();
     let file = entry::to_json([("d", [&*entry::with_overrides(rule, &overrides).unwrap()])]);
-    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().without_positions();
+    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().with_hidden_positions();
     let mut bench = bench("- {id: r, limit: 1/s}\n");
     bench.engine.put(&rules).unwrap();
     let text = explain_matching(&mut bench, &[("key", "me"), ("plan", "pro")], None);
@@ -82,7 +82,7 @@ fn values_of_the_request_in_overrides_can_be_concealed() {
     let with = |value, until| entry::EntryOverride { attribute: "key", value, effect: r#"{"limit":"5/s"}"#, until };
     let overrides = [with("acme", None), with("bygone", Some("2020-01-31T18:00:00Z")), with("a\u{1b}\n\u{202e}", None)];
     let file = entry::to_json([("d", [&*entry::with_overrides(rule, &overrides).unwrap()])]);
-    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().without_positions();
+    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().with_hidden_positions();
     let mut bench = bench("- {id: r, limit: 1/s}\n");
     bench.engine.put(&rules).unwrap();
     for (key, plan, shown, hidden) in [

@@ -185,7 +185,7 @@ fn second_stall_grants_no_new_share() {
 
 #[test]
 fn arrears_are_charged_before_the_next_request() {
-    for limit in LIMITS_OF_EVERY_ALGORITHM {
+    for limit in LIMITS_OF_100 {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 1);
         assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
         stall_store(&bench);
@@ -363,7 +363,7 @@ fn request_with_unknown_outcome_causes_no_arrears() {
         for is_carried_out in [true, false] {
             let mut bench = bench(rules, 1);
             assert_eq!(bench.check(&[]), "allow");
-            bench.engine.store().carries_out.store(is_carried_out, Ordering::Relaxed);
+            bench.engine.store().executes_failed_batches.store(is_carried_out, Ordering::Relaxed);
             bench.engine.store().fail_times(unknown_error(), 3);
             (0..3).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
             run(bench.engine.repay());
@@ -421,7 +421,7 @@ fn amount_spent_by_the_node_is_not_available_again() {
 
 /// Limits of every algorithm except `concurrency`, each with a smallest capacity of 100. The tests use 50 tokens before
 /// the stall.
-const LIMITS_OF_EVERY_ALGORITHM: [&str; 9] = [
+const LIMITS_OF_100: [&str; 9] = [
     "limit: 100/m",
     "limit: 100/m, algorithm: leaky_bucket, free: 100",
     "limit: 100/m, algorithm: interval_bucket",
@@ -435,7 +435,7 @@ const LIMITS_OF_EVERY_ALGORITHM: [&str; 9] = [
 
 #[test]
 fn request_passes_after_the_reported_wait() {
-    for limit in LIMITS_OF_EVERY_ALGORITHM {
+    for limit in LIMITS_OF_100 {
         for cost in [1, 7, 40] {
             let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
             bench.check_cost(&[], 50);
@@ -459,7 +459,7 @@ fn request_passes_after_the_reported_wait() {
 
 #[test]
 fn every_algorithm_grants_a_share_of_the_remaining_amount() {
-    for limit in LIMITS_OF_EVERY_ALGORITHM {
+    for limit in LIMITS_OF_100 {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
         assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
         stall_store(&bench);

@@ -229,7 +229,7 @@ mod tests {
                 let cost = Cost::new(cost);
                 let amount = [Amount::Exactly(cost), Amount::UpTo(cost), Amount::Regardless(cost)][usize::from(kind)];
                 let key = Fingerprint::from_parts(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number as u32);
-                let (id, hop) = (id as u64, if is_last { Hop::Last } else { Hop::Relayed });
+                let (id, hop) = (id as u64, if is_last { Hop::Last } else { Hop::FromOrigin });
                 let stamps = is_refunded.then(Stamps::default);
                 let (verb, limits) = (verbs[verb], codes[code].clone());
                 let mut single = Vec::new();

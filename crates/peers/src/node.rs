@@ -296,7 +296,7 @@ impl Receive for Receiver<'_> {
         {
             return Ok(());
         }
-        if greeting::is_own(whole) {
+        if greeting::is_link_frame(whole) {
             return match greeting::decode(whole).map_err(|malformed| malformed.to_string())? {
                 LinkFrame::Gossip(records) => {
                     self.shared.merge_records(records);

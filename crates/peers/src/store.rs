@@ -209,7 +209,7 @@ impl PeerStore {
         deadline: Instant,
     ) -> Result<PendingAsk<'_>, StoreError> {
         self.send_ask(node, deadline, |id, to| {
-            wire::encode(&Frame::Ask(Ask { id, hop: Hop::Relayed, verb, charges }), to);
+            wire::encode(&Frame::Ask(Ask { id, hop: Hop::FromOrigin, verb, charges }), to);
         })
     }
 
@@ -227,7 +227,7 @@ impl PeerStore {
         let EngineCharge { ask: amount, stamps, .. } = *part.charge;
         let (key, limits, stamps) = (part.key, &part.limits.code()[..], stamps.copied());
         self.send_ask(node, deadline, |id, to| {
-            wire::encode_single_ask(&SingleAsk { id, hop: Hop::Relayed, verb, key, limits, amount, stamps }, to);
+            wire::encode_single_ask(&SingleAsk { id, hop: Hop::FromOrigin, verb, key, limits, amount, stamps }, to);
         })
     }
 

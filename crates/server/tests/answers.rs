@@ -33,7 +33,7 @@ fn request_of_kind(kind: &str) -> Value {
 
 /// Peeks at a request of this kind over both protocols. Returns the HTTP status and reply. Panics if the two replies
 /// differ.
-fn decide_kind(server: &Server, kind: &str) -> (u16, Value) {
+fn peek_over_both(server: &Server, kind: &str) -> (u16, Value) {
     let (status, http) = post(server, "/v1/peek", &request_of_kind(kind));
     let args = ["-p", &server.resp_port(), "-3", "--json", "TG.PEEK", "api", "1", "kind", kind, "user", "alice"];
     let resp = run(Command::new("redis-cli").args(args));
@@ -64,27 +64,27 @@ fn both_protocols_report_every_outcome_in_the_same_way() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     for kind in ["silent", "paid", "shadow", "slow", "banned", "held"] {
-        let (status, first) = decide_kind(&server, kind);
+        let (status, first) = peek_over_both(&server, kind);
         assert_eq!((status, &first["outcome"], &first["standing"]), (200, &json!("allow"), &json!("exact")), "{first}");
         (0..3).for_each(|_| drop(post(&server, "/v1/check", &request_of_kind(kind))));
     }
-    let (status, silent) = decide_kind(&server, "silent");
+    let (status, silent) = peek_over_both(&server, "silent");
     assert_eq!((status, &silent["drop"]), (429, &json!(true)), "{silent}");
-    let (status, paid) = decide_kind(&server, "paid");
+    let (status, paid) = peek_over_both(&server, "paid");
     assert_eq!((status, &paid["status"], &paid["message"]), (402, &json!(402), &json!("buy \"more\"")), "{paid}");
-    let (status, shadow) = decide_kind(&server, "shadow");
+    let (status, shadow) = peek_over_both(&server, "shadow");
     assert_eq!((status, &shadow["shadow_refused"], &shadow["limits"][0]["shadow"]), (200, &json!(true), &json!(true)));
-    let (status, slow) = decide_kind(&server, "slow");
+    let (status, slow) = peek_over_both(&server, "slow");
     assert_eq!((status, &slow["outcome"], &slow["retry_after_ms"]), (200, &json!("delay"), &json!(0)), "{slow}");
     assert!(slow["delay_ms"].as_u64().is_some_and(|wait| (10_500_000..=10_800_000).contains(&wait)), "{slow}");
     let explained = post(&server, "/v1/explain", &request_of_kind("slow")).1;
     assert!(explained["delay_ms"].as_u64().is_some_and(|wait| wait > 10_500_000), "{explained}");
-    let (status, banned) = decide_kind(&server, "banned");
+    let (status, banned) = peek_over_both(&server, "banned");
     assert_eq!((status, &banned["banned"]), (429, &json!(true)), "{banned}");
-    let (status, held) = decide_kind(&server, "held");
+    let (status, held) = peek_over_both(&server, "held");
     assert_eq!((status, &held["retry_after_ms"]), (429, &Value::Null), "{held}");
     assert_eq!(post(&server, "/v1/enforcement", &json!({"mode": "observe"})).0, 200);
-    let (status, observed) = decide_kind(&server, "paid");
+    let (status, observed) = peek_over_both(&server, "paid");
     assert_eq!(
         (status, &observed["observed"], &observed["allowed"]),
         (200, &json!("deny"), &json!(true)),
@@ -99,13 +99,13 @@ fn closed_refusal_differs_from_an_exceeded_limit() {
     store.kill();
     let server = Server::start(&["--rules", rules.path(), "--store", &store.url(), "--log-refusals", "1/h"]);
     // The request is refused with 429, not with the status and message that the rule sets for clients above the limit.
-    let (status, closed) = decide_kind(&server, "closed");
+    let (status, closed) = peek_over_both(&server, "closed");
     assert_eq!((status, &closed["closed"], &closed["standing"]), (429, &json!(true), &json!("fallback")), "{closed}");
     assert_eq!((closed.get("message"), &closed["retry_after_ms"]), (None, &json!(1_000)), "{closed}");
     // For the rule `local`, this server's share of the limit decides. Above the share, the request is refused as usual,
     // with standing `fallback`.
     assert_eq!(post(&server, "/v1/check", &request_of_kind("local")).0, 200);
-    let (status, local) = decide_kind(&server, "local");
+    let (status, local) = peek_over_both(&server, "local");
     assert_eq!((status, local.get("closed"), &local["standing"]), (429, None, &json!("fallback")), "{local}");
     assert_eq!(post(&server, "/v1/check", &request_of_kind("closed")).0, 429);
     let line = server.wait_for_line("INFO refused ");
@@ -121,7 +121,7 @@ fn logged_refusals(args: &[&str]) -> Vec<String> {
         post(&server, "/v1/check", &request_of_kind("paid"));
     }
     run(Command::new("redis-cli").args(["-p", &server.resp_port(), "TG.CHECK", "api", "2", "kind", "silent"]));
-    server.last_lines().into_iter().filter(|line| line.contains("INFO refused ")).collect()
+    server.stop_and_read_log().into_iter().filter(|line| line.contains("INFO refused ")).collect()
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn refused_links(server: &Server) -> usize {
 
 /// Stops a server and asserts that its log contains each of these texts in exactly one line.
 fn assert_logged_once(server: Server, texts: &[&str]) {
-    let lines = server.last_lines();
+    let lines = server.stop_and_read_log();
     for text in texts {
         let count = lines.iter().filter(|line| line.contains("no link with peer") && line.contains(text)).count();
         assert_eq!(count, 1, "{text} in {lines:#?}");

@@ -311,7 +311,7 @@ fn log_of_a_server() {
     rules.write("domain: api\nrules:\n- {id: login, limt: 5/m}\n");
     let mut lines = server.start_log.clone();
     lines.push(server.wait_for_line("rules not loaded"));
-    lines.extend(server.last_lines());
+    lines.extend(server.stop_and_read_log());
     let known = |line: &String| {
         let version = concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"");
         let line = without_time(line).replace(rules.path(), "rules.yaml").replace(version, "version=\"VERSION\"");

@@ -175,7 +175,7 @@ fn rolling_restart_of_hosts_under_load_resets_nothing() {
     load.wait_until_admitted(0, 20);
     for host in 0..3 {
         let stopping = servers.remove(0);
-        assert!(stopping.last_lines().iter().any(|line| line.contains("stopped")));
+        assert!(stopping.stop_and_read_log().iter().any(|line| line.contains("stopped")));
         servers.push(hosts.start(host));
         wait_until_linked(&servers);
         assert!(servers.iter().all(|server| !passes(server, "strict", "k")), "after the restart of host {host}");

@@ -316,7 +316,7 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     load.wait_until_admitted(0, 10);
     for index in 0..3 {
         let stopping = servers.remove(0);
-        assert!(stopping.last_lines().iter().any(|line| line.contains("stopped")));
+        assert!(stopping.stop_and_read_log().iter().any(|line| line.contains("stopped")));
         servers.push(three.start(index));
         wait_until_linked(&servers);
         for server in &servers {

@@ -21,7 +21,7 @@ fn words_of_call(step: &TraceStep) -> Vec<String> {
 }
 
 /// Returns whether only redis-cell reports this error. redis-cell cannot set the expiry of a key with credit.
-fn is_the_references_own(error: &str) -> bool {
+fn is_error_of_redis_cell_only(error: &str) -> bool {
     error.ends_with("Error while setting key expire")
 }
 
@@ -33,7 +33,7 @@ fn errors_equal_those_of_redis_cell() {
     let mut compared = 0;
     for step in cases.iter().flat_map(|case| &case.steps) {
         let Some(error) = step.result.get("error").and_then(Value::as_str) else { continue };
-        if is_the_references_own(error) {
+        if is_error_of_redis_cell_only(error) {
             continue;
         }
         let words = words_of_call(step);

@@ -63,7 +63,7 @@ fn counts_bans_and_throttles_survive_a_termination() {
     resp.send_command(&["CL.THROTTLE", "key", "0", "1", "3600"]);
     resp.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:3600\r\n");
     drop((client, resp));
-    server.last_lines();
+    server.stop_and_read_log();
 
     let server = restarted.start("3600");
     let mut client = server.connect_http();
@@ -124,7 +124,7 @@ fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_continue() {
         let failures = page.lines().find_map(|line| line.strip_prefix("tollgate_snapshot_failures "));
         failures.and_then(|failures| failures.parse::<u64>().ok()).is_some_and(|failures| failures >= 2)
     });
-    let lines = server.last_lines();
+    let lines = server.stop_and_read_log();
     assert!(!lines.iter().any(|line| line.contains("cannot write the counter snapshot")), "{lines:?}");
 }
 
@@ -162,7 +162,7 @@ fn no_snapshot_is_written_with_an_interval_of_zero() {
     let restarted = Restarted::new();
     let server = restarted.start("0");
     assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
-    server.last_lines();
+    server.stop_and_read_log();
     assert!(!restarted.snapshot().exists());
 }
 

@@ -337,6 +337,6 @@ fn service_listens_on_a_unix_socket() {
     let mut client = RlsClient::connect(&address);
     assert_eq!(client.ask("basic", &[&[("first", "a")]]).remaining(), 19);
     drop(client);
-    server.last_lines();
+    server.stop_and_read_log();
     assert!(!folder.path().join("rls.socket").exists(), "the file is removed when the server stops");
 }

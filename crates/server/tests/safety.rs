@@ -227,7 +227,7 @@ fn validation_of_300_000_misspelt_keys_is_bounded() {
     validate(&mut client, 1);
     let before = server.memory();
     // The read timeout is long, because the server is not optimised and the machine may be busy.
-    client.wait_up_to(std::time::Duration::from_secs(120));
+    client.set_read_timeout(std::time::Duration::from_secs(120));
     let (status, body) = validate(&mut client, 300_000);
     let answer: serde_json::Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!((status, answer["mistakes"].as_array().map(Vec::len)), (200, Some(100)), "{body}");

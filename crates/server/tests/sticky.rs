@@ -41,7 +41,7 @@ fn check_through_proxy(proxy: SocketAddr, key: &str) -> bool {
 }
 
 /// Returns whether a key is used up on a server.
-fn has_counted(server: &Server, key: &str) -> bool {
+fn is_used_up(server: &Server, key: &str) -> bool {
     let body = json!({"domain": "api", "attributes": {"key": key}}).to_string();
     let (_, answer) = server.connect_http().post("/v1/peek", &body);
     answer.contains("\"remaining\":0")
@@ -58,7 +58,7 @@ fn check(name: &str) {
         let passed = (0..3).filter(|_| check_through_proxy(proxy.address, key)).count();
         assert_eq!(passed, 2, "{name}: {key} is counted on one server");
     }
-    let lost: Vec<&String> = keys.iter().filter(|key| has_counted(&servers[2], key)).collect();
+    let lost: Vec<&String> = keys.iter().filter(|key| is_used_up(&servers[2], key)).collect();
     assert!((5..=40).contains(&lost.len()), "{name}: about a third of the keys: {}", lost.len());
     drop(servers.pop());
     // The keys of the server that left start again with a full limit. All other keys keep their counts.

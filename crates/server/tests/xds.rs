@@ -65,7 +65,7 @@ impl XdsServer {
     }
 
     /// Returns the version, the nonce and the error of the next request.
-    fn answer(&mut self) -> (String, String, String) {
+    fn next_ack(&mut self) -> (String, String, String) {
         let request = self.request();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         (text(&request["versionInfo"]), text(&request["responseNonce"]), text(&request["errorDetail"]["message"]))
@@ -99,11 +99,11 @@ fn rules_are_installed_changed_refused_and_removed() {
     let first = xds.request();
     assert_eq!((&first["node"]["id"], &first["versionInfo"]), (&json!("edge-1"), &Value::Null), "{first}");
     assert_eq!(first["typeUrl"], "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig");
-    assert_eq!(xds.answer(), ("1".into(), "0".into(), String::new()), "the version is acknowledged");
+    assert_eq!(xds.next_ack(), ("1".into(), "0".into(), String::new()), "the version is acknowledged");
     assert_eq!(limit(&mut client, "edge"), 5);
 
     xds.send_limit("2", 7);
-    assert_eq!(xds.answer().0, "2");
+    assert_eq!(xds.next_ack().0, "2");
     assert_eq!(limit(&mut client, "edge"), 7);
     let status = run(Command::new("curl").arg("-s").arg(server.url("/v1/rules-status")));
     assert!(status.contains(&format!("\"source\":\"xds://localhost:{}\"", xds.port)), "{status}");
@@ -111,11 +111,11 @@ fn rules_are_installed_changed_refused_and_removed() {
     // A descriptor without a key is refused, and so are bytes that are not a message. The rules in force stay.
     let wrong = json!({"name": "first", "domain": "edge", "descriptors": [{"rateLimit": {"unit": 99}}]});
     xds.send(&json!({"version": "3", "resources": [wrong]}));
-    let (version, nonce, error) = xds.answer();
+    let (version, nonce, error) = xds.next_ack();
     assert_eq!((&*version, &*nonce), ("2", "2"), "{error}");
     assert!(error.contains("key") && error.contains("unknown"), "all mistakes: {error}");
     xds.send(&json!({"version": "4", "raw": [0x0a, 0xff]}));
-    let (version, _, error) = xds.answer();
+    let (version, _, error) = xds.next_ack();
     assert_eq!((&*version, &*error), ("2", "resource 0: the message ends within a field"));
     assert_eq!(limit(&mut client, "edge"), 7);
     let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
@@ -128,13 +128,13 @@ fn rules_are_installed_changed_refused_and_removed() {
         json!({"name": "second", "domain": "other", "descriptors": [{"key": "user", "rateLimit": {"unit": 1, "requestsPerUnit": 3}}]}),
     ];
     xds.send(&json!({"version": "5", "resources": resources}));
-    assert_eq!(xds.answer().0, "5", "the next good version is installed");
+    assert_eq!(xds.next_ack().0, "5", "the next good version is installed");
     let unlimited = client.ask("edge", &[&[("path", "/a"), ("user", "a")]]);
     assert_eq!(unlimited.remaining(), u64::from(u32::MAX), "{unlimited:?}");
     assert_eq!((limit(&mut client, "edge"), limit(&mut client, "other")), (0, 3));
 
     xds.send(&json!({"version": "6", "resources": []}));
-    assert_eq!(xds.answer().0, "6");
+    assert_eq!(xds.next_ack().0, "6");
     assert_eq!(limit(&mut client, "other"), 0, "an empty set has no rules");
 }
 
@@ -149,9 +149,9 @@ fn rules_stay_while_the_server_restarts_or_stalls() {
     assert_eq!(limit(&mut client, "edge"), 5);
     // Sends the same resources again, and then other resources with the same version.
     let mut xds = XdsServer::start(port, &[]);
-    assert_eq!(xds.answer().0, "", "a stream starts without a version");
+    assert_eq!(xds.next_ack().0, "", "a stream starts without a version");
     xds.send_limit("7", 5);
-    assert_eq!(xds.answer(), ("7".into(), "0".into(), String::new()));
+    assert_eq!(xds.next_ack(), ("7".into(), "0".into(), String::new()));
     let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
     assert!(page.contains("tollgate_rules_version 1\n"), "the same set is not installed again: {page}");
     drop(xds);
@@ -172,14 +172,14 @@ fn xds_server_that_resends_refused_rules_is_answered_with_pauses() {
     let (server, mut client) = serve(&xds);
     let wrong = json!({"name": "first", "domain": "edge", "descriptors": [{"rateLimit": {"unit": 99}}]});
     xds.send(&json!({"version": "2", "resources": [wrong], "insists": true}));
-    while xds.answer().2.is_empty() {}
+    while xds.next_ack().2.is_empty() {}
     let until_a_pause = std::iter::from_fn(|| xds.requests.recv_timeout(LONG_PAUSE).ok());
     assert!(until_a_pause.take(MAX_REQUESTS + 1).count() <= MAX_REQUESTS, "no pause between refusals");
     xds.send_limit("3", 7);
     eventually("the next good version is in force", || limit(&mut client, "edge") == 7);
     let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
     assert!(page.contains("tollgate_rules_refused_total 1\n"), "{page}");
-    let refused = server.last_lines().iter().filter(|line| line.contains("rules refused")).count();
+    let refused = server.stop_and_read_log().iter().filter(|line| line.contains("rules refused")).count();
     assert_eq!(refused, 1, "the same refusal is logged once");
 }
 

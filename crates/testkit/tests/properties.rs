@@ -13,7 +13,7 @@ use tollgate_testkit::history::{Bound, Checker, first_excess_by_pairs};
 use tollgate_testkit::model::laws::{CalendarClock, EqualClocks, InstantClock, arbitrary_state_causes_no_panic};
 use tollgate_testkit::model::lockstep::{Admitted, HORIZON, Lockstep, run_without_model};
 use tollgate_testkit::model::script::{
-    any_amount, any_rate, any_script, any_size, any_start, any_word, config_with_cases, greedy_scripts,
+    any_amount, any_rate, any_script, any_size, any_start, any_word, config_with_cases, taking_scripts,
 };
 use tollgate_testkit::model::*;
 
@@ -107,7 +107,7 @@ macro_rules! properties {
 
             #[test]
             fn no_interval_admits_more_than_the_guarantee(
-                subject in <$subject>::any_params(), start in <$subject>::any_start(), script in greedy_scripts(60),
+                subject in <$subject>::any_params(), start in <$subject>::any_start(), script in taking_scripts(60),
             ) {
                 let limit = Subject::limit(&subject).expect("valid");
                 subject.check_admitted(&run_without_model(&limit, &EqualClocks, start, &script))?;

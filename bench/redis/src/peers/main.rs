@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use node::{ECHO_BYTES, Node, processor_time};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decisions, Engine, Attribute, Item, MemoryStore, Request, Store};
+use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request, Store};
 use tollgate_peers::PeerStore;
 
 const RULES: &str = "\

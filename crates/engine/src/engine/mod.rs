@@ -55,7 +55,7 @@ use tollgate::core::{Mono, Params, Phase, Time, Wall};
 use tollgate::ledger::LimitTable;
 use tollgate::{CapacityError, Limit, Limits};
 
-use crate::inline::{InternedLimits, Interner, LimitIds};
+use crate::inline::{InternedLimits, Interner, LimitsById};
 use crate::memory::MemoryStore;
 use crate::meters::{Counts, Meters};
 use crate::request::RequestError;
@@ -134,13 +134,13 @@ pub(crate) struct RulesInForce {
     pub(crate) rules: Arc<RuleSet>,
     /// The rules as written, for explanations.
     written: Arc<Rules>,
-    limit_ids: Arc<LimitIds>,
+    limit_ids: Arc<LimitsById>,
     /// The successor. A decision that still uses this value may read a state whose limits are only in the successor.
     next: OnceLock<Arc<RulesInForce>>,
 }
 
 impl RulesInForce {
-    fn new(rules: Arc<RuleSet>, written: Arc<Rules>, limit_ids: Arc<LimitIds>) -> Self {
+    fn new(rules: Arc<RuleSet>, written: Arc<Rules>, limit_ids: Arc<LimitsById>) -> Self {
         Self { rules, written, limit_ids, next: OnceLock::new() }
     }
 }
@@ -222,7 +222,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// Creates an engine without rules, with `fallback` for decisions while `store` does not answer. The fallback must
     /// answer immediately, like an in-memory store.
     pub fn with_fallback(store: S, fallback: F) -> Self {
-        let running = RulesInForce::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(LimitIds::new()));
+        let running = RulesInForce::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(LimitsById::new()));
         let (wall, mono) = clock_functions(PreciseClock::new());
         Self {
             store,

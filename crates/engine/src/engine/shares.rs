@@ -8,13 +8,13 @@ use arc_swap::ArcSwap;
 use tollgate::Limits;
 use tollgate_share::shares::share_of_node;
 
-use crate::inline::{InternedLimits, Interner, LimitIds};
+use crate::inline::{InternedLimits, Interner, LimitsById};
 
 /// All shares used so far, with their ids.
 #[derive(Debug)]
 pub(super) struct Shares {
     interner: Interner,
-    limit_ids: ArcSwap<LimitIds>,
+    limit_ids: ArcSwap<LimitsById>,
     /// Held while a share is added, so that the share is added to the current table.
     adding: Mutex<()>,
 }
@@ -23,7 +23,7 @@ impl Shares {
     pub(super) fn new() -> Self {
         Self {
             interner: Interner::default(),
-            limit_ids: ArcSwap::from_pointee(LimitIds::new()),
+            limit_ids: ArcSwap::from_pointee(LimitsById::new()),
             adding: Mutex::new(()),
         }
     }
@@ -43,7 +43,7 @@ impl Shares {
     }
 
     /// Returns the limits of all shares by id.
-    pub(super) fn limit_ids(&self) -> Arc<LimitIds> {
+    pub(super) fn limit_ids(&self) -> Arc<LimitsById> {
         self.limit_ids.load_full()
     }
 }

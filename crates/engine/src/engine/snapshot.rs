@@ -8,7 +8,7 @@ use tollgate::clock::Clock;
 use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
 
 use super::{Engine, RulesInForce};
-use crate::inline::{IDS_PER_RANGE, Interner, LimitIds};
+use crate::inline::{IDS_PER_RANGE, Interner, LimitsById};
 use crate::memory::MemoryStore;
 use crate::ruleset::{INLINE_IDS, RuleSet};
 use crate::store::Store;
@@ -43,7 +43,7 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
         fallback: F,
         from: &mut SnapshotReader<R>,
     ) -> Result<Self, RestoreError> {
-        let (mut rules, interner, limit_ids) = (RuleSet::empty(), Interner::default(), LimitIds::new());
+        let (mut rules, interner, limit_ids) = (RuleSet::empty(), Interner::default(), LimitsById::new());
         let mut inline = 0;
         let store = MemoryStore::restored(keys, clock, from, |id, limits: &Limits| {
             if id < INLINE_IDS {

@@ -62,8 +62,9 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
 /// Omits a request's charges to exhausted rules if another rule suffices. Returns whether to charge the request again;
 /// this is useless if a rule without `suffices` refuses the request too.
 fn omit_exhausted_charges(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
-    let charges = charges_with_bans(decisions, request);
-    let has_capacity = |charge: &ChargeWithBan| charge.can_suffice(decisions, running) && charge.outcome.is_admitted();
+    let charges = outcomes_including_bans(decisions, request);
+    let has_capacity =
+        |charge: &OutcomeIncludingBan| charge.can_suffice(decisions, running) && charge.outcome.is_admitted();
     if !charges.iter().any(has_capacity) {
         return false;
     }
@@ -89,7 +90,7 @@ fn omit_exhausted_charges(decisions: &mut Decisions, request: usize, running: &R
 pub(super) fn soonest_refusal(decisions: &Decisions, request: usize, running: &RulesInForce) -> Option<(Outcome, u32)> {
     let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
     let (mut enough, mut others) = (None, None);
-    for charge in charges_with_bans(decisions, request) {
+    for charge in outcomes_including_bans(decisions, request) {
         let this = (charge.outcome, charge.deciding_charge);
         if charge.can_suffice(decisions, running) {
             enough = Some(enough.map_or(this, |known| if stricter(known, this) == this { known } else { this }));
@@ -102,8 +103,8 @@ pub(super) fn soonest_refusal(decisions: &Decisions, request: usize, running: &R
 }
 
 /// Returns the outcomes of a request's enforced charges, each combined with its ban.
-fn charges_with_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeWithBan> {
-    let mut all: SmallList<ChargeWithBan> = SmallList::new();
+fn outcomes_including_bans(decisions: &Decisions, request: usize) -> SmallList<OutcomeIncludingBan> {
+    let mut all: SmallList<OutcomeIncludingBan> = SmallList::new();
     for index in to_usize_range(&decisions.plan.requests[request].charges) {
         let planned = &decisions.plan.charges[index];
         if planned.shadow || planned.is_omitted() {
@@ -118,20 +119,20 @@ fn charges_with_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeW
                 }
                 before.charges.end = index + 1;
             }
-            None => all.push(ChargeWithBan { charges: index..index + 1, outcome, deciding_charge }),
+            None => all.push(OutcomeIncludingBan { charges: index..index + 1, outcome, deciding_charge }),
         }
     }
     all
 }
 
 /// The combined outcome of a charge and its ban.
-struct ChargeWithBan {
+struct OutcomeIncludingBan {
     charges: Range<usize>,
     outcome: Outcome,
     deciding_charge: u32,
 }
 
-impl ChargeWithBan {
+impl OutcomeIncludingBan {
     /// Returns whether the rule is marked `suffices` and does not refuse because of `on_fault: closed`.
     fn can_suffice(&self, decisions: &Decisions, running: &RulesInForce) -> bool {
         let planned = &decisions.plan.charges[self.charges.start];

@@ -145,7 +145,7 @@ impl Rules {
     /// Marks the text of the rules as not visible to users, for example because it is in a database. Messages then
     /// contain names instead of positions.
     #[must_use]
-    pub fn without_positions(self) -> Self {
+    pub fn with_hidden_positions(self) -> Self {
         Self { hides_positions: true, ..self }
     }
 

@@ -124,7 +124,7 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct FlakyStore {
     pub(crate) memory: Memory,
     /// Whether failing batches are executed anyway.
-    pub(crate) carries_out: AtomicBool,
+    pub(crate) executes_failed_batches: AtomicBool,
     failure_plan: Mutex<FailurePlan>,
 }
 
@@ -139,7 +139,11 @@ struct FailurePlan {
 
 impl FlakyStore {
     pub(crate) fn new(clock: &Arc<ManualClock>) -> Self {
-        Self { memory: memory_store(clock), carries_out: AtomicBool::new(false), failure_plan: Mutex::default() }
+        Self {
+            memory: memory_store(clock),
+            executes_failed_batches: AtomicBool::new(false),
+            failure_plan: Mutex::default(),
+        }
     }
 
     pub(crate) fn fail_times(&self, error: StoreError, times: usize) {
@@ -175,7 +179,7 @@ impl Store for FlakyStore {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
         match self.next_failure() {
             Some(error) => {
-                if self.carries_out.load(Ordering::Relaxed) {
+                if self.executes_failed_batches.load(Ordering::Relaxed) {
                     self.memory.answer(batch, &mut Answers::default());
                 }
                 batch.groups.iter().for_each(|_| answers.fail_group(error.clone()));

@@ -135,7 +135,7 @@ impl LimitsCache {
         let hash = code.iter().fold(0u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let slot = &mut self.slots[(hash >> 32) as usize % Self::SLOTS];
         if slot.as_ref().is_none_or(|limits| limits.code()[..] != *code) {
-            *slot = Some(table.limits_of(&code.into()).ok()?);
+            *slot = Some(table.intern_encoded_limits(&code.into()).ok()?);
         }
         slot.as_ref()
     }

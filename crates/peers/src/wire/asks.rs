@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost, Limits, Nanos, Outcome, Report, Retry, Stamp, Stamps};
 
-use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_number};
+use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_varint};
 use super::frames::{KIND_ANSWER, KIND_ASK, read_flag};
 use super::limits::MAX_CODE;
 use super::{WireError, encode_with};
@@ -35,9 +35,9 @@ pub(crate) fn encode_single_ask(ask: &SingleAsk<'_>, out: &mut Vec<u8>) {
 
 fn put_ask_head(id: u64, hop: Hop, verb: Verb, count: usize, out: &mut Vec<u8>) {
     out.push(KIND_ASK);
-    put_number(id, out);
+    put_varint(id, out);
     out.push(match hop {
-        Hop::Origin | Hop::Relayed => 0,
+        Hop::Origin | Hop::FromOrigin => 0,
         Hop::Last => 1,
     });
     out.push(match verb {
@@ -48,12 +48,12 @@ fn put_ask_head(id: u64, hop: Hop, verb: Verb, count: usize, out: &mut Vec<u8>) 
         Verb::Hold => 4,
         Verb::Undo => 5,
     });
-    put_number(count as u64, out);
+    put_varint(count as u64, out);
 }
 
 fn put_charge(key: Fingerprint, limits: &[u8], amount: Amount, stamps: Option<&Stamps>, out: &mut Vec<u8>) {
     put_fingerprint(key, out);
-    put_number(limits.len() as u64, out);
+    put_varint(limits.len() as u64, out);
     out.extend_from_slice(limits);
     let (kind, cost) = match amount {
         Amount::Exactly(cost) => (0, cost),
@@ -61,7 +61,7 @@ fn put_charge(key: Fingerprint, limits: &[u8], amount: Amount, stamps: Option<&S
         Amount::Regardless(cost) => (2, cost),
     };
     out.push(kind);
-    put_number(cost.get(), out);
+    put_varint(cost.get(), out);
     match stamps {
         None => out.push(0),
         Some(stamps) => put_stamps(stamps, out),
@@ -86,7 +86,7 @@ pub(crate) fn decode_single_ask(frame: &[u8]) -> Option<SingleAsk<'_>> {
     }
     let mut reader = Reader::new(body);
     let (id, hop, verb) = read_ask_head(&mut reader).ok()?;
-    if reader.number() != Ok(1) {
+    if reader.varint() != Ok(1) {
         return None;
     }
     let (key, limits, amount, stamps) = read_charge(&mut reader).ok()?;
@@ -95,8 +95,8 @@ pub(crate) fn decode_single_ask(frame: &[u8]) -> Option<SingleAsk<'_>> {
 }
 
 fn read_ask_head(reader: &mut Reader<'_>) -> Result<(u64, Hop, Verb), WireError> {
-    let id = reader.number()?;
-    let hop = if read_flag(reader)? { Hop::Last } else { Hop::Relayed };
+    let id = reader.varint()?;
+    let hop = if read_flag(reader)? { Hop::Last } else { Hop::FromOrigin };
     let verb = match reader.byte()? {
         0 => Verb::Check,
         1 => Verb::Peek,
@@ -115,7 +115,7 @@ fn read_charge<'a>(reader: &mut Reader<'a>) -> Result<ReadCharge<'a>, WireError>
     let key = reader.fingerprint()?;
     let length = reader.count(1, MAX_CODE)?;
     let limits = reader.take(length)?;
-    let (kind, cost) = (reader.byte()?, Cost::new(reader.number()?));
+    let (kind, cost) = (reader.byte()?, Cost::new(reader.varint()?));
     let amount = match kind {
         0 => Amount::Exactly(cost),
         1 => Amount::UpTo(cost),
@@ -129,7 +129,7 @@ fn read_charge<'a>(reader: &mut Reader<'a>) -> Result<ReadCharge<'a>, WireError>
 fn put_stamps(stamps: &Stamps, out: &mut Vec<u8>) {
     let count = stamps.count();
     out.push(count as u8);
-    (0..count).for_each(|index| put_number(stamps.get(index).to_bits(), out));
+    (0..count).for_each(|index| put_varint(stamps.get(index).to_bits(), out));
     let refused = (0..Limits::MAX).find(|index| stamps.has_refused(*index));
     out.push(refused.map_or(NO_REFUSING_LIMIT, |index| index as u8));
 }
@@ -143,7 +143,7 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
     if count > Limits::MAX {
         return Err(WireError::Invalid("more than 8 stamps"));
     }
-    let each = (0..count).map(|_| reader.number().map(Stamp::from_bits));
+    let each = (0..count).map(|_| reader.varint().map(Stamp::from_bits));
     let each: SmallVec<[Stamp; 8]> = each.collect::<Result<_, _>>()?;
     let refused = reader.byte()?;
     if refused == NO_REFUSING_LIMIT {
@@ -156,7 +156,7 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
 pub(super) fn put_answer(answer: &Answer, out: &mut Vec<u8>) {
     put_answer_head(answer.id, answer.result.as_ref().err().copied(), out);
     if let Ok(charges) = &answer.result {
-        put_number(charges.len() as u64, out);
+        put_varint(charges.len() as u64, out);
         charges.iter().for_each(|charge| put_charge_answer(charge, out));
     }
 }
@@ -165,14 +165,14 @@ pub(super) fn put_answer(answer: &Answer, out: &mut Vec<u8>) {
 pub(crate) fn encode_single_answer(id: u64, charge: &ChargeAnswer, out: &mut Vec<u8>) {
     encode_with(out, |out| {
         put_answer_head(id, None, out);
-        put_number(1, out);
+        put_varint(1, out);
         put_charge_answer(charge, out);
     });
 }
 
 fn put_answer_head(id: u64, refusal: Option<Refusal>, out: &mut Vec<u8>) {
     out.push(KIND_ANSWER);
-    put_number(id, out);
+    put_varint(id, out);
     out.push(match refusal {
         None => 0,
         Some(Refusal::Minority) => 1,
@@ -186,26 +186,26 @@ fn put_charge_answer(charge: &ChargeAnswer, out: &mut Vec<u8>) {
         Outcome::Allow => out.push(0),
         Outcome::Delay(wait) => {
             out.push(1);
-            put_number(wait.as_nanos(), out);
+            put_varint(wait.as_nanos(), out);
         }
         Outcome::Deny(retry) => {
             out.push(2);
             put_retry(retry, out);
         }
     }
-    put_number(charge.taken.get(), out);
+    put_varint(charge.taken.get(), out);
     put_stamps(&charge.stamps, out);
-    put_number(charge.reports.len() as u64, out);
+    put_varint(charge.reports.len() as u64, out);
     for report in &charge.reports {
-        put_number(report.limit, out);
-        put_number(report.remaining, out);
+        put_varint(report.limit, out);
+        put_varint(report.remaining, out);
         put_retry(report.retry, out);
-        put_number(report.reset.as_nanos(), out);
+        put_varint(report.reset.as_nanos(), out);
     }
 }
 
 pub(super) fn read_answer(reader: &mut Reader<'_>) -> Result<Answer, WireError> {
-    let id = reader.number()?;
+    let id = reader.varint()?;
     let refusal = match reader.byte()? {
         0 => None,
         1 => Some(Refusal::Minority),
@@ -220,15 +220,15 @@ pub(super) fn read_answer(reader: &mut Reader<'_>) -> Result<Answer, WireError> 
     let charges = (0..count).map(|_| {
         let outcome = match reader.byte()? {
             0 => Outcome::Allow,
-            1 => Outcome::Delay(Nanos::from_nanos(reader.number()?)),
+            1 => Outcome::Delay(Nanos::from_nanos(reader.varint()?)),
             2 => Outcome::Deny(read_retry(reader)?),
             _ => return Err(WireError::Invalid("an outcome")),
         };
-        let taken = Cost::new(reader.number()?);
+        let taken = Cost::new(reader.varint()?);
         let stamps = read_stamps(reader)?.ok_or(WireError::Invalid("no stamps"))?;
         let reports = (0..reader.count(4, Limits::MAX)?).map(|_| {
-            let (limit, remaining) = (reader.number()?, reader.number()?);
-            Ok(Report { limit, remaining, retry: read_retry(reader)?, reset: Nanos::from_nanos(reader.number()?) })
+            let (limit, remaining) = (reader.varint()?, reader.varint()?);
+            Ok(Report { limit, remaining, retry: read_retry(reader)?, reset: Nanos::from_nanos(reader.varint()?) })
         });
         Ok(ChargeAnswer { outcome, taken, stamps, reports: reports.collect::<Result<_, _>>()? })
     });
@@ -239,7 +239,7 @@ fn put_retry(retry: Retry, out: &mut Vec<u8>) {
     match retry {
         Retry::After(wait) => {
             out.push(0);
-            put_number(wait.as_nanos(), out);
+            put_varint(wait.as_nanos(), out);
         }
         Retry::OnRelease => out.push(1),
         Retry::Never => out.push(2),
@@ -248,7 +248,7 @@ fn put_retry(retry: Retry, out: &mut Vec<u8>) {
 
 fn read_retry(reader: &mut Reader<'_>) -> Result<Retry, WireError> {
     match reader.byte()? {
-        0 => Ok(Retry::After(Nanos::from_nanos(reader.number()?))),
+        0 => Ok(Retry::After(Nanos::from_nanos(reader.varint()?))),
         1 => Ok(Retry::OnRelease),
         2 => Ok(Retry::Never),
         _ => Err(WireError::Invalid("a wait")),

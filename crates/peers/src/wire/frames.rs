@@ -1,7 +1,7 @@
 //! Fields of each frame kind.
 
 use super::asks::{put_answer, put_ask, read_answer, read_ask};
-use super::codec::{Reader, put_number};
+use super::codec::{Reader, put_varint};
 use super::limits::MAX_CODE;
 use super::{Delta, Frame, Hello, MAX_NODES, Part, WireError};
 use crate::NodeId;

@@ -15,7 +15,7 @@ use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Report,
 use tollgate_engine::Exactness;
 use tollgate_engine::store::{Answers, Charge, StoreError};
 use tollgate_share::hash::KeyHash;
-use tollgate_share::lease::{Holder, Meter, Need, Reservation, TakeResult};
+use tollgate_share::lease::{Holder, Need, PoolLimit, Reservation, TakeResult};
 
 use super::Sharing;
 use super::eventual::LocalDecision;
@@ -44,7 +44,7 @@ pub(super) type Shard = HashMap<Arc<[u8]>, Entry, KeyHash>;
 pub(super) struct Entry {
     pub(super) holder: Holder,
     pub(super) encoded: Arc<EncodedLimits>,
-    meters: Box<[Meter]>,
+    pool_limits: Box<[PoolLimit]>,
     /// Notified when an exchange ends.
     pub(super) answered: Arc<Notify>,
 }
@@ -84,7 +84,7 @@ enum Decided {
 impl Entry {
     /// Returns whether this cost under these limits can be charged to the leases.
     fn can_lease(&self, limits: &Limits, cost: u64) -> bool {
-        self.encoded.limits() == limits && self.meters.iter().all(|meter| cost <= meter.capacity())
+        self.encoded.limits() == limits && self.pool_limits.iter().all(|pool_limit| cost <= pool_limit.capacity())
     }
 }
 
@@ -145,7 +145,7 @@ impl Leases {
         let remaining = entry.map_or(0, |entry| entry.holder.remaining());
         let reset = Nanos::from_nanos(entry.map_or(0, |entry| entry.holder.reset(at)));
         let cost = charge.ask.cost();
-        let stamps = |window_at: u64| entry.map(|entry| stamps_of(&entry.meters, window_at)).unwrap_or_default();
+        let stamps = |window_at: u64| entry.map(|entry| stamps_of(&entry.pool_limits, window_at)).unwrap_or_default();
         let (outcome, taken, stamps) = match &decided {
             // A lease ends within the window in which it was granted.
             Decided::Held(from) => (Outcome::Allow, cost, stamps(from.slice_expiry().saturating_sub(1))),
@@ -193,10 +193,10 @@ impl Leases {
 
 /// Returns the refund stamps of a charge at store time `at`. A window's stamp is its end, because a window accepts
 /// refunds only until then.
-fn stamps_of(meters: &[Meter], at: u64) -> Stamps {
-    Stamps::from_stamps(meters.iter().map(|meter| match meter {
-        Meter::Bucket { .. } => Stamp::NONE,
-        Meter::Window { .. } => Stamp::from_bits(meter.window_end(at)),
+fn stamps_of(pool_limits: &[PoolLimit], at: u64) -> Stamps {
+    Stamps::from_stamps(pool_limits.iter().map(|pool_limit| match pool_limit {
+        PoolLimit::Bucket { .. } => Stamp::NONE,
+        PoolLimit::Window { .. } => Stamp::from_bits(pool_limit.window_end(at)),
     }))
 }
 
@@ -321,7 +321,7 @@ impl Sharing {
         if entry.encoded.limits() != charge.limits {
             return Err(NoLease::Strict);
         }
-        if entry.meters.iter().any(|meter| meter.capacity() < cost) {
+        if entry.pool_limits.iter().any(|pool_limit| pool_limit.capacity() < cost) {
             return Ok(NextStep::Decided(leases.push_answer(
                 Some(entry),
                 charge,
@@ -349,9 +349,10 @@ impl Sharing {
         let encoded = self.encoded.get(charge).map_err(|why| NoLease::Failed(StoreError::Rejected { why }))?;
         let offset = spread(charge.key).wrapping_mul(1_000);
         // An override may have limits without a state (`Unlimited`, `DenyAll`), which cannot be leased.
-        let meters = charge.limits.as_slice().iter().map(|limit| Meter::new(limit, offset)).collect::<Option<_>>();
-        let meters = meters.ok_or(NoLease::Strict)?;
-        Ok(Entry { holder: Holder::default(), encoded, meters, answered: Arc::default() })
+        let pool_limits =
+            charge.limits.as_slice().iter().map(|limit| PoolLimit::new(limit, offset)).collect::<Option<_>>();
+        let pool_limits = pool_limits.ok_or(NoLease::Strict)?;
+        Ok(Entry { holder: Holder::default(), encoded, pool_limits, answered: Arc::default() })
     }
 
     /// Returns the decision that [`take_leased`](Self::take_leased) would make from held leases, without taking. Fails

@@ -5,12 +5,12 @@
 pub struct StallLog {
     /// Number of requests decided without the store, at the last sample.
     last_total: u64,
-    stall: Option<Stall>,
+    stall: Option<StoreStall>,
 }
 
 /// A period in which requests were decided without the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stall {
+pub struct StoreStall {
     /// Number of requests decided without the store.
     pub decisions: u64,
     /// Number of samples that the stall lasted, one per second.
@@ -21,7 +21,7 @@ impl StallLog {
     /// Takes a sample: `total` is the number of requests decided without the store since startup, and `up` is whether
     /// the store is reachable. A stall ends when the store is reachable and has decided every request since the last
     /// sample. Returns the stall that has ended, if any.
-    pub fn check_for_stall(&mut self, total: u64, up: bool) -> Option<Stall> {
+    pub fn check_for_stall(&mut self, total: u64, up: bool) -> Option<StoreStall> {
         let decisions = total.saturating_sub(self.last_total);
         self.last_total = total;
         if decisions == 0 && up {
@@ -37,7 +37,7 @@ impl StallLog {
 
     /// Calls [`check_for_stall`](Self::check_for_stall) and logs a stall that has ended.
     pub fn log(&mut self, total: u64, up: bool) {
-        if let Some(Stall { decisions, seconds }) = self.check_for_stall(total, up) {
+        if let Some(StoreStall { decisions, seconds }) = self.check_for_stall(total, up) {
             tracing::warn!(decisions, seconds, "store stall ended; on_fault decided meanwhile");
         }
     }
@@ -54,8 +54,8 @@ mod tests {
             [(0, true), (3, true), (9, false), (9, false), (10, true), (10, true), (10, true), (11, true), (11, true)];
         let reported = samples.map(|(total, up)| log.check_for_stall(total, up));
         let mut expected = [None; 9];
-        expected[5] = Some(Stall { decisions: 10, seconds: 4 });
-        expected[8] = Some(Stall { decisions: 1, seconds: 1 });
+        expected[5] = Some(StoreStall { decisions: 10, seconds: 4 });
+        expected[8] = Some(StoreStall { decisions: 1, seconds: 1 });
         assert_eq!(reported, expected);
     }
 

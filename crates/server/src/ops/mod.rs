@@ -135,7 +135,7 @@ impl Verb {
     }
 
     /// Returns whether the output always contains a receipt, even if the request does not ask for one.
-    pub const fn shows_receipt(self) -> bool {
+    pub const fn always_shows_receipt(self) -> bool {
         match self {
             Self::Check | Self::Peek | Self::TakeUpTo | Self::Charge | Self::Drain => false,
             Self::Reserve => true,

@@ -325,8 +325,10 @@ fn reply_to_part(verb: Verb, calls: &mut [Call<'_>], decisions: &Decisions, repl
             (None, Ok(_)) => Ok(None),
             (Some(request), Ok(_)) => match decided.next() {
                 Some(Ok(decision)) => {
-                    let options =
-                        ViewOptions { taken: verb.shows_taken(), receipt: request.receipt || verb.shows_receipt() };
+                    let options = ViewOptions {
+                        taken: verb.shows_taken(),
+                        receipt: request.receipt || verb.always_shows_receipt(),
+                    };
                     Ok(Some(Output::Decision(DecisionView::new(decision, options))))
                 }
                 Some(Err(error)) => Err(error.into()),

@@ -2,9 +2,9 @@
 //! pipeline are decided in batches of up to [`MAX_LOCAL_BATCH`], without rules, engine or allocation. With a shared
 //! store, the engine decides each call as an inline limit.
 
+use tollgate::Limit;
 use tollgate::core::{Cost, Nanos, Now};
 use tollgate::redis_cell::Throttle;
-use tollgate::{Limit, Outcome};
 use tollgate_engine::{Enforcement, Store};
 
 use super::wire::{Replies, parse_integer};

@@ -86,7 +86,8 @@ fn compile_snapshot<S: Store>(app: &App<S>, snapshot: &Snapshot) -> InstallOutco
     let name = format!("revision {}", snapshot.revision);
     // Value files that the rules name are not read, because authors of fleet rules must not be able to read files on
     // every machine.
-    let rules = Rules::read(&[Source { name: &name, text: snapshot.rules.as_bytes() }]).map(Rules::without_positions);
+    let rules =
+        Rules::read(&[Source { name: &name, text: snapshot.rules.as_bytes() }]).map(Rules::with_hidden_positions);
     match rules.and_then(|rules| put_in_force(app, &rules)) {
         Ok(_) => {
             app.metrics.reloaded();

@@ -121,7 +121,7 @@ impl Server {
     }
 
     /// Stops the server and returns the log lines that were not read yet.
-    pub fn last_lines(mut self) -> Vec<String> {
+    pub fn stop_and_read_log(mut self) -> Vec<String> {
         self.signal("TERM");
         let lines = std::iter::from_fn(|| self.log.recv_timeout(TEST_TIMEOUT).ok()).collect();
         self.wait();
@@ -281,7 +281,7 @@ impl Client {
     }
 
     /// Sets the read timeout, for slow requests.
-    pub fn wait_up_to(&self, time: std::time::Duration) {
+    pub fn set_read_timeout(&self, time: std::time::Duration) {
         self.stream.set_read_timeout(Some(time)).expect("a time-out");
     }
 

@@ -424,11 +424,12 @@ impl Demand {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Meter, Pool};
+    use super::super::{Pool, PoolLimit};
     use super::*;
 
     const NOW: u64 = 1_000 * SECOND;
-    const LIMITS: [Meter; 1] = [Meter::Bucket { count: 100, per: SECOND, burst: 100, max_debt: 0, initial: 100 }];
+    const LIMITS: [PoolLimit; 1] =
+        [PoolLimit::Bucket { count: 100, per: SECOND, burst: 100, max_debt: 0, initial: 100 }];
 
     fn ask(holder: &mut Holder, pool: &mut Pool, now: u64, need: Need) -> bool {
         let sent = holder.exchange(now, need);

@@ -48,12 +48,12 @@
 //! **Poor choice** for small bursts, because leases tie up a large part of the burst.
 
 mod holder;
-mod meter;
 mod pool;
+mod pool_limit;
 
 pub use holder::{Holder, Reservation, TakeResult};
-pub use meter::{Level, Meter};
 pub use pool::{Exchange, Grant, LeaseReport, Need, Pool, Slice};
+pub use pool_limit::{Level, PoolLimit};
 
 use tollgate_core::Nanos;
 

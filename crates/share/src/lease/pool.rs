@@ -3,7 +3,7 @@
 //! Times are nanoseconds of the store's clock. The Lua scripts of `tollgate-redis` implement the same function in whole
 //! microseconds.
 
-use super::{HUNGRY_TIME, Level, Meter, TTL};
+use super::{HUNGRY_TIME, Level, PoolLimit, TTL};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -14,7 +14,7 @@ pub struct Pool {
     /// state.
     pub epoch: u64,
     /// Parameters of the last take. `levels` are measured under these parameters.
-    pub meters: Vec<Meter>,
+    pub limits: Vec<PoolLimit>,
     /// Used amount of each limit, including outstanding tokens.
     pub levels: Vec<Level>,
     /// Outstanding tokens, in ascending order of expiry.
@@ -122,9 +122,9 @@ impl Pool {
     pub const MAX_SLICES: usize = 16;
 
     /// Creates the pool of a new key.
-    pub fn new(meters: &[Meter], epoch: u64, now: u64) -> Self {
-        let levels = meters.iter().map(|meter| meter.init(now)).collect();
-        Self { epoch, meters: meters.to_vec(), levels, slices: Vec::new(), hungry_until: 0 }
+    pub fn new(limits: &[PoolLimit], epoch: u64, now: u64) -> Self {
+        let levels = limits.iter().map(|limit| limit.init(now)).collect();
+        Self { epoch, limits: limits.to_vec(), levels, slices: Vec::new(), hungry_until: 0 }
     }
 
     /// Returns the number of outstanding tokens.
@@ -139,8 +139,8 @@ impl Pool {
             self.raise_floor(slice.expiry);
             self.slices.remove(0);
         }
-        for (meter, level) in self.meters.iter().zip(&mut self.levels) {
-            *level = meter.current(*level, now);
+        for (limit, level) in self.limits.iter().zip(&mut self.levels) {
+            *level = limit.current(*level, now);
         }
         self.raise_floor(now);
         // If the clock was set back, shortens old leases so that they do not outlast a lease granted now.
@@ -153,18 +153,18 @@ impl Pool {
     }
 
     /// Settles the reported leases, meets the need if enough tokens are left, and leases further tokens to the node.
-    pub fn exchange(&mut self, meters: &[Meter], now: u64, exchange: &Exchange) -> Grant {
+    pub fn exchange(&mut self, limits: &[PoolLimit], now: u64, exchange: &Exchange) -> Grant {
         self.touch(now);
         for settle in &exchange.settle {
             self.settle(now, settle);
         }
         // The state belongs to the parameters of its last take. Only another take converts the state to new parameters.
         // Refunds and resets use the old parameters.
-        let own = self.meters.clone();
-        let meters = if matches!(exchange.need, Need::Refund(_) | Need::Reset) { &own } else { meters };
-        let converted = (self.meters != meters).then(|| self.convert(meters, now));
+        let own = self.limits.clone();
+        let limits = if matches!(exchange.need, Need::Refund(_) | Need::Reset) { &own } else { limits };
+        let converted = (self.limits != limits).then(|| self.convert(limits, now));
         let levels = converted.as_deref().unwrap_or(&self.levels);
-        let refused = self.meet(meters, levels, now, exchange.need);
+        let refused = self.meet(limits, levels, now, exchange.need);
         let mut grant = Grant {
             taken: 0,
             refused: None,
@@ -189,16 +189,16 @@ impl Pool {
                     Need::Spend(_) | Need::UpTo(_) | Need::Regardless(_) => (need, 0),
                     Need::Refund(_) | Need::Reset => (0, 0),
                 };
-                self.give_or_reset(meters, &mut levels, now, exchange.need, &mut grant);
-                grant.leased = hold + self.spare(meters, &levels, now, need, exchange.wants);
+                self.give_or_reset(limits, &mut levels, now, exchange.need, &mut grant);
+                grant.leased = hold + self.spare(limits, &levels, now, need, exchange.wants);
                 let all = spend + grant.leased;
                 if all > 0 {
-                    for (meter, level) in meters.iter().zip(&mut levels) {
-                        *level = meter.take(*level, now, all);
+                    for (limit, level) in limits.iter().zip(&mut levels) {
+                        *level = limit.take(*level, now, all);
                     }
                 }
                 if all > 0 || converted.is_none() {
-                    self.meters = meters.to_vec();
+                    self.limits = limits.to_vec();
                     self.levels.clone_from(&levels);
                 }
                 if grant.leased > 0 {
@@ -208,17 +208,17 @@ impl Pool {
                 }
             }
         }
-        let each = || meters.iter().zip(&levels);
-        grant.left = each().map(|(meter, level)| meter.left(*level, now)).min().unwrap_or(0);
-        grant.reset = each().map(|(meter, level)| meter.wait(*level, now, 0)).max().unwrap_or(0);
+        let each = || limits.iter().zip(&levels);
+        grant.left = each().map(|(limit, level)| limit.left(*level, now)).min().unwrap_or(0);
+        grant.reset = each().map(|(limit, level)| limit.wait(*level, now, 0)).max().unwrap_or(0);
         grant
     }
 
     /// Raises each level so that at least the outstanding tokens count as used at the instant `at`.
     fn raise_floor(&mut self, at: u64) {
         let outstanding = self.outstanding();
-        for (meter, level) in self.meters.iter().zip(&mut self.levels) {
-            *level = meter.at_least(*level, at, outstanding);
+        for (limit, level) in self.limits.iter().zip(&mut self.levels) {
+            *level = limit.at_least(*level, at, outstanding);
         }
     }
 
@@ -227,8 +227,8 @@ impl Pool {
             // The state that granted the lease was lost, so the spent and held tokens are taken from the new state.
             let live = settle.slice_expiry > now;
             let asserted = settle.spent.saturating_add(settle.held);
-            for (meter, level) in self.meters.iter().zip(&mut self.levels) {
-                *level = meter.current(meter.take(*level, now, asserted), now);
+            for (limit, level) in self.limits.iter().zip(&mut self.levels) {
+                *level = limit.current(limit.take(*level, now, asserted), now);
             }
             if live && settle.held > 0 {
                 self.add(settle.slice_expiry, settle.held, 1);
@@ -247,45 +247,45 @@ impl Pool {
         if slice.sum == 0 {
             self.slices.remove(at);
         }
-        for (meter, level) in self.meters.iter().zip(&mut self.levels) {
-            *level = meter.current(meter.give(*level, back), now);
+        for (limit, level) in self.limits.iter().zip(&mut self.levels) {
+            *level = limit.current(limit.give(*level, back), now);
         }
         self.raise_floor(now);
     }
 
     /// Returns the levels converted to other parameters. The used amounts stay the same, rounded up, but at least the
     /// outstanding tokens count as used.
-    fn convert(&self, meters: &[Meter], now: u64) -> Vec<Level> {
+    fn convert(&self, limits: &[PoolLimit], now: u64) -> Vec<Level> {
         let old: Vec<u64> =
-            self.meters.iter().zip(&self.levels).map(|(meter, level)| meter.used(*level, now)).collect();
+            self.limits.iter().zip(&self.levels).map(|(limit, level)| limit.used(*level, now)).collect();
         let outstanding = self.outstanding();
         let used = |index: usize| old.get(index).copied().unwrap_or(0).max(outstanding);
-        meters.iter().enumerate().map(|(index, meter)| meter.level_with(now, used(index))).collect()
+        limits.iter().enumerate().map(|(index, limit)| limit.level_with(now, used(index))).collect()
     }
 
     /// Returns the amount taken for the need. The error is the wait in nanoseconds.
-    fn meet(&self, meters: &[Meter], levels: &[Level], now: u64, need: Need) -> Result<u64, u64> {
-        let each = || meters.iter().zip(levels);
-        let left = each().map(|(meter, level)| meter.left(*level, now)).min().unwrap_or(0);
+    fn meet(&self, limits: &[PoolLimit], levels: &[Level], now: u64, need: Need) -> Result<u64, u64> {
+        let each = || limits.iter().zip(levels);
+        let left = each().map(|(limit, level)| limit.left(*level, now)).min().unwrap_or(0);
         match need {
             Need::Refund(_) | Need::Reset | Need::UpTo(0) => Ok(0),
             Need::Spend(need) | Need::Hold(need) if need <= left => Ok(need),
-            Need::Spend(need) | Need::Hold(need) => Err(self.wait(meters, levels, now, need)),
+            Need::Spend(need) | Need::Hold(need) => Err(self.wait(limits, levels, now, need)),
             Need::UpTo(most) if left > 0 => Ok(most.min(left)),
-            Need::UpTo(_) => Err(self.wait(meters, levels, now, 1)),
+            Need::UpTo(_) => Err(self.wait(limits, levels, now, 1)),
             Need::Regardless(cost) => {
-                let fits = each().all(|(meter, level)| cost <= meter.chargeable(*level, now));
-                if fits { Ok(cost) } else { Err(self.wait(meters, levels, now, cost)) }
+                let fits = each().all(|(limit, level)| cost <= limit.chargeable(*level, now));
+                if fits { Ok(cost) } else { Err(self.wait(limits, levels, now, cost)) }
             }
         }
     }
 
     /// Returns the nanoseconds until `need` tokens are left, through refills and through the expiry of slices.
-    fn wait(&self, meters: &[Meter], levels: &[Level], now: u64, need: u64) -> u64 {
+    fn wait(&self, limits: &[PoolLimit], levels: &[Level], now: u64, need: u64) -> u64 {
         let mut wait = 0;
-        for (meter, level) in meters.iter().zip(levels) {
-            let Some(most) = meter.capacity().checked_sub(need) else { return u64::MAX };
-            wait = wait.max(meter.wait(*level, now, most));
+        for (limit, level) in limits.iter().zip(levels) {
+            let Some(most) = limit.capacity().checked_sub(need) else { return u64::MAX };
+            wait = wait.max(limit.wait(*level, now, most));
             let mut outstanding = self.outstanding();
             for slice in &self.slices {
                 if outstanding <= most {
@@ -299,34 +299,34 @@ impl Pool {
     }
 
     /// Applies a refund or a reset. The used amount stays at or above the outstanding tokens.
-    fn give_or_reset(&self, meters: &[Meter], levels: &mut [Level], now: u64, need: Need, grant: &mut Grant) {
+    fn give_or_reset(&self, limits: &[PoolLimit], levels: &mut [Level], now: u64, need: Need, grant: &mut Grant) {
         let amount = match need {
             Need::Refund(cost) => cost,
             Need::Reset => u64::MAX,
             Need::Spend(_) | Need::Hold(_) | Need::UpTo(_) | Need::Regardless(_) => return,
         };
         let outstanding = self.outstanding();
-        let each = || meters.iter().zip(&*levels);
-        let spent = each().map(|(meter, level)| meter.used(*level, now).saturating_sub(outstanding)).max();
+        let each = || limits.iter().zip(&*levels);
+        let spent = each().map(|(limit, level)| limit.used(*level, now).saturating_sub(outstanding)).max();
         grant.taken = amount.min(spent.unwrap_or(0));
-        for (meter, level) in meters.iter().zip(levels) {
+        for (limit, level) in limits.iter().zip(levels) {
             *level = match need {
-                Need::Reset => meter.level_with(now, outstanding),
-                _ => meter.at_least(meter.give(*level, grant.taken), now, outstanding),
+                Need::Reset => limit.level_with(now, outstanding),
+                _ => limit.at_least(limit.give(*level, grant.taken), now, outstanding),
             };
         }
     }
 
     /// Returns the amount that can be leased beyond the need.
-    fn spare(&self, meters: &[Meter], levels: &[Level], now: u64, need: u64, wants: u64) -> u64 {
+    fn spare(&self, limits: &[PoolLimit], levels: &[Level], now: u64, need: u64, wants: u64) -> u64 {
         let (outstanding, mut spare) = (self.outstanding(), wants);
         let leases = self.slices.iter().map(|slice| slice.count).sum::<u64>().max(1);
-        for (meter, level) in meters.iter().zip(levels) {
-            let left = meter.left(*level, now);
+        for (limit, level) in limits.iter().zip(levels) {
+            let left = limit.left(*level, now);
             spare = spare
                 .min(left.saturating_sub(need))
                 .min(left.div_ceil(2 * leases))
-                .min((meter.capacity() / 2).saturating_sub(outstanding));
+                .min((limit.capacity() / 2).saturating_sub(outstanding));
         }
         let is_full =
             self.slices.len() >= Self::MAX_SLICES && !self.slices.iter().any(|s| s.expiry == self.expiry(now));
@@ -336,7 +336,7 @@ impl Pool {
     /// Returns the expiry of a lease granted at `now`.
     fn expiry(&self, now: u64) -> u64 {
         let whole = whole_second(now.saturating_add(TTL.as_nanos()));
-        self.meters.iter().fold(whole, |expiry, meter| expiry.min(meter.window_end(now)))
+        self.limits.iter().fold(whole, |expiry, limit| expiry.min(limit.window_end(now)))
     }
 
     fn add(&mut self, expiry: u64, sum: u64, count: u64) {
@@ -363,8 +363,8 @@ mod tests {
     const NOW: u64 = 1_000 * SECOND;
 
     /// One token per second.
-    fn bucket(burst: u64) -> [Meter; 1] {
-        [Meter::Bucket { count: 1, per: SECOND, burst, max_debt: 4, initial: burst }]
+    fn bucket(burst: u64) -> [PoolLimit; 1] {
+        [PoolLimit::Bucket { count: 1, per: SECOND, burst, max_debt: 4, initial: burst }]
     }
 
     fn spend(need: u64, wants: u64) -> Exchange {
@@ -446,16 +446,17 @@ mod tests {
         let mut pool = Pool::new(&bucket(10), 7, NOW);
         pool.exchange(&bucket(10), NOW, &spend(8, 0));
         assert!(pool.exchange(&bucket(9), NOW, &spend(2, 0)).refused.is_some());
-        assert_eq!(pool.meters, bucket(10));
+        assert_eq!(pool.limits, bucket(10));
         assert_eq!(pool.exchange(&bucket(9), NOW, &spend(0, 0)).left, 1);
-        assert_eq!(pool.meters, bucket(10));
+        assert_eq!(pool.limits, bucket(10));
         assert_eq!(pool.exchange(&bucket(9), NOW, &spend(1, 0)).left, 0);
-        assert_eq!(pool.meters, bucket(9));
+        assert_eq!(pool.limits, bucket(9));
     }
 
     #[test]
     fn lease_of_a_window_ends_with_the_window() {
-        let limits = [Meter::Window { limit: 10, length: 3 * SECOND, offset: SECOND / 2, max_debt: 0, initial: 10 }];
+        let limits =
+            [PoolLimit::Window { limit: 10, length: 3 * SECOND, offset: SECOND / 2, max_debt: 0, initial: 10 }];
         let mut pool = Pool::new(&limits, 7, NOW);
         let grant = pool.exchange(&limits, NOW, &spend(1, 4));
         assert_eq!((grant.leased, grant.slice_expiry), (4, limits[0].window_end(NOW)));

@@ -64,7 +64,7 @@ impl TestCharge {
     }
 
     /// Returns a refund of the amount that `answer` took.
-    pub(super) fn refund_of(mut self, answer: &ChargeAnswer) -> Self {
+    pub(super) fn with_stamps_of(mut self, answer: &ChargeAnswer) -> Self {
         self.ask = Ask::Exactly(Cost::new(answer.taken));
         self.stamps = Some(answer.stamps);
         self

@@ -80,7 +80,7 @@ pub async fn lost_lease_expires(subject: &mut impl Subject) {
     assert_eq!(harness.check(&charge).await.outcome, Outcome::Deny(Retry::OnRelease));
     harness.subject.wait(lease).await;
     assert!(harness.check(&charge).await.passed());
-    assert_eq!(harness.refund(&charge.clone().refund_of(&lost)).await, 0, "the slot has another holder");
+    assert_eq!(harness.refund(&charge.clone().with_stamps_of(&lost)).await, 0, "the slot has another holder");
     assert!(!harness.check(&charge).await.passed());
 }
 

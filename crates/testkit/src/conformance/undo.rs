@@ -31,10 +31,10 @@ pub async fn refund_returns_the_charge(subject: &mut impl Subject) {
         let charge = harness.charge_limit(limit, name);
         let first = harness.check(&charge.clone().cost(2)).await;
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
-        assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 2, "{name}");
+        assert_eq!(harness.refund(&charge.clone().with_stamps_of(&first)).await, 2, "{name}");
         assert_eq!(harness.peek(&charge).await.remaining(), [3], "{name}");
-        harness.refund(&charge.clone().refund_of(&first)).await;
-        harness.refund(&charge.clone().refund_of(&first)).await;
+        harness.refund(&charge.clone().with_stamps_of(&first)).await;
+        harness.refund(&charge.clone().with_stamps_of(&first)).await;
         assert!(harness.peek(&charge).await.remaining()[0] <= 5, "{name}: never above the capacity");
     }
 }
@@ -50,12 +50,12 @@ pub async fn lease_is_released_once(subject: &mut impl Subject) {
     let first = harness.check(&charge.clone().cost(2)).await;
     let second = harness.check(&charge).await;
     assert!(!harness.check(&charge).await.passed());
-    assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 2);
-    assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 0);
+    assert_eq!(harness.refund(&charge.clone().with_stamps_of(&first)).await, 2);
+    assert_eq!(harness.refund(&charge.clone().with_stamps_of(&first)).await, 0);
     assert_eq!(harness.peek(&charge).await.remaining(), [2]);
     assert!(harness.check(&charge.clone().cost(2)).await.passed(), "the slots have other holders");
-    assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 0);
-    assert_eq!(harness.refund(&charge.clone().refund_of(&second)).await, 1);
+    assert_eq!(harness.refund(&charge.clone().with_stamps_of(&first)).await, 0);
+    assert_eq!(harness.refund(&charge.clone().with_stamps_of(&second)).await, 1);
 }
 
 /// Checks that a renewed lease is held, and that renewing an expired lease fails.
@@ -70,16 +70,16 @@ pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     let (kept, lost) = (harness.check(&charge).await, harness.check(&charge).await);
     for _ in 0..2 {
         harness.subject.wait(Nanos::from_nanos(3 * unit.as_nanos())).await;
-        assert_eq!(harness.renew(&charge.clone().refund_of(&kept)).await, 1);
+        assert_eq!(harness.renew(&charge.clone().with_stamps_of(&kept)).await, 1);
     }
-    assert_eq!(harness.renew(&charge.clone().refund_of(&lost)).await, 0);
+    assert_eq!(harness.renew(&charge.clone().with_stamps_of(&lost)).await, 0);
     assert_eq!(harness.peek(&charge).await.remaining(), [1]);
-    assert_eq!(harness.refund(&charge.clone().refund_of(&kept)).await, 1);
-    assert_eq!(harness.renew(&charge.clone().refund_of(&kept)).await, 0);
+    assert_eq!(harness.refund(&charge.clone().with_stamps_of(&kept)).await, 1);
+    assert_eq!(harness.renew(&charge.clone().with_stamps_of(&kept)).await, 0);
     let (bucket, fresh) = (harness.charge_limit(slow_bucket(5), "bucket"), harness.charge_limit(leases, "fresh"));
     let taken = harness.check(&bucket).await;
-    assert_eq!(harness.renew(&bucket.clone().refund_of(&taken)).await, 0, "there is no lease");
-    assert_eq!(harness.renew(&fresh.refund_of(&kept)).await, 0, "no slot is held");
+    assert_eq!(harness.renew(&bucket.clone().with_stamps_of(&taken)).await, 0, "there is no lease");
+    assert_eq!(harness.renew(&fresh.with_stamps_of(&kept)).await, 0, "no slot is held");
 }
 
 /// Checks that a refund applies only to the window of its charge.
@@ -91,7 +91,7 @@ pub async fn refund_applies_only_to_its_window(subject: &mut impl Subject) {
     let old = harness.check(&charge.clone().cost(2)).await;
     harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
     assert_eq!(harness.check(&charge).await.remaining(), [4]);
-    assert_eq!(harness.refund(&charge.clone().refund_of(&old)).await, 0);
+    assert_eq!(harness.refund(&charge.clone().with_stamps_of(&old)).await, 0);
     assert_eq!(harness.peek(&charge).await.remaining(), [4]);
 }
 
@@ -100,8 +100,9 @@ pub async fn refunds_of_a_group_are_independent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (used, new) = (harness.charge_limit(slow_bucket(5), "used"), harness.charge_limit(slow_bucket(5), "new"));
     let taken = harness.check(&used.clone().cost(3)).await;
-    let answers =
-        harness.run_group(StoreVerb::Refund, &[new.clone().refund_of(&taken), used.clone().refund_of(&taken)]).await;
+    let answers = harness
+        .run_group(StoreVerb::Refund, &[new.clone().with_stamps_of(&taken), used.clone().with_stamps_of(&taken)])
+        .await;
     assert_eq!(answers.iter().map(|answer| answer.taken).collect::<Vec<_>>(), [0, 3]);
     assert_eq!(harness.peek(&used).await.remaining(), [5]);
     assert_eq!(harness.check(&new.cost(5)).await.taken, Cost::new(5).get());

@@ -112,7 +112,7 @@ pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: InstantClock>(case:
 }
 
 /// Checks that the key is unused at the reported reset, and not a nanosecond earlier.
-pub fn reset_is_when_it_is_new<A: Algorithm, C: InstantClock>(case: &LawCase<'_, A, C>) {
+pub fn reset_is_when_unused<A: Algorithm, C: InstantClock>(case: &LawCase<'_, A, C>) {
     let reset = case.limit.report(case.state, &case.clock.now_at(case.instant), Cost::ONE).reset.as_nanos();
     let is_unused = |later: u64| case.limit.is_unused(case.state, &case.clock.now_at(case.instant + later));
     if reset == Nanos::MAX.as_nanos() {

@@ -143,7 +143,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         if !self.model.is_exempt_from(Law::RemainingPasses) {
             laws::remaining_is_the_largest_that_passes(&case);
         }
-        laws::reset_is_when_it_is_new(&case);
+        laws::reset_is_when_unused(&case);
     }
 
     /// Waits, unless the wait would end after [`HORIZON`]. Separate tests cover the end of time.

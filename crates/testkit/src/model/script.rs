@@ -186,6 +186,6 @@ pub fn any_script(length: usize) -> impl Strategy<Value = Vec<ScriptStep>> {
 }
 
 /// Generates fewer than `length` steps that only take or peek.
-pub fn greedy_scripts(length: usize) -> impl Strategy<Value = Vec<ScriptStep>> {
+pub fn taking_scripts(length: usize) -> impl Strategy<Value = Vec<ScriptStep>> {
     proptest::collection::vec((any_pause(), any_taking()).prop_map(|(pause, act)| ScriptStep { pause, act }), 1..length)
 }

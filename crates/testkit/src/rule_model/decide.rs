@@ -163,7 +163,7 @@ impl RuleModel {
         let seen = |(position, state): (usize, &State)| {
             limits.get(position).map_or(state.clone(), |limit| state.seen_by(limit))
         };
-        let is_used = |state: State| state.is_unused_at(self.at) > self.at;
+        let is_used = |state: State| state.unused_from(self.at) > self.at;
         let is_known =
             states.iter().map(|state| &state.limit).eq(limits) || states.iter().enumerate().map(seen).any(is_used);
         is_known.then_some(states)

@@ -270,7 +270,7 @@ impl Limit {
         if let (Ask::Exactly(_), Algorithm::IntervalBucket { max_wait: max_wait @ 1.., .. }) = (ask, &self.algorithm) {
             return self.retry_of_steps(state, at, ask, *max_wait);
         }
-        match state.time_until_spent(at, room) {
+        match state.when_spent_at_most(at, room) {
             When::At(instant) => After(instant.max(self.gap_ends(state, ask)) - at),
             When::OnRelease => Retry::OnRelease,
         }
@@ -281,7 +281,8 @@ impl Limit {
     /// as the smaller number suffices, or earlier, near the end of a step, as soon as the larger number suffices.
     fn retry_of_steps(&self, state: &State, at: u64, ask: Ask, max_wait: u64) -> Retry {
         let fewer = max_wait / self.period;
-        let when = |steps: u64| state.time_until_spent(at, self.max_spent_for(ask) + whole_tokens(steps * self.count));
+        let when =
+            |steps: u64| state.when_spent_at_most(at, self.max_spent_for(ask) + whole_tokens(steps * self.count));
         let (When::At(surely), When::At(perhaps)) = (when(fewer), when(fewer + 1)) else { return Retry::OnRelease };
         let origin = state.origin_under(self, perhaps);
         let into_step = (i128::from(perhaps + max_wait) - i128::from(origin)).rem_euclid(self.period.into());
@@ -340,7 +341,7 @@ impl Limit {
             limit: self.capacity(),
             remaining: self.remaining(state, at),
             retry: self.retry(state, at, Ask::Exactly(cost)),
-            reset: Nanos::from_nanos(state.is_unused_at(at) - at),
+            reset: Nanos::from_nanos(state.unused_from(at) - at),
         }
     }
 }

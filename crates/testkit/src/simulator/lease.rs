@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tollgate_share::lease::{Exchange, Grant, Holder, Level, Meter, Need, Pool, TakeResult};
+use tollgate_share::lease::{Exchange, Grant, Holder, Level, Need, Pool, PoolLimit, TakeResult};
 
 use super::{Clock, Queue, Random, SimulatedLink};
 use crate::history::{Bound, Checker};
@@ -68,7 +68,7 @@ pub struct LeaseSimulation {
     queue: Queue<LeaseEvent>,
     nodes: Vec<LeaseNode>,
     /// The limits of the key: one or two.
-    meters: Vec<Meter>,
+    pool_limits: Vec<PoolLimit>,
     pool: Option<Pool>,
     store_clock: Clock,
     length: u64,
@@ -90,12 +90,12 @@ impl LeaseSimulation {
     pub fn draw(seed: u64, defect: LeaseDefect) -> Self {
         let mut random = Random::new(seed);
         let length = random.within(2, 12) * SECOND;
-        let mut meters = vec![draw_meter(&mut random)];
+        let mut pool_limits = vec![draw_meter(&mut random)];
         if random.happens_in_percent(25) {
-            meters.push(draw_meter(&mut random));
+            pool_limits.push(draw_meter(&mut random));
         }
         let nodes = random.within(1, 6);
-        let mut simulation = Self::new(random, meters, nodes as usize, length, defect);
+        let mut simulation = Self::new(random, pool_limits, nodes as usize, length, defect);
         simulation.draw_faults();
         simulation.draw_requests();
         simulation
@@ -105,8 +105,8 @@ impl LeaseSimulation {
     pub fn with_steady_demand(seed: u64, burst: u64, rate: u64, nodes: usize, demand: u64) -> Self {
         let random = Random::new(seed);
         let length = 60 * SECOND;
-        let meter = Meter::Bucket { count: rate, per: SECOND, burst, max_debt: 0, initial: burst };
-        let mut simulation = Self::new(random, vec![meter], nodes, length, LeaseDefect::None);
+        let pool_limit = PoolLimit::Bucket { count: rate, per: SECOND, burst, max_debt: 0, initial: burst };
+        let mut simulation = Self::new(random, vec![pool_limit], nodes, length, LeaseDefect::None);
         for node in &mut simulation.nodes {
             let quick = SimulatedLink::without_loss();
             (node.to_store, node.to_node) = (quick.clone(), quick);
@@ -124,7 +124,7 @@ impl LeaseSimulation {
         simulation
     }
 
-    fn new(mut random: Random, meters: Vec<Meter>, nodes: usize, length: u64, defect: LeaseDefect) -> Self {
+    fn new(mut random: Random, pool_limits: Vec<PoolLimit>, nodes: usize, length: u64, defect: LeaseDefect) -> Self {
         let mut queue = Queue::default();
         let nodes = (0..nodes)
             .map(|index| {
@@ -143,8 +143,8 @@ impl LeaseSimulation {
         Self {
             queue,
             nodes,
-            excess: vec![0; meters.len()],
-            meters,
+            excess: vec![0; pool_limits.len()],
+            pool_limits,
             pool: None,
             store_clock: Clock::new(1_000_000 * SECOND + random.below(SECOND), 10_000),
             length,
@@ -170,7 +170,7 @@ impl LeaseSimulation {
             self.queue.add(self.random.below(length), LeaseEvent::Pause(node, pause));
         }
         if self.random.happens_in_percent(20) {
-            self.permit_excess(Meter::capacity);
+            self.permit_excess(PoolLimit::capacity);
             self.queue.add(self.random.below(length), LeaseEvent::StoreLost);
         }
         if self.random.happens_in_percent(20) {
@@ -179,24 +179,26 @@ impl LeaseSimulation {
             if self.random.happens_in_percent(50) {
                 self.store_clock.step(at, -(by as i64));
                 // A window that occurs twice counts from zero again.
-                self.permit_excess(|meter| if matches!(meter, Meter::Window { .. }) { meter.capacity() } else { 0 });
+                self.permit_excess(|pool_limit| {
+                    if matches!(pool_limit, PoolLimit::Window { .. }) { pool_limit.capacity() } else { 0 }
+                });
             } else {
                 self.store_clock.step(at, by as i64);
-                self.permit_excess(|meter| step_excess(meter, by));
+                self.permit_excess(|pool_limit| step_excess(pool_limit, by));
             }
         }
     }
 
     /// Adds the excess permitted by a fault to each limit.
-    fn permit_excess(&mut self, excess: impl Fn(&Meter) -> u64) {
-        for (meter, allowed) in self.meters.iter().zip(&mut self.excess) {
-            *allowed += excess(meter);
+    fn permit_excess(&mut self, excess: impl Fn(&PoolLimit) -> u64) {
+        for (pool_limit, allowed) in self.pool_limits.iter().zip(&mut self.excess) {
+            *allowed += excess(pool_limit);
         }
     }
 
     fn draw_requests(&mut self) {
         let (nodes, length) = (self.nodes.len() as u64, self.length);
-        let burst = self.meters.iter().map(Meter::capacity).min().unwrap_or(1);
+        let burst = self.pool_limits.iter().map(PoolLimit::capacity).min().unwrap_or(1);
         for _ in 0..self.random.within(1, 40) {
             let (node, start) = (self.random.below(nodes) as usize, self.random.below(length));
             let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, burst) };
@@ -309,14 +311,14 @@ impl LeaseSimulation {
             self.next_epoch += 1;
             self.unfloored.clear();
         }
-        let pool = self.pool.get_or_insert_with(|| Pool::new(&self.meters, self.next_epoch, time));
+        let pool = self.pool.get_or_insert_with(|| Pool::new(&self.pool_limits, self.next_epoch, time));
         if self.unfloored.is_empty() {
             self.unfloored.clone_from(&pool.levels);
         }
         if self.defect == LeaseDefect::NoFloor {
             pool.levels.clone_from(&self.unfloored);
         }
-        let grant = pool.exchange(&self.meters, time, exchange);
+        let grant = pool.exchange(&self.pool_limits, time, exchange);
         if self.defect == LeaseDefect::NoFloor {
             // Levels as they would be if leased tokens did not count.
             let spent = match flight.need {
@@ -324,9 +326,9 @@ impl LeaseSimulation {
                 _ => 0,
             };
             let back = exchange.settle.iter().map(|settle| settle.back).sum();
-            for (meter, level) in self.meters.iter().zip(&mut self.unfloored) {
-                let current = meter.give(meter.current(*level, time), back);
-                *level = meter.take(current, time, spent + grant.leased);
+            for (pool_limit, level) in self.pool_limits.iter().zip(&mut self.unfloored) {
+                let current = pool_limit.give(pool_limit.current(*level, time), back);
+                *level = pool_limit.take(current, time, spent + grant.leased);
             }
             pool.levels.clone_from(&self.unfloored);
         }
@@ -370,57 +372,57 @@ impl LeaseSimulation {
     fn check(&self) -> Result<(), String> {
         let mut events: Vec<(u64, u64)> = self.history.iter().map(|(at, _, cost)| (*at, *cost)).collect();
         events.sort_unstable();
-        for (meter, excess) in self.meters.iter().zip(&self.excess) {
-            let found = match *meter {
-                Meter::Bucket { count, per, burst, .. } => {
+        for (pool_limit, excess) in self.pool_limits.iter().zip(&self.excess) {
+            let found = match *pool_limit {
+                PoolLimit::Bucket { count, per, burst, .. } => {
                     let bound = Bound::new(burst + excess, count, per);
                     Checker::new(&bound).admit_all(&events).err().map(|excess| format!("{excess:?}"))
                 }
-                Meter::Window { limit, .. } => {
+                PoolLimit::Window { limit, .. } => {
                     let mut windows = BTreeMap::<u64, u64>::new();
                     for (_, time, cost) in &self.history {
-                        *windows.entry(meter.window_end(*time)).or_default() += cost;
+                        *windows.entry(pool_limit.window_end(*time)).or_default() += cost;
                     }
                     let over = windows.into_iter().find(|(_, admitted)| *admitted > limit + excess);
                     over.map(|(end, admitted)| format!("{admitted} in the window before {end}"))
                 }
             };
             if let Some(found) = found {
-                return Err(format!("{meter:?}, E = {excess}, {} nodes: {found}", self.nodes.len()));
+                return Err(format!("{pool_limit:?}, E = {excess}, {} nodes: {found}", self.nodes.len()));
             }
         }
         Ok(())
     }
 }
 
-fn draw_meter(random: &mut Random) -> Meter {
+fn draw_meter(random: &mut Random) -> PoolLimit {
     let burst = random.pick(&[1, 3, 10, 50, 200, 1_000]);
     if random.happens_in_percent(70) {
         let count = random.pick(&[1, 7, 10, 100, 1_000]);
-        Meter::Bucket { count, per: SECOND, burst, max_debt: 0, initial: burst }
+        PoolLimit::Bucket { count, per: SECOND, burst, max_debt: 0, initial: burst }
     } else {
         let length = random.pick(&[SECOND / 2, SECOND, 3 * SECOND, 60 * SECOND]);
-        Meter::Window { limit: burst, length, offset: random.below(length), max_debt: 0, initial: burst }
+        PoolLimit::Window { limit: burst, length, offset: random.below(length), max_debt: 0, initial: burst }
     }
 }
 
 /// Returns the excess that a forward step `σ` of the store's clock permits: for a window, its limit; for a bucket with
 /// rate `r`, at most `r·σ` and at most the burst. Proof of `r·σ`: consider a slice that would have expired `τ ≤ σ`
 /// after the step. The pool refills `r·(σ − τ)` at the step, and `r·τ` until the nodes stop spending the slice.
-fn step_excess(meter: &Meter, by: u64) -> u64 {
-    match *meter {
-        Meter::Bucket { count, per, burst, .. } => {
+fn step_excess(pool_limit: &PoolLimit, by: u64) -> u64 {
+    match *pool_limit {
+        PoolLimit::Bucket { count, per, burst, .. } => {
             let refill = (u128::from(by) * u128::from(count)).div_ceil(u128::from(per));
             u64::try_from(refill).unwrap_or(u64::MAX).min(burst)
         }
-        Meter::Window { limit, .. } => limit,
+        PoolLimit::Window { limit, .. } => limit,
     }
 }
 
 impl std::fmt::Debug for LeaseSimulation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Simulation")
-            .field("meters", &self.meters)
+            .field("pool_limits", &self.pool_limits)
             .field("nodes", &self.nodes.len())
             .finish_non_exhaustive()
     }

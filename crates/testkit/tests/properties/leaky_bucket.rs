@@ -59,7 +59,7 @@ proptest! {
     /// Within any interval of length `T`, at most `free + c + rate × (T + 1 ns)` leaves the bucket, where `c` is the
     /// cost of the first request. Requests leave in order of arrival. No request waits longer than `max_wait`.
     #[test]
-    fn outflow_is_steady(params in LeakyParams::any_params(), start in any_start(), script in greedy_scripts(60)) {
+    fn outflow_is_steady(params in LeakyParams::any_params(), start in any_start(), script in taking_scripts(60)) {
         let mut events = run_without_model(&params.limit().expect("valid"), &EqualClocks, start, &script);
         events.retain(|event| event.passes < u64::MAX);
         // All amounts are multiplied by the period to make them integers.

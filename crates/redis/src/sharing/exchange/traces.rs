@@ -4,7 +4,7 @@
 use tollgate::ledger::LimitTable;
 use tollgate_core::{Ask, FixedWindow, Limit, Nanos, Phase, TokenBucket};
 use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreVerb};
-use tollgate_share::lease::{LeaseReport, Meter, Pool};
+use tollgate_share::lease::{LeaseReport, Pool, PoolLimit};
 use tollgate_testkit::servers::{Kind, Link, Server};
 use tollgate_testkit::simulator::{Random, run_seeds};
 
@@ -52,7 +52,7 @@ struct Trace<'a> {
     clock: &'a mut Link,
     limits: Limits,
     encoded: Arc<EncodedLimits>,
-    meters: Vec<Meter>,
+    pool_limits: Vec<PoolLimit>,
     pool: Pool,
     /// Whether the key does not exist.
     is_absent: bool,
@@ -79,8 +79,8 @@ impl Trace<'_> {
         // before it reads the charge, which contains the start of a spread window, so it may choose a different window
         // than Rust. This is within the tolerance for clock steps, but the results differ, so the test does not set the
         // clock back for spread windows.
-        let is_spread = |meter: &Meter| matches!(meter, Meter::Window { offset, .. } if *offset > 0);
-        if random.happens_in_percent(3) && !self.meters.iter().any(is_spread) {
+        let is_spread = |pool_limit: &PoolLimit| matches!(pool_limit, PoolLimit::Window { offset, .. } if *offset > 0);
+        if random.happens_in_percent(3) && !self.pool_limits.iter().any(is_spread) {
             self.now -= random.pick(&[1, 1_000, 999_999, 1_000_001, 3_000_000, 20_000_000]);
         }
         let (seconds, micros) = ((self.now / 1_000_000).to_string(), (self.now % 1_000_000).to_string());
@@ -90,7 +90,7 @@ impl Trace<'_> {
             self.is_absent = true;
         }
         if self.is_absent {
-            self.pool = Pool::new(&self.meters, 0, self.nanos());
+            self.pool = Pool::new(&self.pool_limits, 0, self.nanos());
         }
     }
 
@@ -121,7 +121,7 @@ impl Trace<'_> {
             let held = left - spent - back;
             settle.push(LeaseReport { epoch, slice_expiry, spent, back, held });
         }
-        let most = self.meters.iter().map(Meter::capacity).min().unwrap_or(1);
+        let most = self.pool_limits.iter().map(PoolLimit::capacity).min().unwrap_or(1);
         let need = match random.below(4) {
             0 => 0,
             1 => 1,
@@ -138,7 +138,7 @@ impl Trace<'_> {
         let place = format!("at {}: {exchange:?} of {:?} by {:?}", self.now, self.pool, self.limits);
         let (said, _) = self.store.sharing.exchange(0, KEY, &self.encoded, &exchange).await.unwrap();
         self.adopt_epoch(&said);
-        let expected = self.pool.exchange(&self.meters, self.nanos(), &exchange);
+        let expected = self.pool.exchange(&self.pool_limits, self.nanos(), &exchange);
         let ExchangeAnswer::Granted(grant) = said else { panic!("{said:?} {place}") };
         assert_eq!(grant, expected, "{place}");
         self.is_absent = false;
@@ -154,7 +154,7 @@ impl Trace<'_> {
 
     /// Compares a strict charge, which must use the same state as the leases.
     async fn charge(&mut self) {
-        let most = self.meters.iter().map(Meter::capacity).min().unwrap_or(1);
+        let most = self.pool_limits.iter().map(PoolLimit::capacity).min().unwrap_or(1);
         let cost = self.random.below(most + 2).max(1);
         let (verb, ask, need) = match self.random.below(6) {
             0 | 1 => (StoreVerb::Check, Ask::Exactly(Cost::new(cost)), Need::Spend(cost)),
@@ -175,7 +175,7 @@ impl Trace<'_> {
         if verb == StoreVerb::Refund && self.is_absent {
             return;
         }
-        let grant = self.pool.exchange(&self.meters, self.nanos(), &Exchange { need, ..Exchange::default() });
+        let grant = self.pool.exchange(&self.pool_limits, self.nanos(), &Exchange { need, ..Exchange::default() });
         self.pool.hungry_until = before.hungry_until;
         if verb == StoreVerb::Check {
             assert_eq!(said.outcome.is_admitted(), grant.refused.is_none(), "{place}");
@@ -191,7 +191,10 @@ impl Trace<'_> {
             StoreVerb::Refund => {
                 let mut touched = before.clone();
                 touched.touch(self.nanos());
-                self.meters.iter().zip(&touched.levels).any(|(meter, level)| meter.used(*level, self.nanos()) > 0)
+                self.pool_limits
+                    .iter()
+                    .zip(&touched.levels)
+                    .any(|(pool_limit, level)| pool_limit.used(*level, self.nanos()) > 0)
             }
             StoreVerb::Check | StoreVerb::Peek | StoreVerb::Renew => said.taken > Cost::ZERO,
         };
@@ -224,14 +227,15 @@ fn script_pools_match_rust_pools() {
             }
             let limits = Limits::new(limits).unwrap();
             let offset = spread(KEY).wrapping_mul(1_000);
-            let meters: Vec<Meter> = limits.as_slice().iter().map(|limit| Meter::new(limit, offset).unwrap()).collect();
+            let pool_limits: Vec<PoolLimit> =
+                limits.as_slice().iter().map(|limit| PoolLimit::new(limit, offset).unwrap()).collect();
             let encoded = Arc::new(EncodedLimits::new(&limits).unwrap());
-            let pool = Pool::new(&meters, 0, START * 1_000);
+            let pool = Pool::new(&pool_limits, 0, START * 1_000);
             let mut clock = clock.borrow_mut();
             clock.command(&["DEL", "tollgate:{k}"]);
             let (store, clock, leases) = (&store, &mut *clock, Vec::new());
             let (is_absent, now) = (true, START);
-            let mut trace = Trace { random, store, clock, limits, encoded, meters, pool, is_absent, leases, now };
+            let mut trace = Trace { random, store, clock, limits, encoded, pool_limits, pool, is_absent, leases, now };
             runtime.block_on(async {
                 for _ in 0..120 {
                     trace.advance_clock();

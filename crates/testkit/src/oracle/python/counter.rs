@@ -107,13 +107,13 @@ impl PythonSlidingCounter {
     /// Returns whether the recorded result would follow if the rounded sum were one higher or lower.
     fn is_one_off(&self, counts: &RecordedCounts, step: &TraceStep) -> Read<bool> {
         let limit = i128::from(self.0.limit());
-        let is_told = |rounded: i128| {
+        let matches_record = |rounded: i128| {
             Ok(match step.result.maybe_int("remaining") {
                 Some(remaining) => remaining == (limit - rounded).max(0),
                 None => step.result.read_bool("ok")? == (rounded + step.args.read_int("cost")? <= limit),
             })
         };
-        Ok(is_told(counts.rounded_down() - 1)? || is_told(counts.rounded_down() + 1)?)
+        Ok(matches_record(counts.rounded_down() - 1)? || matches_record(counts.rounded_down() + 1)?)
     }
 
     fn compare_verdict(&self, state: &[u64; 3], counts: &RecordedCounts, step: &TraceStep) -> Read<StepResult> {

@@ -39,7 +39,7 @@ impl Trace {
         }
         for rule in self.versions.iter_mut().flat_map(|version| &mut version.rules) {
             deny_in_shadow(rng, rule);
-            go_into_debt(rng, rule);
+            vary_calendar_debt(rng, rule);
             rule.suffices = rule.suffices && may_suffice(rule);
         }
         self
@@ -60,7 +60,7 @@ fn deny_in_shadow(rng: &mut Rng, rule: &mut Rule) {
 }
 
 /// Gives calendar windows random debt and initial amounts.
-fn go_into_debt(rng: &mut Rng, rule: &mut Rule) {
+fn vary_calendar_debt(rng: &mut Rng, rule: &mut Rule) {
     let effects = std::iter::once(&mut rule.effect).chain(rule.overrides.iter_mut().map(|other| &mut other.effect));
     let limits = effects.flat_map(|effect| match effect {
         Effect::Limits(limits) => limits.as_mut_slice(),

@@ -120,7 +120,7 @@ impl State {
     }
 
     /// Returns the first time from `at` on at which at most `room` is spent.
-    pub fn time_until_spent(&self, at: u64, room: Tokens) -> When {
+    pub fn when_spent_at_most(&self, at: u64, room: Tokens) -> When {
         if self.spent(at) <= room {
             return When::At(at);
         }
@@ -128,8 +128,8 @@ impl State {
     }
 
     /// Returns the first time from `at` on at which the state equals the state of an unused key.
-    pub fn is_unused_at(&self, at: u64) -> u64 {
-        match (&self.counted, self.time_until_spent(at, whole_tokens(0))) {
+    pub fn unused_from(&self, at: u64) -> u64 {
+        match (&self.counted, self.when_spent_at_most(at, whole_tokens(0))) {
             (Counted::Leases(leases), _) => leases.last_end(at),
             (Counted::Log(log), When::At(instant)) => instant.max(log.gap_ends()),
             (_, When::At(instant)) => instant,

@@ -4,7 +4,7 @@ use tollgate_core::{Limit, Nanos, Params, Phase};
 
 /// The parameters of one limit of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meter {
+pub enum PoolLimit {
     /// A token bucket. Amounts are counted in ticks, with `count` ticks per nanosecond and `per` ticks per token, so
     /// all amounts are integers.
     Bucket {
@@ -55,8 +55,8 @@ pub enum Level {
 /// was set back.
 const MAX_CLOCK_LEAD: u64 = Nanos::SECOND.as_nanos();
 
-impl Meter {
-    /// Returns the meter of a limit; `None` if its algorithm cannot be leased. `spread` is the key's spread number,
+impl PoolLimit {
+    /// Returns the pool_limit of a limit; `None` if its algorithm cannot be leased. `spread` is the key's spread number,
     /// which determines the offset of windows with phase `Spread`.
     pub fn new(limit: &Limit, spread: u64) -> Option<Self> {
         match limit.params() {
@@ -268,56 +268,67 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Checks that the meter and the core algorithm agree on random costs at random instants.
+    /// Checks that the pool_limit and the core algorithm agree on random costs at random instants.
     #[test]
     fn meters_agree_with_the_core_algorithms() {
         let bucket = TokenBucket::new(Rate::per_second(7).unwrap(), 10).unwrap().max_debt(5).unwrap();
         let window = FixedWindow::new(10, Nanos::from_secs(2)).unwrap().max_debt(25).unwrap();
         for limit in [Limit::from(bucket), Limit::from(window)] {
-            let meter = Meter::new(&limit, 0).unwrap();
+            let pool_limit = PoolLimit::new(&limit, 0).unwrap();
             let mut now = 1_000 * SECOND;
             let mut state = vec![0; limit.words()];
             limit.init(&mut *state, &Now::at(now));
-            let mut level = meter.init(now);
+            let mut level = pool_limit.init(now);
             let mut random = 1_u64;
             for _ in 0..5_000 {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 now += (random >> 33) % SECOND / 1_000 * 1_000;
                 let cost = 1 + (random >> 20) % 8;
-                level = meter.current(level, now);
+                level = pool_limit.current(level, now);
                 let regardless = random >> 60 == 0;
                 let ask = if regardless { Ask::Regardless(Cost::new(cost)) } else { Ask::Exactly(Cost::new(cost)) };
                 let before = limit.weigh(&*state, &Now::at(now), Ask::Exactly(Cost::new(cost))).outcome();
-                let fits =
-                    if regardless { meter.chargeable(level, now) >= cost } else { meter.left(level, now) >= cost };
+                let fits = if regardless {
+                    pool_limit.chargeable(level, now) >= cost
+                } else {
+                    pool_limit.left(level, now) >= cost
+                };
                 let verdict = limit.decide(&mut *state, &Now::at(now), ask);
                 assert_eq!(verdict.is_admitted(), fits, "{limit:?} at {now}");
                 if let tollgate_core::Outcome::Deny(tollgate_core::Retry::After(wait)) = before {
-                    assert_eq!(meter.wait(level, now, meter.capacity() - cost), wait.as_nanos(), "{limit:?} at {now}");
+                    assert_eq!(
+                        pool_limit.wait(level, now, pool_limit.capacity() - cost),
+                        wait.as_nanos(),
+                        "{limit:?} at {now}"
+                    );
                 }
                 if fits {
-                    level = meter.take(level, now, cost);
+                    level = pool_limit.take(level, now, cost);
                 }
                 let remaining = limit.report(&*state, &Now::at(now), Cost::ONE).remaining;
-                assert_eq!(meter.left(level, now), remaining, "{limit:?} at {now}");
+                assert_eq!(pool_limit.left(level, now), remaining, "{limit:?} at {now}");
             }
         }
     }
 
     #[test]
     fn floor_and_clock_steps() {
-        let meter = Meter::Bucket { count: 1, per: SECOND, burst: 10, max_debt: 0, initial: 10 };
+        let pool_limit = PoolLimit::Bucket { count: 1, per: SECOND, burst: 10, max_debt: 0, initial: 10 };
         let now = 1_000 * SECOND;
-        let level = meter.at_least(meter.init(now), now, 4);
-        assert_eq!(meter.left(level, now), 6);
-        assert_eq!(meter.left(meter.at_least(level, now, 3), now), 6, "a floor never lowers what is used");
-        let ahead = meter.level_with(now + 100 * SECOND, 10);
-        assert_eq!(meter.left(meter.current(ahead, now), now + 10 * SECOND), 10, "at most one burst of refill time");
+        let level = pool_limit.at_least(pool_limit.init(now), now, 4);
+        assert_eq!(pool_limit.left(level, now), 6);
+        assert_eq!(pool_limit.left(pool_limit.at_least(level, now, 3), now), 6, "a floor never lowers what is used");
+        let ahead = pool_limit.level_with(now + 100 * SECOND, 10);
+        assert_eq!(
+            pool_limit.left(pool_limit.current(ahead, now), now + 10 * SECOND),
+            10,
+            "at most one burst of refill time"
+        );
     }
 
     #[test]
     fn windows_begin_at_their_offset() {
-        let window = |offset| Meter::Window { limit: 5, length: 10, offset, max_debt: 0, initial: 5 };
+        let window = |offset| PoolLimit::Window { limit: 5, length: 10, offset, max_debt: 0, initial: 5 };
         assert_eq!([0, 9, 10].map(|now| window(0).window_end(now)), [10, 10, 20]);
         assert_eq!([2, 3, 12, 13].map(|now| window(3).window_end(now)), [3, 13, 13, 23]);
     }
