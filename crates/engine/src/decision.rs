@@ -58,7 +58,7 @@ impl DecisionRecord {
         refusal: None,
     };
 
-    /// Admits the request even if it was refused or delayed, and records the original outcome in `observed`.
+    /// If the request was refused or delayed, admits it and records the original outcome in `observed`.
     pub(crate) fn observe(&mut self) {
         if self.outcome != Outcome::Allow {
             self.observed = Some(std::mem::replace(&mut self.outcome, Outcome::Allow));

@@ -158,3 +158,23 @@ fn spread_windows_end_at_different_times() {
     waits.dedup();
     assert!(waits.len() > 1, "{waits:?}");
 }
+
+/// The store decides groups of more than 16 charges along another path.
+#[test]
+fn hundred_rules_are_charged_all_or_none_and_shadow_rules_only_report() {
+    // Rule n admits n + 3 requests. Every third rule is a shadow, from the smallest on.
+    let rule = |n: u64| {
+        let shadow = if n.is_multiple_of(3) { ", on_exceed: shadow" } else { "" };
+        format!("- {{id: r{n}, per: [user], limit: {}/day{shadow}}}\n", n + 3)
+    };
+    let mut bench = bench(&(0..100).map(rule).collect::<String>());
+    for request in 1..=8 {
+        let outcome = bench.check(&[("user", "alice")]);
+        assert_eq!(outcome == "allow", request <= 4, "request {request}: {outcome}");
+        // The shadows form a group of their own, which the smallest shadow refuses from the fourth request on.
+        let charged = |n: u64| request.min(if n.is_multiple_of(3) { 3 } else { 4 });
+        let expected: Vec<u64> = (0..100).map(|n| n + 3 - charged(n)).collect();
+        assert_eq!(bench.remaining(&[("user", "alice")]), expected, "after request {request}");
+    }
+    assert_eq!(bench.remaining(&[("user", "bob")]), (3..103).collect::<Vec<u64>>());
+}

@@ -478,7 +478,7 @@ async fn replace_primary_of_cluster(consistency: Consistency) {
     proxies.clear();
 }
 
-/// Returns the number of scripts that a server has executed.
+/// Returns how often a server has executed `EVALSHA`, or 0 if it does not answer.
 fn executed_scripts(server: &Server) -> u64 {
     let Ok(reply) = server.connect().try_command(&["INFO", "commandstats"]) else { return 0 };
     let text = reply.bytes();

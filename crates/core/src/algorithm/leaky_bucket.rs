@@ -94,8 +94,8 @@ impl LeakyBucket {
         Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, max_wait_level: 0 }.with_max_level())
     }
 
-    /// Sets the free part. A unit that finds at most `free` units in the bucket does not wait, so `free + 1` units pass
-    /// immediately.
+    /// Sets the free part. A unit that finds at most `free` units in the bucket does not wait, so an empty bucket passes
+    /// `free + 1` units immediately, but never more than the burst.
     ///
     /// # Errors
     /// Returns an error if `free` is above the burst.

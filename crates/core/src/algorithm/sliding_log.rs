@@ -76,7 +76,7 @@ pub struct SlidingLog {
 
 /// A cost with its bounds: at most `ceiling` inside the window, and at least `gap` after the previous request.
 #[derive(Clone, Copy)]
-struct BoundedCost {
+struct CostAndBounds {
     cost: u64,
     ceiling: u64,
     gap: Nanos,
@@ -256,7 +256,7 @@ impl SlidingLog {
         ring: LogRing,
         state: &S,
         now: Time<Mono>,
-        wanted: BoundedCost,
+        wanted: CostAndBounds,
         written: u64,
     ) -> Nanos {
         let entry = |index: u64| match index.checked_sub(written) {
@@ -290,10 +290,10 @@ impl Algorithm for SlidingLog {
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
         let now = now.mono();
         let ring = self.load_ring(state, now);
-        let checked = |cost| BoundedCost { cost, ceiling: self.limit, gap: self.minimum_gap };
+        let checked = |cost| CostAndBounds { cost, ceiling: self.limit, gap: self.minimum_gap };
         let wanted = match ask {
             Ask::Exactly(cost) => checked(cost.get()),
-            Ask::Regardless(cost) => BoundedCost { cost: cost.get(), ceiling: self.max_entries(), gap: Nanos::ZERO },
+            Ask::Regardless(cost) => CostAndBounds { cost: cost.get(), ceiling: self.max_entries(), gap: Nanos::ZERO },
             Ask::UpTo(Cost::ZERO) => return Verdict::allow(Cost::ZERO),
             Ask::UpTo(cost) => {
                 let available = self.limit.saturating_sub(self.used_entries(ring, state, now));
@@ -353,7 +353,7 @@ impl Algorithm for SlidingLog {
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let now = now.mono();
         let ring = self.load_ring(state, now);
-        let wanted = BoundedCost { cost: cost.get(), ceiling: self.limit, gap: self.minimum_gap };
+        let wanted = CostAndBounds { cost: cost.get(), ceiling: self.limit, gap: self.minimum_gap };
         Report {
             limit: self.limit,
             remaining: self.limit.saturating_sub(self.used_entries(ring, state, now)),

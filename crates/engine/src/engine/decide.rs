@@ -176,7 +176,7 @@ async fn run_enforced<S: Store, F: Store>(
         set_in_doubt(engine, plan, scratch.spans.iter().map(|span| span.request), false);
     }
     link_answers(engine, plan, answers, first, ChargeKind::Enforced, scratch);
-    record_reports(engine, running, plan, answers, first, &scratch.spans);
+    record_reports_for_outages(engine, running, plan, answers, first, &scratch.spans);
 }
 
 /// Charges the shadow rules of requests that all enforced rules have admitted. Shadow rules do not affect the outcome,
@@ -312,7 +312,7 @@ fn record_store_error<S: Store, F: Store>(
 }
 
 /// Records the store's reports, starting with the group `first`, for rules that decide from them during a store outage.
-pub(super) fn record_reports<S: Store, F: Store>(
+pub(super) fn record_reports_for_outages<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
     plan: &Plan,

@@ -4,7 +4,7 @@
 //! The fast path gives the same results and counts as the phases in `decide.rs`, without building lists of charges and
 //! answers. `tests/fast_path.rs` compares both paths on random requests.
 
-use super::decide::record_reports;
+use super::decide::record_reports_for_outages;
 use super::plan::{AnswerSource, SmallList, Span};
 use super::{Engine, RulesInForce, report};
 use crate::decision::{DecisionRecord, Decisions, Exactness};
@@ -30,7 +30,7 @@ pub(super) fn try_decide<S: Store, F: Store>(
     let Some(admitted) = decision else { return false };
     drop(charges);
     if enforced.exactness() == Exactness::Leased {
-        record_reports(engine, running, plan, enforced, 0, &[Span { request: 0, charges: 0..1 }]);
+        record_reports_for_outages(engine, running, plan, enforced, 0, &[Span { request: 0, charges: 0..1 }]);
     }
     for (planned, index) in plan.charges.iter_mut().zip(0..) {
         planned.answered = AnswerSource::Enforced(index);

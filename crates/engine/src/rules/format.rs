@@ -20,7 +20,7 @@ mod comments;
 
 /// Reason why a file was not formatted.
 #[derive(Debug)]
-pub enum FormatError {
+pub enum FormatterError {
     /// The file cannot be parsed.
     Mistakes(Mistakes),
     /// Formatting would lose a comment or a YAML construct.
@@ -32,7 +32,7 @@ pub enum FormatError {
     },
 }
 
-impl fmt::Display for FormatError {
+impl fmt::Display for FormatterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mistakes(mistakes) => mistakes.fmt(f),
@@ -41,7 +41,7 @@ impl fmt::Display for FormatError {
     }
 }
 
-impl std::error::Error for FormatError {}
+impl std::error::Error for FormatterError {}
 
 /// Formats a rule file.
 ///
@@ -51,19 +51,21 @@ impl std::error::Error for FormatError {}
 /// let text = "rules:\n    - limit: \"10/s\"   # for all\n      id:   each\n      per: [\n        client_ip]\ndomain: api\n";
 /// let formatted = format(&Source { name: "rules.yaml", text: text.as_bytes() })?;
 /// assert_eq!(formatted, "domain: api\nrules:\n- id: each\n  per: [client_ip]\n  limit: 10/s  # for all\n");
-/// # Ok::<(), tollgate_engine::rules::FormatError>(())
+/// # Ok::<(), tollgate_engine::rules::FormatterError>(())
 /// ```
 ///
 /// # Errors
 /// Returns an error if the file cannot be parsed, or if formatting would lose a comment or a YAML construct.
-pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
+pub fn format(source: &Source<'_>) -> Result<String, FormatterError> {
     let mut notes = Notes::new(source.name);
     let tree = text::read(source.text, &mut notes);
-    notes.finish().map_err(|mistakes| FormatError::Mistakes(mistakes.with_snippets(std::slice::from_ref(source))))?;
+    notes
+        .finish()
+        .map_err(|mistakes| FormatterError::Mistakes(mistakes.with_snippets(std::slice::from_ref(source))))?;
     let (Some(tree), Ok(text)) = (tree, str::from_utf8(source.text)) else {
-        return Err(FormatError::Loses { line: 1, what: "everything" });
+        return Err(FormatterError::Loses { line: 1, what: "everything" });
     };
-    let found = scan(text).map_err(|(line, what)| FormatError::Loses { line, what })?;
+    let found = scan(text).map_err(|(line, what)| FormatterError::Loses { line, what })?;
     let mut comments = attach_comments(&tree, &found);
     let formatted = write_with(&tree, &mut comments);
     verify_nothing_lost(&tree, &found, &formatted)?;
@@ -71,17 +73,17 @@ pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
 }
 
 /// Parses the formatted text and checks that no content and no comment was lost.
-fn verify_nothing_lost(tree: &Node, found: &[Comment], formatted: &str) -> Result<(), FormatError> {
+fn verify_nothing_lost(tree: &Node, found: &[Comment], formatted: &str) -> Result<(), FormatterError> {
     let again = text::read(formatted.as_bytes(), &mut Notes::new(""));
     let same = again.is_some_and(|again| write(&again) == write(tree));
     let count = |found: &[Comment]| found.iter().filter(|found| !found.text.is_empty()).count();
     let kept = scan(formatted).is_ok_and(|again| count(&again) == count(found));
     match (same, kept) {
         (true, true) => Ok(()),
-        (false, _) => Err(FormatError::Loses { line: 1, what: "something written in an unusual way" }),
+        (false, _) => Err(FormatterError::Loses { line: 1, what: "something written in an unusual way" }),
         (true, false) => {
             let line = found.iter().find(|found| !found.text.is_empty()).map_or(1, |found| found.position.line);
-            Err(FormatError::Loses { line, what: "a comment" })
+            Err(FormatterError::Loses { line, what: "a comment" })
         }
     }
 }

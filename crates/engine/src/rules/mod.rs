@@ -50,7 +50,7 @@ mod write;
 pub use cidr::Cidr;
 pub(crate) use cidr::{CountedAddress, is_address_attribute, parse_address};
 pub use expression::Expression;
-pub use format::{FormatError, format};
+pub use format::{FormatterError, format};
 pub use glob::Glob;
 pub(crate) use glob::{CapturePosition, Segment, matches_rest, segment_matches, split_segment};
 pub use import::{Dialect, ImportedRules, ReadIncluded};

@@ -57,7 +57,7 @@ pub(super) struct LinkState {
     pub(super) acked: u64,
     /// The peer's last delta, as of its latest announcement.
     pub(super) head: u64,
-    /// Whether the peer has confirmed that it sends the deltas missing here.
+    /// Whether the peer has confirmed that it will send all deltas that this node lacks.
     pub(super) is_resumed: bool,
     /// Numbers of the limits already sent to the peer.
     pub(super) announced: HashSet<u32>,

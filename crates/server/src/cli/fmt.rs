@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use tollgate_engine::rules::{FormatError, format};
+use tollgate_engine::rules::{FormatterError, format};
 
 use super::{exit_code, files, print_mistakes};
 
@@ -45,11 +45,11 @@ pub(super) fn run(args: &FmtArgs) -> anyhow::Result<ExitCode> {
                 success = false;
             }
             Ok(formatted) => replace_atomically(path, &formatted).with_context(|| format!("cannot write {name}"))?,
-            Err(FormatError::Mistakes(mistakes)) => {
+            Err(FormatterError::Mistakes(mistakes)) => {
                 print_mistakes(&mistakes)?;
                 success = false;
             }
-            Err(FormatError::Loses { line, what }) => {
+            Err(FormatterError::Loses { line, what }) => {
                 writeln!(std::io::stderr(), "{name}:{line}: {what} would be lost, so nothing was changed")?;
                 success = false;
             }

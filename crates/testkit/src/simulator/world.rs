@@ -26,9 +26,9 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
-    /// Returns `true` with a probability of `of` percent.
-    pub fn happens_in_percent(&mut self, of: u64) -> bool {
-        self.below(100) < of
+    /// Returns `true` with a probability of `chance` percent.
+    pub fn happens_in_percent(&mut self, chance: u64) -> bool {
+        self.below(100) < chance
     }
 
     /// Returns a random element.

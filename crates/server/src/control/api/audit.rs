@@ -177,7 +177,7 @@ impl AuditSlot<'_> {
     }
 }
 
-/// Writes queued entries in order and in batches. Retries while the log is unreachable.
+/// Writes queued entries in order and in batches. After an error, retries until the entries are written.
 async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pending: Arc<watch::Sender<usize>>) {
     let mut notes = Vec::new();
     let mut is_failing = false;

@@ -87,7 +87,7 @@ pub(super) fn is_envoy_file(tree: &Node) -> bool {
     named("descriptors") && !named("rules") && !named("domains")
 }
 
-/// Parses a file. Adds mistakes to `notes`, and settings that are not imported to `left_out`.
+/// Parses a file. Mistakes go to `notes`; settings that the import leaves out go to `left_out`.
 pub(super) struct EnvoyParser<'n> {
     pub(super) notes: &'n mut Notes,
     pub(super) left_out: &'n mut Notes,
