@@ -252,7 +252,7 @@ impl Bench {
             address,
             &["--threads", "1", "--rules", &file.to_string_lossy()],
         )?;
-        let longest = |request: Option<&neighbour::Heavy>| {
+        let longest = |request: Option<&neighbour::HeavyRequest>| {
             let runs = (0..self.repetitions).map(|_| neighbour::longest_wait(server.address, RUN_DURATION, request));
             Ok::<f64, anyhow::Error>(median(runs.collect::<anyhow::Result<Vec<f64>>>()?))
         };

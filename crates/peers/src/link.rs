@@ -91,8 +91,8 @@ async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to
     }
 }
 
-/// Reads once from the connection into the frame buffer, or ends the link after [`SILENCE_TIMEOUT`]. `silence` is one timer for
-/// all reads, which is set again only when it fires.
+/// Reads once from the connection into the frame buffer, or ends the link after [`SILENCE_TIMEOUT`]. `silence` is one
+/// timer for all reads, which is set again only when it fires.
 async fn read_before_silence<R: AsyncRead + Unpin>(
     stream: &mut R,
     frames: &mut Frames,

@@ -34,7 +34,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How long a relayed ask waits for its answer. The original caller gives up much earlier.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Encoded answers to the asks of one read are moved to the send queue when they exceed this number of bytes.
-const MAX_OWN_ANSWERS: usize = 64 << 10;
+const MAX_OWN_ANSWER_BYTES: usize = 64 << 10;
 
 /// Runs the node until `stop` completes.
 pub(crate) async fn run(
@@ -346,10 +346,10 @@ impl Receiver<'_> {
         true
     }
 
-    /// Counts an ask, and keeps the encoded answers below [`MAX_OWN_ANSWERS`].
+    /// Counts an ask, and keeps the encoded answers below [`MAX_OWN_ANSWER_BYTES`].
     fn on_answered(&mut self) {
         self.answered += 1;
-        if self.own_answers.len() > MAX_OWN_ANSWERS {
+        if self.own_answers.len() > MAX_OWN_ANSWER_BYTES {
             self.queue_own_answers();
         }
     }
@@ -372,11 +372,15 @@ impl Receiver<'_> {
                 answer
             }
             AskStep::Forward(to, mut ask) => {
-                let outbox = shared.outboxes.load().get(&to).cloned();
-                let here = shared.asks.relay(to, self.outbox.clone(), id, Instant::now() + RELAY_TIMEOUT);
-                let is_sent = outbox.zip(here).is_some_and(|(outbox, here)| {
+                let is_sent = shared.outboxes.load().get(&to).is_some_and(|outbox| {
+                    let deadline = Instant::now() + RELAY_TIMEOUT;
+                    let Some(here) = shared.asks.relay(to, self.outbox.clone(), id, deadline) else { return false };
                     ask.id = here;
-                    outbox.push_ask(false, |out| wire::encode(&Frame::Ask(ask), out))
+                    let is_queued = outbox.push_ask(false, |out| wire::encode(&Frame::Ask(ask), out));
+                    if !is_queued {
+                        shared.asks.remove(here);
+                    }
+                    is_queued
                 });
                 if is_sent {
                     return self.on_answered();

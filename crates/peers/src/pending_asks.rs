@@ -23,7 +23,7 @@ use crate::wire::{self, Frame};
 pub(crate) const MAX_ASKS: usize = 1 << 16;
 /// Number of bits of an ask's id that are the index of its slot. The other bits distinguish the asks of one slot.
 const INDEX_BITS: u32 = MAX_ASKS.trailing_zeros();
-/// When no ask is unanswered, the slots above this number are freed.
+/// Number of slots that are kept when they are free. Free slots above it are dropped after a search for expired asks.
 const KEPT_SLOTS: usize = 1_024;
 
 /// Unanswered asks by id.
@@ -171,14 +171,19 @@ impl PendingAsks {
 
     /// Ends the asks sent to `peer`, whose link has ended.
     pub(crate) fn lost(&self, peer: NodeId) {
-        self.end(&mut self.state(), AskError::Lost, |asked, _| asked == peer);
+        let mut state = self.state();
+        let (_, wakers) = state.end(AskError::Lost, |asked, _| asked == peer);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Ends all asks, and refuses new ones.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
-        self.end(&mut state, AskError::Lost, |_, _| true);
+        let (_, wakers) = state.end(AskError::Lost, |_, _| true);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Waits until the earliest deadline, and ends the asks whose deadline has passed. Returns the asked nodes.
@@ -191,29 +196,17 @@ impl PendingAsks {
             }
         }
         let (now, mut state) = (Instant::now(), self.state());
-        let expired = self.end(&mut state, AskError::Expired, |_, deadline| deadline <= now);
+        let (expired, wakers) = state.end(AskError::Expired, |_, deadline| deadline <= now);
+        state.drop_free_slots();
         state.search_at = state.deadlines().min();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
         expired
     }
 
-    /// Ends the asks for which `is_over` returns true. Returns the asked nodes.
-    fn end(&self, state: &mut State, error: AskError, is_over: impl Fn(NodeId, Instant) -> bool) -> HashSet<NodeId> {
-        let mut peers = HashSet::new();
-        let ids: Vec<u64> = state.slots.iter().map(|slot| slot.id).collect();
-        for id in ids {
-            let Some((peer, waiter)) = state.end_if(id, &is_over) else { continue };
-            peers.insert(peer);
-            match waiter {
-                Waiter::Relay { .. } => state.remove(id),
-                Waiter::Caller(waker) => {
-                    state.set_result(id, Err(error));
-                    if let Some(waker) = waker {
-                        waker.wake();
-                    }
-                }
-            }
-        }
-        peers
+    /// Removes an ask that could not be sent.
+    pub(crate) fn remove(&self, id: u64) {
+        self.state().remove(id);
     }
 
     /// Returns the number of unanswered asks.
@@ -251,6 +244,24 @@ impl State {
         Some(id)
     }
 
+    /// Ends the asks for which `is_over` returns true. Returns the asked nodes, and the callers to wake after unlocking.
+    fn end(&mut self, error: AskError, is_over: impl Fn(NodeId, Instant) -> bool) -> (HashSet<NodeId>, Vec<Waker>) {
+        let (mut peers, mut wakers) = (HashSet::new(), Vec::new());
+        for index in 0..self.slots.len() {
+            let id = self.slots[index].id;
+            let Some((peer, waiter)) = self.end_if(id, &is_over) else { continue };
+            peers.insert(peer);
+            match waiter {
+                Waiter::Relay { .. } => self.remove(id),
+                Waiter::Caller(waker) => {
+                    self.set_result(id, Err(error));
+                    wakers.extend(waker);
+                }
+            }
+        }
+        (peers, wakers)
+    }
+
     /// Returns the slot of an ask, if the ask is still there.
     fn slot(&mut self, id: u64) -> Option<&mut Slot> {
         let index = id as usize & (MAX_ASKS - 1);
@@ -283,19 +294,23 @@ impl State {
     /// Takes the result of an ask and frees its slot. Stores the waker if there is no result yet.
     fn poll_answer(&mut self, id: u64, context: &Context<'_>) -> Poll<Result<Answer, AskError>> {
         let Some(slot) = self.slot(id) else { return Poll::Ready(Err(AskError::Lost)) };
-        if let SlotContent::Waiting { waiter: Waiter::Caller(waker), .. } = &mut slot.content {
-            match waker {
-                Some(waker) => waker.clone_from(context.waker()),
-                None => *waker = Some(context.waker().clone()),
+        match &mut slot.content {
+            SlotContent::Waiting { waiter: Waiter::Caller(waker), .. } => {
+                match waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    None => *waker = Some(context.waker().clone()),
+                }
+                Poll::Pending
             }
-            return Poll::Pending;
+            SlotContent::Ended(result) => {
+                let result = std::mem::replace(result, Err(AskError::Lost));
+                self.remove(id);
+                Poll::Ready(result)
+            }
+            SlotContent::Free | SlotContent::Waiting { waiter: Waiter::Relay { .. }, .. } => {
+                Poll::Ready(Err(AskError::Lost))
+            }
         }
-        let content = std::mem::replace(&mut slot.content, SlotContent::Free);
-        self.free(id);
-        Poll::Ready(match content {
-            SlotContent::Ended(result) => result,
-            SlotContent::Free | SlotContent::Waiting { .. } => Err(AskError::Lost),
-        })
     }
 
     /// Removes an ask, whether or not it is answered.
@@ -311,8 +326,17 @@ impl State {
 
     fn free(&mut self, id: u64) {
         self.free.push(id as u16);
-        if self.free.len() == self.slots.len() && self.slots.len() > KEPT_SLOTS {
-            (self.slots, self.free) = (Vec::new(), Vec::new());
+    }
+
+    /// Drops the free slots at the end, above [`KEPT_SLOTS`]. Every search visits all slots, so a rare peak of asks must
+    /// not make all later searches slow.
+    fn drop_free_slots(&mut self) {
+        let is_free = |slot: &Slot| matches!(slot.content, SlotContent::Free);
+        let used = self.slots.iter().rposition(|slot| !is_free(slot)).map_or(0, |index| index + 1);
+        if self.slots.len() > used.max(KEPT_SLOTS) {
+            self.slots.truncate(used.max(KEPT_SLOTS));
+            let slots = self.slots.len();
+            self.free.retain(|index| usize::from(*index) < slots);
         }
     }
 
@@ -374,8 +398,8 @@ mod tests {
         assert!(asks.ask(PEER, later(10)).is_none(), "no thread would answer");
     }
 
-    #[tokio::test]
-    async fn slots_are_reused_under_new_ids_and_freed_after_a_burst() {
+    #[tokio::test(start_paused = true)]
+    async fn slots_are_reused_under_new_ids_and_dropped_after_a_peak() {
         let asks = PendingAsks::default();
         let first = asks.ask(PEER, later(10)).unwrap().id;
         let second = asks.ask(PEER, later(10)).unwrap();
@@ -386,10 +410,19 @@ mod tests {
         assert_eq!((asks.len(), asks.state().free.len()), (0, 0), "the answer waits for its caller");
         drop(second);
         assert_eq!(asks.state().free.len(), 1);
-        let burst: Vec<_> = (0..=KEPT_SLOTS).map(|_| asks.ask(PEER, later(10)).unwrap()).collect();
-        assert_eq!(asks.state().slots.len(), KEPT_SLOTS + 1);
-        drop(burst);
-        assert_eq!((asks.len(), asks.state().slots.len()), (0, 0));
+        let mut peak: Vec<_> = (0..=KEPT_SLOTS + 9).map(|_| asks.ask(PEER, later(10)).unwrap()).collect();
+        let slots = || asks.state().slots.len();
+        assert_eq!(slots(), KEPT_SLOTS + 10);
+        let used = peak.iter().position(|ask| ask.id as usize & (MAX_ASKS - 1) == KEPT_SLOTS + 3).expect("a slot");
+        let used = peak.swap_remove(used);
+        drop(peak);
+        asks.expire().await;
+        assert_eq!((asks.len(), slots()), (0, KEPT_SLOTS + 4), "a result that is not taken keeps its slot");
+        assert_eq!(used.answer().await, Err(AskError::Expired));
+        let _next = asks.ask(PEER, later(10)).unwrap();
+        asks.expire().await;
+        assert_eq!(slots(), KEPT_SLOTS);
+        assert!(asks.state().free.iter().all(|index| usize::from(*index) < KEPT_SLOTS));
     }
 
     #[tokio::test(start_paused = true)]

@@ -116,7 +116,7 @@ fn two_servers_on_one_store_share_their_counters() {
     two.expect("*5\r\n:1\r\n:2\r\n:0\r\n:86400\r\n:172800\r\n");
     assert!(two.line().starts_with("-Cell error: Store error: Usage"));
     two.expect("+PONG\r\n");
-    // A limit of 0 admits a quantity of 0 and nothing else, as in memory.
-    two.send("CL.THROTTLE k -1 1 60 0\r\nCL.THROTTLE k -1 1 60 1\r\n");
+    // For an unused key, a limit of 0 admits a quantity of 0 and nothing else, as in memory.
+    two.send("CL.THROTTLE unused -1 1 60 0\r\nCL.THROTTLE unused -1 1 60 1\r\n");
     two.expect("*5\r\n:0\r\n:0\r\n:0\r\n:-1\r\n:0\r\n*5\r\n:1\r\n:0\r\n:0\r\n:-1\r\n:0\r\n");
 }

@@ -42,7 +42,10 @@ pub(super) fn to_input<'a, S: Store>(
 fn check_settlement_fields(op: Op, item: &WireRequest<'_>) -> Result<(), OpError> {
     let WireRequest { domain, attributes, cost, key, limit, burst, algorithm, wait_ms, receipt: _ } = item;
     if cost.is_some() && op != Op::Commit {
-        return Err(OpError::invalid("cost", "only /v1/commit takes a `cost`; remove it, or commit the actual cost"));
+        return Err(OpError::invalid(
+            "cost",
+            "only a commit settles at another cost; remove `cost`, or use /v1/commit",
+        ));
     }
     let fields = [
         ("domain", domain.is_some()),
@@ -54,7 +57,9 @@ fn check_settlement_fields(op: Op, item: &WireRequest<'_>) -> Result<(), OpError
         ("wait_ms", wait_ms.is_some()),
     ];
     match fields.into_iter().find(|(_, is_given)| *is_given) {
-        Some((field, _)) => Err(OpError::invalid(field, format!("the receipt says what to settle; remove `{field}`"))),
+        Some((field, _)) => {
+            Err(OpError::invalid(field, format!("a settlement takes only a receipt; remove `{field}`")))
+        }
         None => Ok(()),
     }
 }

@@ -201,7 +201,8 @@ pub(super) fn parse_shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -
         return Err(format!("{CELL_ERROR_PREFIX} a negative quantity (a refund) is not supported with a shared store"));
     };
     let Some(bucket) = throttle.bucket() else {
-        // Nothing was charged under such a limit, so the reply is that of an unused state.
+        // The store is not asked: the reply is that of an unused key. In memory, a key that owes tokens under another
+        // limit is refused even a quantity of zero.
         return Ok(SharedCall::Known(throttle.decide(&mut [0; 1], &Now::at(0))));
     };
     let limits = app

@@ -56,7 +56,7 @@ pub enum Level {
 const MAX_CLOCK_LEAD: u64 = Nanos::SECOND.as_nanos();
 
 impl PoolLimit {
-    /// Returns the pool_limit of a limit; `None` if its algorithm cannot be leased. `spread` is the key's spread number,
+    /// Returns the parameters of a limit; `None` if its algorithm cannot be leased. `spread` is the key's spread number,
     /// which determines the offset of windows with phase `Spread`.
     pub fn new(limit: &Limit, spread: u64) -> Option<Self> {
         match limit.params() {
@@ -268,9 +268,9 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Checks that the pool_limit and the core algorithm agree on random costs at random instants.
+    /// Checks that the pool's arithmetic and the core algorithm agree on random costs at random instants.
     #[test]
-    fn meters_agree_with_the_core_algorithms() {
+    fn pool_limits_agree_with_the_core_algorithms() {
         let bucket = TokenBucket::new(Rate::per_second(7).unwrap(), 10).unwrap().max_debt(5).unwrap();
         let window = FixedWindow::new(10, Nanos::from_secs(2)).unwrap().max_debt(25).unwrap();
         for limit in [Limit::from(bucket), Limit::from(window)] {

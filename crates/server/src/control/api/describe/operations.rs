@@ -93,12 +93,17 @@ pub(super) fn operation_schemas() -> Value {
         },
         "Receipt": {
             "type": "object", "required": ["receipt"], "additionalProperties": false,
-            "properties": {
-                "receipt": {"type": "string", "description": "The receipt of a decision"},
-                "cost": {"type": "integer", "minimum": 0, "description": "For a commit: the actual cost"},
-            },
+            "properties": {"receipt": {"type": "string", "description": "The receipt of a decision"}},
         },
         "Receipts": {"anyOf": [schema_reference("Receipt"), {"type": "array", "maxItems": MAX_BATCH, "items": schema_reference("Receipt")}]},
+        "Commit": {
+            "type": "object", "required": ["receipt", "cost"], "additionalProperties": false,
+            "properties": {
+                "receipt": {"type": "string", "description": "The receipt of a decision"},
+                "cost": {"type": "integer", "minimum": 0, "description": "The actual cost"},
+            },
+        },
+        "Commits": {"anyOf": [schema_reference("Commit"), {"type": "array", "maxItems": MAX_BATCH, "items": schema_reference("Commit")}]},
         "Decision": decision,
         "Decisions": {"anyOf": [
             schema_reference("Decision"), {"type": "array", "items": {"anyOf": [schema_reference("Decision"), schema_reference("Problem")]}},
@@ -134,7 +139,8 @@ pub(super) fn operation_paths() -> Value {
         let (tag, body, responses) = match spec.op {
             Op::Decide(_) => ("decisions", Some("Requests"), decision.clone()),
             Op::Acquire => ("decisions", Some("AcquireRequest"), decision.clone()),
-            Op::Commit | Op::Refund | Op::Renew => ("decisions", Some("Receipts"), result.clone()),
+            Op::Commit => ("decisions", Some("Commits"), result.clone()),
+            Op::Refund | Op::Renew => ("decisions", Some("Receipts"), result.clone()),
             Op::Reset | Op::Explain => ("decisions", Some("Requests"), result.clone()),
             Op::SetEnforcement => ("operations", Some("Enforcement"), page_responses(ServerPage::Enforcement)),
             Op::Page(page) => ("operations", None, page_responses(page)),
