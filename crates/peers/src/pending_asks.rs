@@ -4,7 +4,7 @@
 //! The peers thread watches the deadlines of all asks with one timer ([`PendingAsks::expire`]). A timer per ask
 //! would cost CPU time in every forwarded decision.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ pub(crate) struct PendingAsks {
 struct State {
     slots: Vec<Slot>,
     /// Indices of the free slots. The last one is used next.
-    free: Vec<u16>,
+    free: VecDeque<u16>,
     /// Number of asks so far. Ids are never used twice.
     made: u64,
     /// Number of unanswered asks.
@@ -226,7 +226,7 @@ impl State {
             return None;
         }
         let id = |index: usize| self.made << INDEX_BITS | index as u64;
-        let id = match self.free.pop() {
+        let id = match self.free.pop_back() {
             Some(index) => {
                 let id = id(index.into());
                 self.slots[usize::from(index)] = Slot { id, content };
@@ -324,20 +324,27 @@ impl State {
         self.free(id);
     }
 
+    /// Lists a slot as free. Slots above [`KEPT_SLOTS`] are used last, so that they can be dropped.
     fn free(&mut self, id: u64) {
-        self.free.push(id as u16);
+        let index = id as u16;
+        if usize::from(index) < KEPT_SLOTS {
+            self.free.push_back(index);
+        } else {
+            self.free.push_front(index);
+        }
     }
 
     /// Drops the free slots at the end, above [`KEPT_SLOTS`]. Every search visits all slots, so a rare peak of asks must
     /// not make all later searches slow.
     fn drop_free_slots(&mut self) {
+        if self.slots.len() <= KEPT_SLOTS {
+            return;
+        }
         let is_free = |slot: &Slot| matches!(slot.content, SlotContent::Free);
         let used = self.slots.iter().rposition(|slot| !is_free(slot)).map_or(0, |index| index + 1);
-        if self.slots.len() > used.max(KEPT_SLOTS) {
-            self.slots.truncate(used.max(KEPT_SLOTS));
-            let slots = self.slots.len();
-            self.free.retain(|index| usize::from(*index) < slots);
-        }
+        self.slots.truncate(used.max(KEPT_SLOTS));
+        let slots = self.slots.len();
+        self.free.retain(|index| usize::from(*index) < slots);
     }
 
     fn deadlines(&self) -> impl Iterator<Item = Instant> {
