@@ -55,7 +55,7 @@ pub enum Verb {
 pub struct Charge<'a> {
     /// Fingerprint of the key.
     pub key: Fingerprint,
-    /// Limits of the key, from [`Table::limits`].
+    /// Limits of the key, from [`Table::intern_limits`].
     pub limits: &'a Arc<SharedLimits>,
     /// Amount to charge. A refund returns [`Ask::cost`].
     pub ask: Ask,
