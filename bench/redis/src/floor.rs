@@ -1,5 +1,5 @@
 //! The floor of a decision on the server: scripts that read and write the same number of keys, but decide nothing.
-//! Reading and writing random keys takes the same time for every limiter, so no script for many charges can be faster.
+//! Every script that decides this many charges in a call also has to read the keys, and to write those it admits.
 
 use std::time::{Duration, Instant};
 

@@ -9,9 +9,9 @@
 //! evicted entries are restored.
 //!
 //! **Cost.** A charge costs about the same in a large group as in a small group, except for sorting the bucket indices:
-//! charges are compared with each other only if their keys share a bucket. An engine decision on 256 keys of plain rules takes 226,000 instructions
-//! on the fast path, and 508,000 without it. It took 890,000 when both buckets of every key were locked, and every
-//! charge was weighed before any was written.
+//! charges are compared with each other only if their keys share a bucket. An engine decision on 256 keys of plain rules
+//! takes 226,000 instructions on the fast path, and 508,000 without it. It took 890,000 when both buckets of every key
+//! were locked, and every charge was weighed before any was written.
 //!
 //! The fast path (`try_decide_fast`) covers groups whose entries exist, are unlocked and have short states. It uses
 //! try-lock only, so it needs no lock order. It keeps the weighed states of a small group on the stack, by recursion,
