@@ -66,7 +66,7 @@ impl Config {
         };
         let rest = url.strip_prefix("peers://").ok_or_else(|| wrong("not an address of peers".to_owned()))?;
         let (hosts, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let seeds: Result<Vec<_>, _> = hosts.trim_end_matches('/').split(',').map(host).collect();
+        let seeds: Result<Vec<_>, _> = hosts.trim_end_matches('/').split(',').map(parse_host).collect();
         let seeds = seeds.map_err(wrong)?;
         if seeds.len() > MAX_SEEDS {
             return Err(wrong(format!("too many hosts: {} (maximum {MAX_SEEDS})", seeds.len())));
@@ -99,7 +99,7 @@ impl Config {
     /// # Errors
     /// Fails if the address is not loopback and there is no secret.
     pub fn listen_at(mut self, address: SocketAddr) -> Result<Self, ConfigError> {
-        self.check(address)?;
+        self.require_secret_unless_loopback(address)?;
         self.listen = address;
         self.advertise = address;
         Ok(self)
@@ -117,7 +117,7 @@ impl Config {
             let own = config.own_address(address).ok_or_else(|| {
                 ConfigError(format!(
                     "{address} is not an address that other nodes can dial, and no seed resolves: \
-                     set one with --peers-advertise"
+                     set an address with --peers-advertise"
                 ))
             })?;
             config.advertise = SocketAddr::new(own, address.port());
@@ -136,7 +136,7 @@ impl Config {
                 "{address}: not an address that other nodes can dial; use an address and port of this machine"
             )));
         }
-        self.check(address)?;
+        self.require_secret_unless_loopback(address)?;
         self.advertise = address;
         Ok(self)
     }
@@ -165,10 +165,9 @@ impl Config {
         Self { max_keys, ..self }
     }
 
-    /// Uses a manual clock for decisions, for tests. Messages between nodes still use real time, so only the decisions
-    /// of a single node are exact on this clock.
+    /// Uses a manual clock for decisions, for tests. The links between nodes still use real time.
     #[must_use]
-    pub fn decide_by(self, clock: Arc<ManualClock>) -> Self {
+    pub fn with_manual_clock(self, clock: Arc<ManualClock>) -> Self {
         Self { manual_clock: Some(clock), ..self }
     }
 
@@ -200,7 +199,8 @@ impl Config {
         first
     }
 
-    /// Returns the fingerprint points. The points are equal on all nodes and cannot be guessed without the secret.
+    /// Returns the two points of the fingerprint hash. They are equal on all nodes and cannot be guessed without
+    /// the secret.
     pub(crate) fn fingerprint_points(&self) -> [u64; 2] {
         let [first, second, ..] = self.derive_words("tollgate peers fingerprints");
         [first, second]
@@ -215,7 +215,7 @@ impl Config {
         words
     }
 
-    fn check(&self, address: SocketAddr) -> Result<(), ConfigError> {
+    fn require_secret_unless_loopback(&self, address: SocketAddr) -> Result<(), ConfigError> {
         if self.secret.is_some() || address.ip().to_canonical().is_loopback() {
             return Ok(());
         }
@@ -244,7 +244,7 @@ fn is_valid_name(text: &str) -> bool {
 }
 
 /// Parses `host`, `host:port`, `address`, `[address]:port`.
-fn host(text: &str) -> Result<(String, u16), String> {
+fn parse_host(text: &str) -> Result<(String, u16), String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok((address.ip().to_string(), address.port()));
     }
@@ -266,12 +266,12 @@ fn host(text: &str) -> Result<(String, u16), String> {
 mod tests {
     use super::*;
 
-    fn refused(url: &str) -> String {
+    fn error_of(url: &str) -> String {
         Config::from_url(url).expect_err(url).to_string()
     }
 
     #[test]
-    fn hosts_are_names_and_addresses_with_and_without_ports() {
+    fn hosts_can_be_names_or_addresses_with_or_without_ports() {
         let config = Config::from_url("peers://a.example,10.0.0.1:1,[::1]:2,::1,b:3").unwrap();
         let seeds: Vec<_> = config.seeds.iter().map(|(host, port)| (&**host, *port)).collect();
         assert_eq!(seeds, [("a.example", 7_400), ("10.0.0.1", 1), ("::1", 2), ("::1", 7_400), ("b", 3)]);
@@ -279,14 +279,14 @@ mod tests {
 
     #[test]
     fn errors_state_the_correct_form() {
-        assert!(refused("peers://").contains("`` is not a host; write peers://host:7400"));
-        assert!(refused("peers://a:b").contains("`a:b`: not a port"));
-        assert!(refused("peers://a b").contains("is not a host"));
-        assert_eq!(refused("peers://a?secrets=x"), "unknown option `secrets`; available: secret_file, cluster");
-        assert!(refused("peers://a?secret_file=nowhere").contains("cannot read nowhere"));
-        assert!(refused("peers://a?cluster=").contains("cluster: a name has 1 to 64"));
+        assert!(error_of("peers://").contains("`` is not a host; write peers://host:7400"));
+        assert!(error_of("peers://a:b").contains("`a:b`: not a port"));
+        assert!(error_of("peers://a b").contains("is not a host"));
+        assert_eq!(error_of("peers://a?secrets=x"), "unknown option `secrets`; available: secret_file, cluster");
+        assert!(error_of("peers://a?secret_file=nowhere").contains("cannot read nowhere"));
+        assert!(error_of("peers://a?cluster=").contains("cluster: a name has 1 to 64"));
         let many = vec!["a"; MAX_SEEDS + 1].join(",");
-        assert!(refused(&format!("peers://{many}")).contains("too many hosts: 257 (maximum 256)"));
+        assert!(error_of(&format!("peers://{many}")).contains("too many hosts: 257 (maximum 256)"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Framing on a link: a four-byte little-endian length, one byte for the kind, and the body. The length counts kind and
-//! body.
+//! Framing on a link: a four-byte little-endian length, one byte for the kind, and the body. The length includes the
+//! kind and the body.
 //!
-//! Frames with kind [`FIRST_LINK_KIND`] or higher belong to the link itself. [`crate::wire`] defines the lower kinds.
+//! FrameBuffer with kind [`FIRST_LINK_KIND`] or higher belong to the link itself. [`crate::wire`] defines the lower kinds.
 
 use std::fmt;
 
@@ -40,19 +40,19 @@ pub fn push(to: &mut Vec<u8>, kind: u8, encode: impl FnOnce(&mut Vec<u8>)) {
 }
 
 /// Returns the kind and body of a complete frame.
-pub fn parts(frame: &[u8]) -> (u8, &[u8]) {
+pub fn kind_and_body(frame: &[u8]) -> (u8, &[u8]) {
     frame.get(LENGTH_BYTES..).and_then(<[u8]>::split_first).map_or((0, &[]), |(kind, body)| (*kind, body))
 }
 
 /// Receive buffer that yields complete frames.
 #[derive(Debug, Default)]
-pub struct Frames {
+pub struct FrameBuffer {
     bytes: Vec<u8>,
     /// Number of bytes at the start of `bytes` that were already yielded.
     taken: usize,
 }
 
-impl Frames {
+impl FrameBuffer {
     /// Returns the buffer for appending received bytes, after dropping the frames already yielded.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         if self.taken == self.bytes.len() {
@@ -92,11 +92,11 @@ mod tests {
             push(&mut sent, 0xF7, |to| to.extend(vec![7; length]));
         }
         for step in [1, 3, 4, 5, 1_000, sent.len()] {
-            let (mut frames, mut lengths) = (Frames::default(), Vec::new());
+            let (mut frames, mut lengths) = (FrameBuffer::default(), Vec::new());
             for part in sent.chunks(step) {
                 frames.buffer().extend_from_slice(part);
                 while let Some(frame) = frames.next_frame().unwrap() {
-                    let (kind, body) = parts(frame);
+                    let (kind, body) = kind_and_body(frame);
                     assert!(kind == 0xF7 && body.iter().all(|byte| *byte == 7));
                     lengths.push(body.len());
                 }
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn empty_and_oversized_frames_are_refused_from_the_length_alone() {
         for length in [0, MAX_FRAME_BYTES as u32 + 1, u32::MAX] {
-            let mut frames = Frames::default();
+            let mut frames = FrameBuffer::default();
             frames.buffer().extend_from_slice(&length.to_le_bytes());
             assert_eq!(frames.next_frame(), Err(LengthError { length: length as usize }));
         }

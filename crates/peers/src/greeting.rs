@@ -60,12 +60,12 @@ pub struct NodeFigures {
     pub rules_checksum: u64,
     /// Number of links to other nodes.
     pub links: u16,
-    /// Tokens that all nodes together admitted beyond the limits of keys that this node has charged, as far as this
-    /// node has detected.
+    /// Tokens that all nodes together admitted above the limits, as far as this node has detected. Only keys that
+    /// this node has charged are included.
     pub overshoot: u64,
 }
 
-/// A frame of the link itself.
+/// A handshake or gossip frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkFrame {
     /// Introduces the sender.
@@ -146,7 +146,7 @@ fn push_text(to: &mut Vec<u8>, text: &str, max: usize) {
 
 /// Returns whether the frame is a [`LinkFrame`].
 pub fn is_link_frame(frame: &[u8]) -> bool {
-    frame::parts(frame).0 >= FIRST_LINK_KIND
+    frame::kind_and_body(frame).0 >= FIRST_LINK_KIND
 }
 
 /// Decodes a frame of this module.
@@ -154,15 +154,15 @@ pub fn is_link_frame(frame: &[u8]) -> bool {
 /// # Errors
 /// Fails if the frame is malformed.
 pub fn decode(frame: &[u8]) -> Result<LinkFrame, FrameError> {
-    let (kind, body) = frame::parts(frame);
+    let (kind, body) = frame::kind_and_body(frame);
     let mut body = GreetingReader(body);
     let decoded = match kind {
         KIND_GREETING => {
-            if body.array()? != MAGIC {
-                return Err(FrameError("not a greeting of Tollgate"));
+            if body.read_array()? != MAGIC {
+                return Err(FrameError("not a Tollgate greeting"));
             }
-            let version = u16::from_le_bytes(body.array()?);
-            let cluster = u64::from_le_bytes(body.array()?);
+            let version = u16::from_le_bytes(body.read_array()?);
+            let cluster = u64::from_le_bytes(body.read_array()?);
             if version != VERSION {
                 // Another version may have a different layout for the remaining fields.
                 let address = SocketAddr::from(([0; 4], 0));
@@ -170,7 +170,7 @@ pub fn decode(frame: &[u8]) -> Result<LinkFrame, FrameError> {
                 let record = Record { node, heartbeat: 0, state, address, name: String::new(), figures };
                 return Ok(LinkFrame::Greeting { version, cluster, record });
             }
-            LinkFrame::Greeting { version, cluster, record: body.record()? }
+            LinkFrame::Greeting { version, cluster, record: body.read_record()? }
         }
         KIND_GOSSIP => {
             let mut records = Vec::new();
@@ -178,13 +178,13 @@ pub fn decode(frame: &[u8]) -> Result<LinkFrame, FrameError> {
                 if records.len() == MAX_RECORDS {
                     return Err(FrameError("too many members"));
                 }
-                records.push(body.record()?);
+                records.push(body.read_record()?);
             }
             LinkFrame::Gossip(records)
         }
-        KIND_REFUSED => LinkFrame::Refused(body.text(MAX_REASON_BYTES)?.to_owned()),
+        KIND_REFUSED => LinkFrame::Refused(body.read_text(MAX_REASON_BYTES)?.to_owned()),
         KIND_ACCEPTED => LinkFrame::Accepted,
-        _ => return Err(FrameError("unknown kind of frame")),
+        _ => return Err(FrameError("unknown frame kind")),
     };
     if body.0.is_empty() { Ok(decoded) } else { Err(FrameError("bytes after the end")) }
 }
@@ -203,32 +203,32 @@ impl fmt::Display for FrameError {
 struct GreetingReader<'a>(&'a [u8]);
 
 impl<'a> GreetingReader<'a> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
+    fn read_array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
         let (array, rest) = self.0.split_first_chunk().ok_or(FrameError("too short"))?;
         self.0 = rest;
         Ok(*array)
     }
 
-    fn text(&mut self, max: usize) -> Result<&'a str, FrameError> {
-        let [length] = self.array()?;
+    fn read_text(&mut self, max: usize) -> Result<&'a str, FrameError> {
+        let [length] = self.read_array()?;
         let (text, rest) = self.0.split_at_checked(length.into()).ok_or(FrameError("too short"))?;
         self.0 = rest;
         let is_plain = text.len() <= max && text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
-        std::str::from_utf8(text).ok().filter(|_| is_plain).ok_or(FrameError("a text is too long or not printable"))
+        std::str::from_utf8(text).ok().filter(|_| is_plain).ok_or(FrameError("string too long or not printable"))
     }
 
-    fn record(&mut self) -> Result<Record, FrameError> {
+    fn read_record(&mut self) -> Result<Record, FrameError> {
         Ok(Record {
-            node: NodeId(u64::from_le_bytes(self.array()?)),
-            heartbeat: u64::from_le_bytes(self.array()?),
-            state: match self.array()? {
+            node: NodeId(u64::from_le_bytes(self.read_array()?)),
+            heartbeat: u64::from_le_bytes(self.read_array()?),
+            state: match self.read_array()? {
                 [0] => MemberState::Joining,
                 [1] => MemberState::Ready,
                 [2] => MemberState::Leaving,
-                _ => return Err(FrameError("unknown state of a member")),
+                _ => return Err(FrameError("unknown member state")),
             },
-            address: self.text(MAX_NAME_BYTES)?.parse().map_err(|_| FrameError("not an address"))?,
-            name: self.text(MAX_NAME_BYTES)?.to_owned(),
+            address: self.read_text(MAX_NAME_BYTES)?.parse().map_err(|_| FrameError("not an address"))?,
+            name: self.read_text(MAX_NAME_BYTES)?.to_owned(),
             figures: NodeFigures {
                 rules_revision: self.read_figure()?,
                 rules_checksum: self.read_figure()?,
@@ -239,7 +239,7 @@ impl<'a> GreetingReader<'a> {
     }
 
     fn read_figure(&mut self) -> Result<u64, FrameError> {
-        self.array().map(u64::from_le_bytes)
+        self.read_array().map(u64::from_le_bytes)
     }
 }
 

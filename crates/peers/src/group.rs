@@ -1,15 +1,16 @@
 //! Groups whose charges have several homes, as a state machine without I/O.
 //!
-//! Such a group charges one home after the other, in id order. If a home refuses or does not answer, the earlier charges
-//! are undone. Because all nodes use the same order, two groups cannot refuse each other over the last tokens of two
-//! homes. The group's answer must report the amounts that remain after the undo, so the group peeks again at the homes
-//! that got tokens back. A refusal therefore costs one more round trip, unless the first home refused.
+//! Such a group charges one home after another, in id order. If a home refuses or does not answer, the earlier charges
+//! are undone. All nodes use the same order. Otherwise two groups could each take the last token of one home, and both
+//! would be refused at the other home. The group's answer must report the amounts that remain after the undo, so the
+//! group peeks again at the homes that got tokens back. A refusal therefore costs one more round trip, unless the
+//! first home refused.
 //!
 //! Every home except the last takes with [`Verb::Hold`], so that [`Verb::Undo`] can restore the key's previous limits:
 //! a refused group must not move a key to changed limits.
 //!
-//! While a group holds tokens that it later returns, their bucket keeps refilling. This can exceed a limit by at most
-//! the held amount, and by at most the rate times the duration of overlapping holds.
+//! While a group holds tokens that it later returns, their bucket keeps refilling. A limit can therefore be exceeded,
+//! by at most the held amount and at most the rate times the duration of overlapping holds.
 
 use tollgate_core::{Ask as Amount, Cost, Stamps};
 
@@ -68,7 +69,8 @@ impl<E> GroupRun<E> {
     /// Starts a group on the node `own`. Adds the first action.
     pub fn new(own: NodeId, verb: Verb, charges: Vec<(Home, Amount)>, actions: &mut Vec<GroupAction>) -> Self {
         let mut homes: Vec<Home> = charges.iter().map(|(home, _)| *home).collect();
-        // If each node asked itself last, groups of two nodes could take each other's last tokens and both be refused.
+        // If each node asked itself last, the groups of two nodes could each take the other node's last token, and
+        // both would be refused.
         homes.sort_unstable_by_key(|home| home.unwrap_or(own));
         homes.dedup();
         let answers = charges.iter().map(|_| None).collect();
@@ -85,13 +87,13 @@ impl<E> GroupRun<E> {
                 *index += 1;
                 let next = *index;
                 match result {
-                    Ok(answers) => self.store(home, answers),
+                    Ok(answers) => self.store_answers(home, answers),
                     Err(error) => self.outcome = Err(error),
                 }
                 if self.outcome.is_ok() && next < self.homes.len() {
                     self.ask(next, actions);
                 } else {
-                    self.settle(actions);
+                    self.return_excess(actions);
                 }
             }
             Phase::Rereading(waiting) => {
@@ -134,12 +136,12 @@ impl<E> GroupRun<E> {
         actions.push(GroupAction::Ask { home, verb, charges: self.charges_of(home) });
     }
 
-    fn store(&mut self, home: Home, mut answers: Vec<ChargeAnswer>) {
+    fn store_answers(&mut self, home: Home, mut answers: Vec<ChargeAnswer>) {
         if self.verb == Verb::Check {
             let is_admitted = answers.iter().all(|answer| answer.outcome.is_admitted());
             if !is_admitted || !matches!(self.outcome, Ok(true)) {
                 self.outcome = Ok(false);
-                // A home charges all of its parts or none, and a peek charges nothing. So nothing has to be returned to
+                // A home takes all of its charges or none, and a peek takes nothing. So nothing has to be returned to
                 // this home.
                 answers.iter_mut().for_each(ChargeAnswer::clear_taken);
             }
@@ -151,7 +153,7 @@ impl<E> GroupRun<E> {
 
     /// Returns tokens to the homes. A refused group returns all tokens. An admitted group reduces every `UpTo` charge
     /// to the smallest amount that any `UpTo` charge took, and returns the difference.
-    fn settle(&mut self, actions: &mut Vec<GroupAction>) {
+    fn return_excess(&mut self, actions: &mut Vec<GroupAction>) {
         let mut rereads = Vec::new();
         if self.verb == Verb::Check {
             let is_admitted = matches!(self.outcome, Ok(true));
@@ -214,17 +216,17 @@ mod tests {
         GroupAction::Ask { home, verb, charges: charges.to_vec() }
     }
 
-    fn returned(home: Home, verb: Verb, index: usize, amount: u64) -> GroupAction {
+    fn return_action(home: Home, verb: Verb, index: usize, amount: u64) -> GroupAction {
         GroupAction::Return { home, verb, charges: vec![(index, Cost::new(amount), Stamps::default())] }
     }
 
-    fn took(amount: u64) -> Vec<ChargeAnswer> {
+    fn answers_that_took(amount: u64) -> Vec<ChargeAnswer> {
         let (taken, stamps, reports) = (Cost::new(amount), Stamps::default(), Default::default());
         vec![ChargeAnswer { outcome: Outcome::Allow, taken, stamps, reports }]
     }
 
-    fn refused() -> Vec<ChargeAnswer> {
-        let mut answers = took(0);
+    fn refused_answers() -> Vec<ChargeAnswer> {
+        let mut answers = answers_that_took(0);
         answers[0].outcome = Outcome::Deny(Retry::Never);
         answers
     }
@@ -244,9 +246,9 @@ mod tests {
     fn homes_are_asked_in_order_and_all_but_the_last_hold() {
         let (mut group, actions) = group(&[None, HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
         assert_eq!(actions, [ask(HOME_TWO, Verb::Hold, &[2])]);
-        assert_eq!(on(&mut group, HOME_TWO, Ok(took(1))), [ask(HOME_SEVEN, Verb::Hold, &[1])]);
-        assert_eq!(on(&mut group, HOME_SEVEN, Ok(took(1))), [ask(None, Verb::Check, &[0])]);
-        assert_eq!(on(&mut group, None, Ok(took(1))), []);
+        assert_eq!(on(&mut group, HOME_TWO, Ok(answers_that_took(1))), [ask(HOME_SEVEN, Verb::Hold, &[1])]);
+        assert_eq!(on(&mut group, HOME_SEVEN, Ok(answers_that_took(1))), [ask(None, Verb::Check, &[0])]);
+        assert_eq!(on(&mut group, None, Ok(answers_that_took(1))), []);
         assert!(group.finish().unwrap().iter().all(|answer| answer.taken == Cost::ONE));
     }
 
@@ -265,13 +267,13 @@ mod tests {
     #[test]
     fn refused_group_undoes_its_holds_and_reads_their_reports_again() {
         let (mut group, _) = group(&[None, HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
-        on(&mut group, HOME_TWO, Ok(took(1)));
-        assert_eq!(on(&mut group, HOME_SEVEN, Ok(refused())), [ask(None, Verb::Peek, &[0])]);
+        on(&mut group, HOME_TWO, Ok(answers_that_took(1)));
+        assert_eq!(on(&mut group, HOME_SEVEN, Ok(refused_answers())), [ask(None, Verb::Peek, &[0])]);
         // The answer to a peek contains an amount, although the peek took nothing. The group must not return this
         // amount.
-        let actions = on(&mut group, None, Ok(took(1)));
-        assert_eq!(actions, [returned(HOME_TWO, Verb::Undo, 2, 1), ask(HOME_TWO, Verb::Peek, &[2])]);
-        assert_eq!(on(&mut group, HOME_TWO, Ok(refused())), []);
+        let actions = on(&mut group, None, Ok(answers_that_took(1)));
+        assert_eq!(actions, [return_action(HOME_TWO, Verb::Undo, 2, 1), ask(HOME_TWO, Verb::Peek, &[2])]);
+        assert_eq!(on(&mut group, HOME_TWO, Ok(refused_answers())), []);
         let answers = group.finish().unwrap();
         assert!(answers.iter().all(|answer| answer.taken == Cost::ZERO));
         assert_eq!(answers.iter().filter(|answer| answer.outcome.is_admitted()).count(), 1);
@@ -280,17 +282,17 @@ mod tests {
     #[test]
     fn home_without_an_answer_ends_the_group_and_earlier_charges_are_undone() {
         let (mut group, _) = group(&[HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
-        on(&mut group, HOME_TWO, Ok(took(1)));
-        assert_eq!(on(&mut group, HOME_SEVEN, Err("silent")), [returned(HOME_TWO, Verb::Undo, 1, 1)]);
+        on(&mut group, HOME_TWO, Ok(answers_that_took(1)));
+        assert_eq!(on(&mut group, HOME_SEVEN, Err("silent")), [return_action(HOME_TWO, Verb::Undo, 1, 1)]);
         assert_eq!(group.finish().unwrap_err(), "silent");
     }
 
     #[test]
     fn admitted_group_refunds_what_exceeds_the_smallest_amount() {
         let (mut group, _) = group(&[HOME_SEVEN, HOME_TWO], Amount::UpTo(Cost::new(9)));
-        on(&mut group, HOME_TWO, Ok(took(5)));
-        let actions = on(&mut group, HOME_SEVEN, Ok(took(3)));
-        assert_eq!(actions, [returned(HOME_TWO, Verb::Refund, 1, 2), ask(HOME_TWO, Verb::Peek, &[1])]);
+        on(&mut group, HOME_TWO, Ok(answers_that_took(5)));
+        let actions = on(&mut group, HOME_SEVEN, Ok(answers_that_took(3)));
+        assert_eq!(actions, [return_action(HOME_TWO, Verb::Refund, 1, 2), ask(HOME_TWO, Verb::Peek, &[1])]);
         on(&mut group, HOME_TWO, Err("silent"));
         assert!(group.finish().unwrap().iter().all(|answer| answer.taken == Cost::new(3)));
     }

@@ -1,7 +1,7 @@
 //! State shared by all links of a node: the mesh, the members and the link table.
 //!
-//! This code runs on the peers thread, so its lock is uncontended. Threads that decide requests use the table, the
-//! [`Homes`] and the outboxes without taking the hub's lock.
+//! Almost all of this code runs on the peers thread, so the hub's lock is rarely contended. Threads that decide
+//! requests use the table, the [`Homes`] and the outboxes without taking the hub's lock.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) asks: PendingAsks,
     /// Wakes the peers thread: many charges are unsent, or this node should leave.
     pub(crate) urgent: Notify,
-    /// Wakes the timers: the next work is due earlier than [`Shared::run_due_work`] returned.
+    /// Wakes the timers: work is due earlier than the time that [`Shared::run_due_work`] returned.
     pub(crate) earlier: Notify,
     pub(crate) stage: watch::Sender<Stage>,
     pub(crate) counters: Counters,
@@ -56,7 +56,8 @@ pub enum Stage {
         /// Whether all states are known. `false`: other nodes were ready, but no node sent its states in time.
         complete: bool,
     },
-    /// The node has left: the other nodes acknowledged all charges, or no other node was reachable.
+    /// The node has left: all linked nodes acknowledged its charges, or the time for
+    /// acknowledgements passed.
     Left,
 }
 
@@ -114,13 +115,13 @@ struct LinkEntry {
 }
 
 /// An accepted link.
-pub(crate) struct Admission {
+pub(crate) struct AcceptedLink {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) generation: u64,
 }
 
 /// Maximum size of `logged`. Further refusals are only counted, so connection attempts cannot flood the log.
-const MAX_LOGGED: usize = 256;
+const MAX_LOGGED_REFUSALS: usize = 256;
 /// Interval after which `logged` is cleared and refusals are logged again.
 const REFUSAL_LOG_INTERVAL: Nanos = Nanos::from_secs(3_600);
 
@@ -191,7 +192,7 @@ impl Shared {
         let (rules_revision, rules_checksum) = *self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let (links_now, overshoot) = (links.len() as u16, self.table.overshoot());
         members.set_figures(NodeFigures { rules_revision, rules_checksum, links: links_now, overshoot });
-        if let Some(beat) = members.beat(now.mono()) {
+        if let Some(beat) = members.due_heartbeat(now.mono()) {
             let mut own = Vec::new();
             greeting::push_gossip(&mut own, [&beat.own]);
             let mut all = Vec::new();
@@ -201,11 +202,11 @@ impl Shared {
                 link.outbox.push(|to| to.extend_from_slice(gossip));
             }
         }
-        if let Some(alive) = members.changes(now.mono()) {
+        if let Some(alive) = members.changed_members(now.mono()) {
             mesh.on(&now, Event::Members(alive), actions);
         }
-        let due = if hub.closed { Vec::new() } else { hub.members.due(now.mono()) };
-        self.perform(&mut hub, &now);
+        let due = if hub.closed { Vec::new() } else { hub.members.due_dials(now.mono()) };
+        self.perform_actions(&mut hub, &now);
         hub.wake_at = hub.mesh.wake_at().min(hub.members.wake_at());
         (due, hub.wake_at)
     }
@@ -217,7 +218,7 @@ impl Shared {
         hub.members.set_state(MemberState::Leaving, now.mono());
         let Hub { mesh, actions, .. } = &mut *hub;
         mesh.on(&now, Event::Leave, actions);
-        self.perform(&mut hub, &now);
+        self.perform_actions(&mut hub, &now);
         drop(hub);
         // Wake the peers thread to send the heartbeat that announces the departure.
         self.urgent.notify_one();
@@ -241,19 +242,19 @@ impl Shared {
     }
 
     /// Returns this node's record.
-    pub(crate) fn own(&self) -> Record {
+    pub(crate) fn own_record(&self) -> Record {
         self.hub().members.own().clone()
     }
 
     /// Returns the reason why a link to the node with this record must be refused, or `None` if it is acceptable.
-    pub(crate) fn conflict(&self, record: &Record) -> Option<String> {
-        self.hub().members.conflict(record, self.clock.mono())
+    pub(crate) fn name_conflict(&self, record: &Record) -> Option<String> {
+        self.hub().members.name_conflict(record, self.clock.mono())
     }
 
     /// Accepts a link to the node with this record. `dialled` is the dialled address, or `None` for an incoming link.
     /// If two nodes dialled each other, both keep the link that the node with the lower id dialled. If one node dialled
     /// twice, both keep the later link. Returns `None` if an existing link stays.
-    pub(crate) fn admit(&self, record: Record, dialled: Option<SocketAddr>) -> Option<Admission> {
+    pub(crate) fn accept_link(&self, record: Record, dialled: Option<SocketAddr>) -> Option<AcceptedLink> {
         let now = self.clock.now();
         let peer = record.node;
         let mut hub = self.hub();
@@ -269,7 +270,7 @@ impl Shared {
                 return None;
             }
             existing.outbox.end();
-            self.unlink(&mut hub, peer, &now);
+            self.remove_link(&mut hub, peer, &now);
         }
         hub.generation += 1;
         let (outbox, generation) = (Arc::new(Outbox::default()), hub.generation);
@@ -280,14 +281,14 @@ impl Shared {
         hub.members.record_link(record, dialled, now.mono());
         let known = hub.members.alive(now.mono());
         outbox.push(|to| greeting::push_gossip(to, &known));
-        self.publish(&hub);
+        self.publish_outboxes(&hub);
         let Hub { mesh, members, actions, .. } = &mut *hub;
-        if let Some(alive) = members.changes(now.mono()) {
+        if let Some(alive) = members.changed_members(now.mono()) {
             mesh.on(&now, Event::Members(alive), actions);
         }
         mesh.on(&now, Event::LinkUp { peer }, actions);
-        self.perform(&mut hub, &now);
-        Some(Admission { outbox, generation })
+        self.perform_actions(&mut hub, &now);
+        Some(AcceptedLink { outbox, generation })
     }
 
     /// Removes a link that has ended.
@@ -297,37 +298,37 @@ impl Shared {
         if hub.links.get(&peer).is_none_or(|link| link.generation != generation) {
             return;
         }
-        self.log_loss(&hub, peer, why);
-        self.unlink(&mut hub, peer, &now);
-        self.perform(&mut hub, &now);
+        self.log_lost_link(&hub, peer, why);
+        self.remove_link(&mut hub, peer, &now);
+        self.perform_actions(&mut hub, &now);
         drop(hub);
         // Redial at once.
         self.urgent.notify_one();
     }
 
-    fn unlink(&self, hub: &mut Hub, peer: NodeId, now: &Now<'_>) {
+    fn remove_link(&self, hub: &mut Hub, peer: NodeId, now: &Now<'_>) {
         hub.links.remove(&peer);
         hub.members.record_link_end(peer);
-        self.publish(hub);
+        self.publish_outboxes(hub);
         self.asks.lost(peer);
         let Hub { mesh, actions, .. } = hub;
         mesh.on(now, Event::LinkDown { peer }, actions);
     }
 
     /// Publishes the outboxes to the threads that decide requests.
-    fn publish(&self, hub: &Hub) {
+    fn publish_outboxes(&self, hub: &Hub) {
         let outboxes = hub.links.iter().map(|(node, link)| (*node, link.outbox.clone())).collect();
         self.outboxes.store(Arc::new(outboxes));
     }
 
     /// Passes a received frame to the mesh.
-    pub(crate) fn frame(&self, peer: NodeId, generation: u64, frame: Frame) {
+    pub(crate) fn pass_to_mesh(&self, peer: NodeId, generation: u64, frame: Frame) {
         let now = self.clock.now();
         let mut hub = self.hub();
         if hub.links.get(&peer).is_some_and(|link| link.generation == generation) {
             let Hub { mesh, actions, .. } = &mut *hub;
             mesh.on(&now, Event::Frame { peer, frame }, actions);
-            self.perform(&mut hub, &now);
+            self.perform_actions(&mut hub, &now);
             if hub.mesh.wake_at() < hub.wake_at {
                 hub.wake_at = hub.mesh.wake_at();
                 self.earlier.notify_one();
@@ -341,9 +342,9 @@ impl Shared {
         let mut hub = self.hub();
         let Hub { mesh, members, actions, .. } = &mut *hub;
         members.merge_records(records, now.mono());
-        if let Some(alive) = members.changes(now.mono()) {
+        if let Some(alive) = members.changed_members(now.mono()) {
             mesh.on(&now, Event::Members(alive), actions);
-            self.perform(&mut hub, &now);
+            self.perform_actions(&mut hub, &now);
         }
     }
 
@@ -365,22 +366,23 @@ impl Shared {
         self.hub().members.record_own_address(address);
     }
 
-    /// Logs why there is no link to an address, at most once per hour for each reason, and again after a link was
-    /// established. Several nodes may share an address, so one address can have several reasons.
+    /// Logs why there is no link to an address, at most once per hour for each reason. A new link to the address
+    /// makes its reasons loggable again. Several nodes may share an address, so one address can have several
+    /// reasons.
     pub(crate) fn log_refusal(&self, address: &str, why: &str) {
         let now = self.clock.mono();
         let mut hub = self.hub();
         if now.since(hub.logged_at) >= REFUSAL_LOG_INTERVAL {
             (hub.logged, hub.logged_at) = (HashSet::new(), now);
         }
-        if hub.logged.len() < MAX_LOGGED && hub.logged.insert((address.to_owned(), why.to_owned())) {
+        if hub.logged.len() < MAX_LOGGED_REFUSALS && hub.logged.insert((address.to_owned(), why.to_owned())) {
             tracing::warn!(address, why, "no link with peer");
         }
     }
 
     /// Returns the status of this node and its peers.
     pub(crate) fn status(&self) -> NodeStatus {
-        let homes = self.homes_of_keys();
+        let homes = self.count_keys_by_home();
         let homes_of = |node: NodeId| homes.get(&node).copied().unwrap_or(0);
         let hub = self.hub();
         let mesh = hub.mesh.status();
@@ -392,7 +394,7 @@ impl Shared {
                 info: NodeInfo::from(&record),
                 linked: link.is_some(),
                 homes: homes_of(record.node),
-                queued_bytes: link.map_or(0, |link| link.outbox.queued()),
+                queued_bytes: link.map_or(0, |link| link.outbox.queued_bytes()),
                 unacknowledged: known.map_or(0, |known| known.unacknowledged),
                 missing: known.map_or(0, |known| known.missing),
             }
@@ -412,9 +414,9 @@ impl Shared {
     }
 
     /// Returns the number of keys by home. Beyond [`HOME_SAMPLE_KEYS`] keys, the numbers are estimates.
-    fn homes_of_keys(&self) -> HashMap<NodeId, u64> {
+    fn count_keys_by_home(&self) -> HashMap<NodeId, u64> {
         let (homes, mut counts) = (self.homes.load(), HashMap::new());
-        let keys = self.table.sample(HOME_SAMPLE_KEYS);
+        let keys = self.table.sample_keys(HOME_SAMPLE_KEYS);
         keys.iter().filter_map(|key| homes.home(*key)).for_each(|node| *counts.entry(node).or_default() += 1);
         let (all, sampled) = (u128::from(self.table.keys()), keys.len().max(1) as u128);
         counts.values_mut().for_each(|count: &mut u64| *count = (u128::from(*count) * all / sampled) as u64);
@@ -422,7 +424,7 @@ impl Shared {
     }
 
     /// Performs the mesh's pending actions.
-    fn perform(&self, hub: &mut Hub, now: &Now<'_>) {
+    fn perform_actions(&self, hub: &mut Hub, now: &Now<'_>) {
         // Closing a link can queue further actions.
         while !hub.actions.is_empty() {
             for action in std::mem::take(&mut hub.actions) {
@@ -430,7 +432,7 @@ impl Shared {
                     Action::Send { peer, frame } => {
                         let Some(link) = hub.links.get(&peer) else { continue };
                         if !link.outbox.push(|to| wire::encode(&frame, to)) {
-                            self.end_link(hub, peer, "its queue is full", now);
+                            self.end_link(hub, peer, "the send queue is full", now);
                         }
                     }
                     Action::Close { peer, why } => self.end_link(hub, peer, why, now),
@@ -450,11 +452,11 @@ impl Shared {
     fn end_link(&self, hub: &mut Hub, peer: NodeId, why: &str, now: &Now<'_>) {
         let Some(link) = hub.links.get(&peer) else { return };
         link.outbox.end();
-        self.log_loss(hub, peer, why);
-        self.unlink(hub, peer, now);
+        self.log_lost_link(hub, peer, why);
+        self.remove_link(hub, peer, now);
     }
 
-    fn log_loss(&self, hub: &Hub, peer: NodeId, why: &str) {
+    fn log_lost_link(&self, hub: &Hub, peer: NodeId, why: &str) {
         let Some(record) = hub.members.get(peer) else { return };
         let (name, address) = (&*record.name, record.address);
         if hub.closed || record.state == MemberState::Leaving {

@@ -1,9 +1,9 @@
-//! Limits that nodes share by sending messages to each other, without a store.
+//! Limits that nodes share by sending messages to each other, without a shared store.
 //!
 //! Every node holds the state of every active key in a [`table`]. It broadcasts its own charges as *deltas*, and every
 //! other node applies each delta exactly once. A node decides `eventual` rules from its own state. A `strict` rule is
-//! decided by the key's *home*, a ready node chosen by hashing. Because every node has the state, moving a home needs
-//! no handover.
+//! decided by the key's *home*, a ready node chosen by hashing. Because every node has the state, a key's home can
+//! move without a handover.
 //!
 //! | module | does |
 //! |---|---|
@@ -11,13 +11,13 @@
 //! | [`homes`] | chooses the home of a key and the route to it |
 //! | [`ask`] | decides requests from other nodes, or forwards them once |
 //! | [`group`] | decides groups whose charges have several homes |
-//! | [`mesh`] | replication: deltas, acknowledgements, snapshots for nodes that join or fell behind; majorities |
-//! | [`wire`] | frames as bytes |
+//! | [`mesh`] | replicates charges with deltas, acknowledgements and snapshots, and determines majorities |
+//! | [`wire`] | encodes and decodes frames |
 //! | [`frame`], [`greeting`] | framing on a connection; handshake and gossip frames |
-//! | [`members`] | tracks which nodes are alive, and which addresses to dial |
+//! | [`members`] | tracks which nodes are alive and which addresses to dial |
 //!
 //! None of these modules reads a clock, opens a socket or starts a task. The simulator in `tollgate-testkit` runs these
-//! modules on up to a hundred nodes with faults, and checks the bounds stated in [`mesh`].
+//! modules on up to a hundred nodes with faults, and checks the bounds that [`mesh`] states.
 //!
 //! [`PeerStore`] adds the I/O: it links this node with all other nodes over TCP, secured by TLS 1.3 and a shared
 //! secret, and implements the engine's `Store`. [`Config`] lists the other nodes.

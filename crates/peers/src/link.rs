@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::frame::{Frames, LengthError};
+use crate::frame::{FrameBuffer, LengthError};
 use crate::outbox::{Outbox, WRITE_TIMEOUT};
 
 /// A peer that sends nothing for this time is considered gone.
@@ -61,12 +61,17 @@ pub(crate) trait Receive {
     /// Fails if the message is invalid. The link then ends.
     fn frame(&mut self, frame: &[u8]) -> Result<(), String>;
 
-    /// Called after all complete frames of one read were handled, or those before an invalid frame.
+    /// Called after the complete frames of one read were handled. FrameBuffer after an invalid frame are
+    /// not handled.
     fn end_of_read(&mut self) {}
 }
 
 /// Reads frames until the link ends.
-async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to: &mut impl Receive) -> LinkEndReason {
+async fn read_from<R: AsyncRead + Unpin>(
+    stream: &mut R,
+    frames: &mut FrameBuffer,
+    to: &mut impl Receive,
+) -> LinkEndReason {
     let mut silence = pin!(sleep(SILENCE_TIMEOUT));
     loop {
         loop {
@@ -95,7 +100,7 @@ async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to
 /// timer for all reads, which is set again only when it fires.
 async fn read_before_silence<R: AsyncRead + Unpin>(
     stream: &mut R,
-    frames: &mut Frames,
+    frames: &mut FrameBuffer,
     mut silence: Pin<&mut Sleep>,
 ) -> Result<(), LinkEndReason> {
     let silent_at = Instant::now() + SILENCE_TIMEOUT;
@@ -115,7 +120,10 @@ async fn read_before_silence<R: AsyncRead + Unpin>(
 }
 
 /// Reads once from the connection into the frame buffer.
-pub(crate) async fn read_more<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames) -> Result<(), LinkEndReason> {
+pub(crate) async fn read_more<R: AsyncRead + Unpin>(
+    stream: &mut R,
+    frames: &mut FrameBuffer,
+) -> Result<(), LinkEndReason> {
     let buffer = frames.buffer();
     buffer.reserve(MAX_READ_BYTES);
     match stream.read_buf(buffer).await {
@@ -130,7 +138,7 @@ pub(crate) async fn read_more<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut
 /// Runs both directions of a link until one of them ends.
 pub(crate) async fn run<R: AsyncRead + Unpin, W: AsyncWrite + Send + Unpin + 'static>(
     (reader, writer): (&mut R, W),
-    frames: &mut Frames,
+    frames: &mut FrameBuffer,
     outbox: &Outbox,
     to: &mut impl Receive,
 ) -> LinkEndReason {
@@ -153,7 +161,7 @@ mod tests {
 
     impl Receive for Received {
         fn frame(&mut self, whole: &[u8]) -> Result<(), String> {
-            let (_, body) = frame::parts(whole);
+            let (_, body) = frame::kind_and_body(whole);
             if body == b"bad" {
                 return Err("bad".to_owned());
             }
@@ -163,14 +171,14 @@ mod tests {
     }
 
     /// Runs a link over a pipe that buffers `room` bytes. `peer` runs at the other end.
-    async fn link<F: Future<Output = ()>>(
+    async fn run_link_over_pipe<F: Future<Output = ()>>(
         room: usize,
         outbox: &Outbox,
         peer: impl FnOnce(tokio::io::DuplexStream) -> F,
     ) -> (LinkEndReason, Received) {
         let (near, far) = duplex(room);
         let (mut reader, writer) = split(near);
-        let (mut frames, mut received) = (Frames::default(), Received::default());
+        let (mut frames, mut received) = (FrameBuffer::default(), Received::default());
         let near = async {
             let end = run((&mut reader, writer), &mut frames, outbox, &mut received).await;
             drop(reader);
@@ -188,7 +196,7 @@ mod tests {
         }
         outbox.close();
         assert!(!outbox.push(|to| to.push(1)), "a closing outbox accepts nothing");
-        let (end, _) = link(1 << 16, &outbox, async |mut far| {
+        let (end, _) = run_link_over_pipe(1 << 16, &outbox, async |mut far| {
             let mut read = Vec::new();
             far.read_to_end(&mut read).await.unwrap();
             assert_eq!(read, b"\x04\0\0\0\xffone\x04\0\0\0\xfftwo");
@@ -198,12 +206,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn peer_that_never_reads_is_cut_and_its_queue_is_freed() {
-        const PUSHED_BYTES: usize = 1 << 20;
+    async fn peer_that_never_reads_is_disconnected_and_its_queue_is_freed() {
+        const BYTES_PER_PUSH: usize = 1 << 20;
         let outbox = Outbox::default();
-        while outbox.push(|to| to.resize(to.len() + PUSHED_BYTES, 0)) {}
-        assert!((MAX_QUEUED_BYTES..=MAX_QUEUED_BYTES + PUSHED_BYTES).contains(&outbox.queued()), "{outbox:?}");
-        let (end, _) = link(64, &outbox, async |mut far| {
+        while outbox.push(|to| to.resize(to.len() + BYTES_PER_PUSH, 0)) {}
+        assert!((MAX_QUEUED_BYTES..=MAX_QUEUED_BYTES + BYTES_PER_PUSH).contains(&outbox.queued_bytes()), "{outbox:?}");
+        let (end, _) = run_link_over_pipe(64, &outbox, async |mut far| {
             // The peer sends but never reads.
             while far.write_all(b"\x01\0\0\0\xff").await.is_ok() {
                 sleep(SILENCE_TIMEOUT / 2).await;
@@ -211,13 +219,13 @@ mod tests {
         })
         .await;
         assert!(matches!(end, LinkEndReason::NotReading), "{end}");
-        assert_eq!(outbox.queued(), 0);
+        assert_eq!(outbox.queued_bytes(), 0);
         assert!(!outbox.push(|to| to.push(1)), "an ended outbox accepts nothing");
     }
 
     #[tokio::test(start_paused = true)]
     async fn silent_peer_is_dropped() {
-        let (end, _) = link(1 << 16, &Outbox::default(), async |mut far| {
+        let (end, _) = run_link_over_pipe(1 << 16, &Outbox::default(), async |mut far| {
             assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
         })
         .await;
@@ -231,7 +239,7 @@ mod tests {
             (b"\xff\xff\xff\xff", "frame of 4294967295 bytes (1 to 1048576)"),
             (b"\x03\0\0\0\xffab\x05\0\0\0x", "closed by the peer"),
         ] {
-            let (end, received) = link(1 << 16, &Outbox::default(), async |mut far| {
+            let (end, received) = run_link_over_pipe(1 << 16, &Outbox::default(), async |mut far| {
                 far.write_all(sent).await.unwrap();
                 far.shutdown().await.unwrap();
             })

@@ -47,7 +47,7 @@ pub struct Members {
     next_beat: Time<Mono>,
     /// Index of the first peer that receives all records at the next heartbeat.
     turn: usize,
-    /// Last result of [`changes`](Self::changes).
+    /// Last result of [`changed_members`](Self::changed_members).
     reported: Option<Vec<(NodeId, MemberState)>>,
 }
 
@@ -78,7 +78,7 @@ impl Default for Dial {
 
 /// Messages to send at a heartbeat.
 #[derive(Debug)]
-pub struct Beat {
+pub struct HeartbeatMessages {
     /// This node's record, for all peers.
     pub own: Record,
     /// All live records, for the peers in `all_to`.
@@ -141,7 +141,7 @@ impl Members {
 
     /// Returns the reason if a node with this record cannot join, because a live node has the same name at another
     /// address.
-    pub fn conflict(&self, record: &Record, now: Time<Mono>) -> Option<String> {
+    pub fn name_conflict(&self, record: &Record, now: Time<Mono>) -> Option<String> {
         let others = self.known.values().filter(|known| known.is_alive(now)).map(|known| &known.record);
         let other = others
             .chain([&self.own])
@@ -202,7 +202,7 @@ impl Members {
     /// Returns the addresses to dial now. An address counts as being dialled until the caller calls
     /// [`record_failed_dial`](Self::record_failed_dial), [`record_link`](Self::record_link) or
     /// [`record_own_address`](Self::record_own_address) for it.
-    pub fn due(&mut self, now: Time<Mono>) -> Vec<SocketAddr> {
+    pub fn due_dials(&mut self, now: Time<Mono>) -> Vec<SocketAddr> {
         let own = (self.own.node, self.own.address);
         self.known.retain(|_, known| known.linked || now.since(known.advanced) < FORGET_DEAD_AFTER);
         let is_wanted = |known: &&MemberEntry| !known.linked && known.record.state != MemberState::Leaving;
@@ -226,7 +226,7 @@ impl Members {
     }
 
     /// Returns the live members if the members or their states changed since the last call.
-    pub fn changes(&mut self, now: Time<Mono>) -> Option<Vec<Member>> {
+    pub fn changed_members(&mut self, now: Time<Mono>) -> Option<Vec<Member>> {
         let alive = || self.known.values().filter(|known| known.is_alive(now)).map(|known| &known.record);
         let states: Vec<_> = alive().map(|record| (record.node, record.state)).collect();
         if self.reported.as_ref() == Some(&states) {
@@ -248,7 +248,7 @@ impl Members {
     }
 
     /// Returns the messages to send if a heartbeat is due.
-    pub fn beat(&mut self, now: Time<Mono>) -> Option<Beat> {
+    pub fn due_heartbeat(&mut self, now: Time<Mono>) -> Option<HeartbeatMessages> {
         if now < self.next_beat {
             return None;
         }
@@ -257,7 +257,7 @@ impl Members {
         let linked: Vec<NodeId> = self.known.iter().filter(|(_, known)| known.linked).map(|(node, _)| *node).collect();
         let all_to: Vec<_> = linked.iter().cycle().skip(self.turn).take(FANOUT.min(linked.len())).copied().collect();
         self.turn = if linked.is_empty() { 0 } else { (self.turn + FANOUT) % linked.len() };
-        Some(Beat { own: self.own.clone(), all: self.alive(now), all_to })
+        Some(HeartbeatMessages { own: self.own.clone(), all: self.alive(now), all_to })
     }
 
     /// Returns the records of all live members and of this node.
@@ -303,7 +303,7 @@ mod tests {
     }
 
     fn alive(members: &mut Members, millis: u64) -> Option<Vec<u64>> {
-        members.changes(at(millis)).map(|members| members.iter().map(|member| member.node.0).collect())
+        members.changed_members(at(millis)).map(|members| members.iter().map(|member| member.node.0).collect())
     }
 
     #[test]
@@ -324,22 +324,22 @@ mod tests {
     }
 
     #[test]
-    fn every_peer_gets_the_own_record_and_three_get_all() {
+    fn every_peer_gets_the_own_record_and_three_peers_get_all_records() {
         let mut members = members();
         for node in 1..=5 {
             members.record_link(record(node, 1), None, at(0));
         }
         let (mut reached, mut last) = (BTreeSet::new(), 1);
         for turn in 0..2 {
-            assert!(turn == 0 || members.beat(at(turn * 500 - 1)).is_none(), "not yet");
-            let beat = members.beat(at(turn * 500)).unwrap();
+            assert!(turn == 0 || members.due_heartbeat(at(turn * 500 - 1)).is_none(), "not yet");
+            let beat = members.due_heartbeat(at(turn * 500)).unwrap();
             assert!(beat.own.heartbeat > last);
             last = beat.own.heartbeat;
             assert_eq!((beat.all.len(), beat.all_to.len()), (6, FANOUT));
             reached.extend(beat.all_to);
         }
         assert_eq!(reached.len(), 5, "all peers within two heartbeats");
-        let late = members.beat(at(10_000)).unwrap();
+        let late = members.due_heartbeat(at(10_000)).unwrap();
         assert_eq!(late.all.len(), 1, "only live records");
     }
 
@@ -349,7 +349,7 @@ mod tests {
         let (one, other) = (record(1, 0).address, record(2, 0).address);
         members.set_seeds([one, other]);
         assert!(!members.is_shut_out(), "nothing was dialled yet");
-        members.due(at(0));
+        members.due_dials(at(0));
         members.record_dial_answer(one, false);
         members.record_failed_dial(one, at(0), 0);
         assert!(!members.is_shut_out(), "no peer listens");
@@ -368,48 +368,48 @@ mod tests {
         let mut members = members();
         let seed = record(1, 0).address;
         members.set_seeds([seed, record(0, 0).address]);
-        assert_eq!(members.due(at(0)), [seed], "not this node's own address");
-        assert_eq!(members.due(at(0)), [], "already being dialled");
+        assert_eq!(members.due_dials(at(0)), [seed], "not this node's own address");
+        assert_eq!(members.due_dials(at(0)), [], "already being dialled");
         members.record_failed_dial(seed, at(0), u64::MAX);
-        assert_eq!(members.due(at(99)), []);
-        assert_eq!(members.due(at(100)), [seed]);
+        assert_eq!(members.due_dials(at(99)), []);
+        assert_eq!(members.due_dials(at(100)), [seed]);
         members.record_failed_dial(seed, at(100), 0);
-        assert_eq!(members.due(at(199)), []);
-        assert_eq!(members.due(at(200)), [seed], "between half the backoff and all of it");
+        assert_eq!(members.due_dials(at(199)), []);
+        assert_eq!(members.due_dials(at(200)), [seed], "between half the backoff and all of it");
         for failure in 0..70 {
             members.record_failed_dial(seed, at(200 + failure), u64::MAX);
         }
-        assert_eq!(members.due(at(2_400)), [seed], "at most two seconds");
+        assert_eq!(members.due_dials(at(2_400)), [seed], "at most two seconds");
         members.record_link(record(1, 1), Some(seed), at(2_400));
-        assert_eq!(members.due(at(2_400)), []);
+        assert_eq!(members.due_dials(at(2_400)), []);
         members.record_link_end(NodeId(1));
-        assert_eq!(members.due(at(2_400)), [seed], "immediately");
+        assert_eq!(members.due_dials(at(2_400)), [seed], "immediately");
     }
 
     #[test]
-    fn node_with_several_addresses_is_dialled_at_one() {
+    fn node_with_several_addresses_is_dialled_at_only_one() {
         let mut members = members();
         let other = SocketAddr::from(([10, 0, 0, 9], 7_400));
         members.set_seeds([other]);
-        assert_eq!(members.due(at(0)), [other]);
+        assert_eq!(members.due_dials(at(0)), [other]);
         members.record_link(record(1, 1), Some(other), at(0));
-        assert_eq!(members.due(at(0)), [], "neither at the dialled nor at the recorded address");
+        assert_eq!(members.due_dials(at(0)), [], "neither at the dialled nor at the recorded address");
         let own = SocketAddr::from(([10, 0, 0, 1], 7_400));
         members.set_seeds([own]);
-        assert_eq!(members.due(at(0)), [own]);
+        assert_eq!(members.due_dials(at(0)), [own]);
         members.record_own_address(own);
-        assert_eq!(members.due(at(100_000)), []);
+        assert_eq!(members.due_dials(at(100_000)), []);
     }
 
     #[test]
     fn member_addresses_are_dialled_until_the_member_is_removed() {
         let mut members = members();
         members.merge_records([record(2, 1)], at(0));
-        assert_eq!(members.due(at(0)), [record(2, 0).address]);
+        assert_eq!(members.due_dials(at(0)), [record(2, 0).address]);
         members.record_failed_dial(record(2, 0).address, at(0), 0);
-        assert_eq!(members.due(at(599_000)), [record(2, 0).address], "it may recover");
+        assert_eq!(members.due_dials(at(599_000)), [record(2, 0).address], "it may recover");
         members.record_failed_dial(record(2, 0).address, at(599_000), 0);
-        assert_eq!(members.due(at(601_000)), []);
+        assert_eq!(members.due_dials(at(601_000)), []);
         assert_eq!(members.get(NodeId(2)), None);
     }
 
@@ -418,13 +418,13 @@ mod tests {
         let mut members = members();
         members.merge_records([record(1, 1)], at(0));
         let namesake = Record { name: "n1".to_owned(), ..record(2, 1) };
-        let why = members.conflict(&namesake, at(0)).unwrap();
+        let why = members.name_conflict(&namesake, at(0)).unwrap();
         assert_eq!(why, "the name n1 is taken by the node at 127.0.0.1:7401");
-        assert_eq!(members.conflict(&namesake, at(3_000)), None, "the other node is dead");
+        assert_eq!(members.name_conflict(&namesake, at(3_000)), None, "the other node is dead");
         let successor = Record { node: NodeId(9), ..record(1, 1) };
-        assert_eq!(members.conflict(&successor, at(0)), None);
+        assert_eq!(members.name_conflict(&successor, at(0)), None);
         let own = Record { name: "n0".to_owned(), ..record(2, 1) };
-        assert!(members.conflict(&own, at(0)).is_some());
+        assert!(members.name_conflict(&own, at(0)).is_some());
     }
 
     #[test]

@@ -13,10 +13,10 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tollgate::clock::Clock;
 
 use crate::NodeId;
-use crate::ask::{self, Answer, AskStep, SingleAsk};
-use crate::frame::Frames;
+use crate::ask::{self, Answer, AskAction, SingleAsk};
+use crate::frame::FrameBuffer;
 use crate::greeting::{self, LinkFrame, Record};
-use crate::hub::{Admission, Counters, Shared};
+use crate::hub::{AcceptedLink, Counters, Shared};
 use crate::link::{self, LinkEndReason, Receive};
 use crate::outbox::Outbox;
 use crate::table::LimitsCache;
@@ -30,10 +30,11 @@ pub const MAX_UNGREETED: usize = 256;
 /// Intervals between seed lookups: before the node has joined, and afterwards.
 const SEED_LOOKUP_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 /// Maximum sleep of the thread, so that an adjusted clock cannot delay its timers for long.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const MAX_SLEEP: Duration = Duration::from_millis(500);
 /// How long a relayed ask waits for its answer. The original caller gives up much earlier.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Encoded answers to the asks of one read are moved to the send queue when they exceed this number of bytes.
+/// When the encoded answers to the asks of one read exceed this number of bytes, they are moved to the send
+/// queue.
 const MAX_OWN_ANSWER_BYTES: usize = 64 << 10;
 
 /// Runs the node until `stop` completes.
@@ -52,7 +53,8 @@ pub(crate) async fn run(
     }
 }
 
-/// Ends asks whose deadline passes. The asks that waited for their answers are then sent.
+/// Ends asks whose deadline has passed, and then sends the asks that were held until those asks
+/// were answered.
 async fn expire_asks(shared: &Shared) {
     loop {
         for peer in shared.asks.expire().await {
@@ -91,7 +93,7 @@ async fn run_timers(shared: &Arc<Shared>, tls: Option<&LinkTls>) {
         for address in due {
             tokio::spawn(dial(shared.clone(), address, tls.cloned()));
         }
-        let pause = Duration::from(wake_at.since(shared.clock.mono())).min(LONGEST_PAUSE);
+        let pause = Duration::from(wake_at.since(shared.clock.mono())).min(MAX_SLEEP);
         urgent = tokio::select! {
             () = shared.urgent.notified() => true,
             () = shared.earlier.notified() => false,
@@ -117,10 +119,10 @@ async fn accept(shared: &Arc<Shared>, listener: &TcpListener, tls: Option<&LinkT
         tokio::spawn(async move {
             let _ = stream.set_nodelay(true);
             let outcome = match tls {
-                None => serve(&shared, stream.into_split(), None, permit).await,
+                None => run_connection(&shared, stream.into_split(), None, permit).await,
                 Some(tls) => match timeout(HANDSHAKE_TIMEOUT, tls.acceptor.accept(stream)).await {
-                    Ok(Ok(stream)) => serve(&shared, split(stream), None, permit).await,
-                    Ok(Err(error)) => Err(tls_problem(&error)),
+                    Ok(Ok(stream)) => run_connection(&shared, split(stream), None, permit).await,
+                    Ok(Err(error)) => Err(tls_error_message(&error)),
                     Err(_) => Err(format!("no TLS handshake within {HANDSHAKE_TIMEOUT:?}")),
                 },
             };
@@ -146,14 +148,14 @@ async fn connect(shared: &Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>
     let _ = stream.set_nodelay(true);
     let permit = Semaphore::new(1);
     let permit = Arc::new(permit).try_acquire_owned().map_err(|error| error.to_string())?;
-    let Some(tls) = tls else { return serve(shared, stream.into_split(), Some(address), permit).await };
+    let Some(tls) = tls else { return run_connection(shared, stream.into_split(), Some(address), permit).await };
     let name = ServerName::IpAddress(address.ip().into());
     let connected = timeout(HANDSHAKE_TIMEOUT, tls.connector.connect(name, stream)).await;
     let stream = connected.map_err(|_| format!("no TLS handshake within {HANDSHAKE_TIMEOUT:?}"))?;
-    serve(shared, split(stream.map_err(|error| tls_problem(&error))?), Some(address), permit).await
+    run_connection(shared, split(stream.map_err(|error| tls_error_message(&error))?), Some(address), permit).await
 }
 
-fn tls_problem(error: &io::Error) -> String {
+fn tls_error_message(error: &io::Error) -> String {
     // rustls reports its errors with this kind.
     let hint = if error.kind() == io::ErrorKind::InvalidData { "; all nodes need the same secret" } else { "" };
     format!("no TLS with the peer: {error}{hint}")
@@ -163,14 +165,14 @@ fn tls_problem(error: &io::Error) -> String {
 ///
 /// # Errors
 /// Fails if no link was established.
-async fn serve<R: AsyncRead + Unpin, W: AsyncWrite + Send + Unpin + 'static>(
+async fn run_connection<R: AsyncRead + Unpin, W: AsyncWrite + Send + Unpin + 'static>(
     shared: &Arc<Shared>,
     (mut reader, mut writer): (R, W),
     dialled: Option<SocketAddr>,
     permit: tokio::sync::OwnedSemaphorePermit,
 ) -> Result<(), String> {
-    let mut frames = Frames::default();
-    let greeted = timeout(HANDSHAKE_TIMEOUT, greet(shared, (&mut reader, &mut writer), &mut frames)).await;
+    let mut frames = FrameBuffer::default();
+    let greeted = timeout(HANDSHAKE_TIMEOUT, exchange_greetings(shared, (&mut reader, &mut writer), &mut frames)).await;
     let record = match greeted.map_err(|_| format!("no greeting within {HANDSHAKE_TIMEOUT:?}"))? {
         Ok(record) => record,
         Err(GreetingError::Failed(why)) => return Err(why),
@@ -191,7 +193,7 @@ async fn serve<R: AsyncRead + Unpin, W: AsyncWrite + Send + Unpin + 'static>(
         return Ok(());
     }
     let peer = record.node;
-    let Some(Admission { outbox, generation }) = shared.admit(record, dialled) else { return Ok(()) };
+    let Some(AcceptedLink { outbox, generation }) = shared.accept_link(record, dialled) else { return Ok(()) };
     let mut receiver = Receiver {
         shared,
         peer,
@@ -218,13 +220,13 @@ enum GreetingError {
 
 /// Exchanges greetings and waits until the peer accepts. If the peer refuses the link, this node must not count the
 /// peer as a member.
-async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+async fn exchange_greetings<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     shared: &Shared,
     (reader, writer): (&mut R, &mut W),
-    frames: &mut Frames,
+    frames: &mut FrameBuffer,
 ) -> Result<Record, GreetingError> {
     let mut own = Vec::new();
-    greeting::push_greeting(&mut own, shared.cluster, &shared.own());
+    greeting::push_greeting(&mut own, shared.cluster, &shared.own_record());
     let failed = |end: LinkEndReason| GreetingError::Failed(end.to_string());
     writer.write_all(&own).await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     writer.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
@@ -238,7 +240,7 @@ async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         LinkFrame::Greeting { record, .. } => record,
         _ => return Err(GreetingError::Failed("no greeting".to_owned())),
     };
-    if let Some(why) = shared.conflict(&record) {
+    if let Some(why) = shared.name_conflict(&record) {
         return Err(GreetingError::Refuse(why));
     }
     own.clear();
@@ -252,7 +254,10 @@ async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 }
 
 /// Reads the next handshake frame.
-async fn next_frame<S: AsyncRead + Unpin>(stream: &mut S, frames: &mut Frames) -> Result<LinkFrame, GreetingError> {
+async fn next_frame<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    frames: &mut FrameBuffer,
+) -> Result<LinkFrame, GreetingError> {
     loop {
         let decoded = match frames.next_frame() {
             Ok(Some(frame)) => greeting::decode(frame),
@@ -278,13 +283,13 @@ struct Receiver<'a> {
     outbox: Arc<Outbox>,
     limits: LimitsCache,
     urgent: bool,
-    /// Answers in the current read.
+    /// Answers received in the current read.
     answers: Vec<Answer>,
-    /// Encoded answers of this node to asks in the current read.
+    /// This node's encoded answers to asks in the current read.
     own_answers: Vec<u8>,
-    /// Bytes in the current read.
+    /// Number of bytes in the current read.
     received: usize,
-    /// Asks in the current read.
+    /// Number of asks handled in the current read.
     answered: usize,
 }
 
@@ -309,7 +314,7 @@ impl Receive for Receiver<'_> {
         match wire::decode(whole) {
             Ok(Some((Frame::Ask(ask), _))) => self.on_ask(ask),
             Ok(Some((Frame::Answer(answer), _))) => self.answers.push(answer),
-            Ok(Some((frame, _))) => self.shared.frame(self.peer, self.generation, frame),
+            Ok(Some((frame, _))) => self.shared.pass_to_mesh(self.peer, self.generation, frame),
             Ok(None) => return Err("frame shorter than its length prefix".to_owned()),
             Err(error) => return Err(error.to_string()),
         }
@@ -323,7 +328,7 @@ impl Receive for Receiver<'_> {
         if self.answers.is_empty() {
             self.outbox.flush();
         } else {
-            // The woken callers may ask again at once. Their asks then share the write of the held ones.
+            // The woken callers may ask again at once. Their asks then share a write with the held asks.
             self.shared.asks.answer(self.peer, &mut self.answers);
             self.outbox.release_asks();
         }
@@ -367,11 +372,11 @@ impl Receiver<'_> {
     fn on_ask(&mut self, ask: ask::Ask) {
         let (shared, id) = (self.shared, ask.id);
         let answer = match ask::receive(&shared.homes.load(), &shared.table, &shared.now(), ask) {
-            AskStep::Answer { answer, urgent } => {
+            AskAction::Answer { answer, urgent } => {
                 self.urgent |= urgent;
                 answer
             }
-            AskStep::Forward(to, mut ask) => {
+            AskAction::Forward(to, mut ask) => {
                 let is_sent = shared.outboxes.load().get(&to).is_some_and(|outbox| {
                     let deadline = Instant::now() + RELAY_TIMEOUT;
                     let Some(here) = shared.asks.relay(to, self.outbox.clone(), id, deadline) else { return false };

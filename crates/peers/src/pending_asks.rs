@@ -21,9 +21,11 @@ use crate::wire::{self, Frame};
 
 /// Maximum number of asks that are unanswered, or whose answer the caller has not taken yet. Further asks fail.
 pub(crate) const MAX_ASKS: usize = 1 << 16;
-/// Number of bits of an ask's id that are the index of its slot. The other bits distinguish the asks of one slot.
-const INDEX_BITS: u32 = MAX_ASKS.trailing_zeros();
-/// Number of slots that are kept when they are free. Free slots above it are dropped after a search for expired asks.
+/// Number of bits in an ask's id that contain the index of its slot. The other bits distinguish the asks of one
+/// slot.
+const SLOT_INDEX_BITS: u32 = MAX_ASKS.trailing_zeros();
+/// Number of slots that are kept even if they are free. Free slots beyond this number are dropped after a search for
+/// expired asks.
 const KEPT_SLOTS: usize = 1_024;
 
 /// Unanswered asks by id.
@@ -39,13 +41,13 @@ pub(crate) struct PendingAsks {
 #[derive(Default)]
 struct State {
     slots: Vec<Slot>,
-    /// Indices of the free slots. The last one is used next.
+    /// Indices of the free slots. The last index is used next.
     free: VecDeque<u16>,
     /// Number of asks so far. Ids are never used twice.
     made: u64,
     /// Number of unanswered asks.
     waiting: usize,
-    /// When the asks are next searched for expired ones. `None` if there were no asks.
+    /// Time of the next search for expired asks. `None` if there were no asks.
     search_at: Option<Instant>,
     /// Whether the peers thread has ended, so that no ask can be answered.
     is_closed: bool,
@@ -89,7 +91,7 @@ pub(crate) struct PendingAsk<'a> {
     asks: &'a PendingAsks,
     pub(crate) id: u64,
     is_pending: bool,
-    /// Whether no other ask was unanswered when this one was made.
+    /// Whether no other ask was unanswered when this ask was made.
     pub(crate) is_only: bool,
 }
 
@@ -111,19 +113,19 @@ impl Drop for PendingAsk<'_> {
 }
 
 impl PendingAsks {
-    /// Registers an ask of this node. `None` if there are [`MAX_ASKS`].
+    /// Registers an ask of this node. Returns `None` if there are already [`MAX_ASKS`] asks.
     pub(crate) fn ask(&self, peer: NodeId, deadline: Instant) -> Option<PendingAsk<'_>> {
         let (id, is_only) = self.add(peer, deadline, Waiter::Caller(None))?;
         Some(PendingAsk { asks: self, id, is_pending: true, is_only })
     }
 
-    /// Registers an ask that is relayed from another node to `peer`, and returns its local id. `None` if there are
-    /// [`MAX_ASKS`].
+    /// Registers an ask that is relayed from another node to `peer`, and returns its local id. Returns `None` if
+    /// there are already [`MAX_ASKS`] asks.
     pub(crate) fn relay(&self, peer: NodeId, outbox: Arc<Outbox>, id: u64, deadline: Instant) -> Option<u64> {
         self.add(peer, deadline, Waiter::Relay { outbox, id }).map(|(id, _)| id)
     }
 
-    /// Adds an ask. Returns its id, and whether it is the only one.
+    /// Adds an ask. Returns its id, and whether it is the only unanswered ask.
     fn add(&self, peer: NodeId, deadline: Instant, waiter: Waiter) -> Option<(u64, bool)> {
         let mut state = self.state();
         let id = state.add(SlotContent::Waiting { peer, deadline, waiter })?;
@@ -177,7 +179,7 @@ impl PendingAsks {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Ends all asks, and refuses new ones.
+    /// Ends all asks and refuses new asks.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -186,7 +188,8 @@ impl PendingAsks {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until the earliest deadline, and ends the asks whose deadline has passed. Returns the asked nodes.
+    /// Waits until the earliest deadline, and ends the asks whose deadline has passed. Returns the nodes that
+    /// were asked.
     pub(crate) async fn expire(&self) -> HashSet<NodeId> {
         loop {
             let search_at = self.state().search_at;
@@ -225,7 +228,7 @@ impl State {
         if self.is_closed {
             return None;
         }
-        let id = |index: usize| self.made << INDEX_BITS | index as u64;
+        let id = |index: usize| self.made << SLOT_INDEX_BITS | index as u64;
         let id = match self.free.pop_back() {
             Some(index) => {
                 let id = id(index.into());
@@ -244,7 +247,8 @@ impl State {
         Some(id)
     }
 
-    /// Ends the asks for which `is_over` returns true. Returns the asked nodes, and the callers to wake after unlocking.
+    /// Ends the asks for which `is_over` returns true. Returns the nodes that were asked, and the callers to wake after
+    /// unlocking.
     fn end(&mut self, error: AskError, is_over: impl Fn(NodeId, Instant) -> bool) -> (HashSet<NodeId>, Vec<Waker>) {
         let (mut peers, mut wakers) = (HashSet::new(), Vec::new());
         for index in 0..self.slots.len() {
@@ -262,7 +266,7 @@ impl State {
         (peers, wakers)
     }
 
-    /// Returns the slot of an ask, if the ask is still there.
+    /// Returns the slot of an ask, if the slot still contains the ask.
     fn slot(&mut self, id: u64) -> Option<&mut Slot> {
         let index = id as usize & (MAX_ASKS - 1);
         self.slots.get_mut(index).filter(|slot| slot.id == id)
@@ -373,14 +377,14 @@ mod tests {
         Answer { id, result: Err(Refusal::NoHome) }
     }
 
-    fn later(millis: u64) -> Instant {
+    fn millis_from_now(millis: u64) -> Instant {
         Instant::now() + Duration::from_millis(millis)
     }
 
     #[tokio::test]
     async fn answer_reaches_its_caller_only_if_the_asked_node_sent_it() {
         let asks = PendingAsks::default();
-        let asked = asks.ask(PEER, later(10)).unwrap();
+        let asked = asks.ask(PEER, millis_from_now(10)).unwrap();
         let id = asked.id;
         asks.answer(NodeId(2), &mut vec![answer(id)]);
         assert_eq!(asks.len(), 1, "another node answered");
@@ -393,23 +397,23 @@ mod tests {
     #[tokio::test]
     async fn cancelled_and_lost_asks_are_removed() {
         let asks = PendingAsks::default();
-        drop(asks.ask(PEER, later(10)));
+        drop(asks.ask(PEER, millis_from_now(10)));
         assert_eq!(asks.len(), 0);
-        let asked = asks.ask(PEER, later(10)).unwrap();
-        let other = asks.ask(NodeId(2), later(10)).unwrap();
+        let asked = asks.ask(PEER, millis_from_now(10)).unwrap();
+        let other = asks.ask(NodeId(2), millis_from_now(10)).unwrap();
         asks.lost(PEER);
         assert_eq!(asked.answer().await, Err(AskError::Lost));
         assert_eq!(asks.len(), 1);
         asks.close();
         assert_eq!(other.answer().await, Err(AskError::Lost));
-        assert!(asks.ask(PEER, later(10)).is_none(), "no thread would answer");
+        assert!(asks.ask(PEER, millis_from_now(10)).is_none(), "no thread would answer");
     }
 
     #[tokio::test(start_paused = true)]
     async fn slots_are_reused_under_new_ids_and_dropped_after_a_peak() {
         let asks = PendingAsks::default();
-        let first = asks.ask(PEER, later(10)).unwrap().id;
-        let second = asks.ask(PEER, later(10)).unwrap();
+        let first = asks.ask(PEER, millis_from_now(10)).unwrap().id;
+        let second = asks.ask(PEER, millis_from_now(10)).unwrap();
         assert_eq!(asks.state().slots.len(), 1);
         asks.answer(PEER, &mut vec![answer(first)]);
         assert_eq!(asks.len(), 1, "the answer to an earlier ask of the slot is dropped");
@@ -417,7 +421,7 @@ mod tests {
         assert_eq!((asks.len(), asks.state().free.len()), (0, 0), "the answer waits for its caller");
         drop(second);
         assert_eq!(asks.state().free.len(), 1);
-        let mut peak: Vec<_> = (0..=KEPT_SLOTS + 9).map(|_| asks.ask(PEER, later(10)).unwrap()).collect();
+        let mut peak: Vec<_> = (0..=KEPT_SLOTS + 9).map(|_| asks.ask(PEER, millis_from_now(10)).unwrap()).collect();
         let slots = || asks.state().slots.len();
         assert_eq!(slots(), KEPT_SLOTS + 10);
         let used = peak.iter().position(|ask| ask.id as usize & (MAX_ASKS - 1) == KEPT_SLOTS + 3).expect("a slot");
@@ -426,7 +430,7 @@ mod tests {
         asks.expire().await;
         assert_eq!((asks.len(), slots()), (0, KEPT_SLOTS + 4), "a result that is not taken keeps its slot");
         assert_eq!(used.answer().await, Err(AskError::Expired));
-        let _next = asks.ask(PEER, later(10)).unwrap();
+        let _next = asks.ask(PEER, millis_from_now(10)).unwrap();
         asks.expire().await;
         assert_eq!(slots(), KEPT_SLOTS);
         assert!(asks.state().free.iter().all(|index| usize::from(*index) < KEPT_SLOTS));
@@ -438,12 +442,12 @@ mod tests {
         let outbox = Arc::new(Outbox::default());
         let start = Instant::now();
         let wait_for = async |millis: u64| {
-            assert_eq!(asks.ask(PEER, later(millis)).unwrap().answer().await, Err(AskError::Expired));
+            assert_eq!(asks.ask(PEER, millis_from_now(millis)).unwrap().answer().await, Err(AskError::Expired));
             start.elapsed().as_millis() as u64
         };
         let waits = async {
             // The second ask expires before the first one, and the relayed ask after both.
-            asks.relay(PEER, outbox, 7, later(5_000)).unwrap();
+            asks.relay(PEER, outbox, 7, millis_from_now(5_000)).unwrap();
             let ended = tokio::join!(wait_for(30), wait_for(10));
             assert!((30..=31).contains(&ended.0) && (10..=11).contains(&ended.1), "{ended:?}");
             assert!((40..=42).contains(&wait_for(10).await));
@@ -468,12 +472,12 @@ mod tests {
     async fn relayed_asks_are_answered_and_all_asks_are_bounded() {
         let asks = PendingAsks::default();
         let outbox = Arc::new(Outbox::default());
-        let relay = || asks.relay(PEER, outbox.clone(), 7, later(10));
+        let relay = || asks.relay(PEER, outbox.clone(), 7, millis_from_now(10));
         let id = relay().unwrap();
         asks.answer(PEER, &mut vec![answer(id)]);
-        assert!(outbox.queued() > 0, "the answer is relayed");
+        assert!(outbox.queued_bytes() > 0, "the answer is relayed");
         while relay().is_some() {}
         assert_eq!(asks.len(), MAX_ASKS);
-        assert!(asks.ask(PEER, later(10)).is_none());
+        assert!(asks.ask(PEER, millis_from_now(10)).is_none());
     }
 }

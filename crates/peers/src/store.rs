@@ -49,7 +49,8 @@ struct PeersThread {
     handle: JoinHandle<()>,
 }
 
-/// Ends all asks when the peers thread ends, even by a panic. Nothing else would end them.
+/// Ends all asks when the peers thread ends, even by a panic. That thread enforces the deadlines,
+/// so the callers would otherwise wait forever.
 struct EndAsks(Arc<Shared>);
 
 impl Drop for EndAsks {
@@ -135,8 +136,8 @@ impl PeerStore {
         self.shared.status()
     }
 
-    /// Determines the limits of each charge and the node that decides the charge.
-    fn resolve<'a>(&self, group: &Group<'a>) -> Result<SmallVec<[GroupPart<'a>; 1]>, StoreError> {
+    /// Determines the limits and the deciding node of each charge.
+    fn resolve<'a>(&self, group: &Group<'a>) -> Result<SmallVec<[ResolvedCharge<'a>; 1]>, StoreError> {
         let homes = self.shared.homes.load();
         let table = &self.shared.table;
         let part = |charge: &'a EngineCharge<'a>| {
@@ -153,7 +154,7 @@ impl PeerStore {
                     }
                 },
             };
-            Ok(GroupPart { key, limits, at, charge })
+            Ok(ResolvedCharge { key, limits, at, charge })
         };
         group.charges.iter().map(part).collect()
     }
@@ -162,8 +163,8 @@ impl PeerStore {
     fn decide_here(
         &self,
         verb: Verb,
-        parts: &[&GroupPart<'_>],
-        mut each: impl FnMut(&GroupPart<'_>, ChargeAnswer),
+        parts: &[&ResolvedCharge<'_>],
+        mut each: impl FnMut(&ResolvedCharge<'_>, ChargeAnswer),
     ) -> Time<Wall> {
         let now = self.shared.now();
         let charges: Vec<Charge<'_>> = parts.iter().map(|part| part.here()).collect();
@@ -218,11 +219,11 @@ impl PeerStore {
         &self,
         node: NodeId,
         verb: Verb,
-        parts: &[GroupPart<'_>],
+        parts: &[ResolvedCharge<'_>],
         deadline: Instant,
     ) -> Result<PendingAsk<'_>, StoreError> {
         let [part] = parts else {
-            return self.ask(node, verb, parts.iter().map(GroupPart::to_ask).collect(), deadline);
+            return self.ask(node, verb, parts.iter().map(ResolvedCharge::to_ask).collect(), deadline);
         };
         let EngineCharge { ask: amount, stamps, .. } = *part.charge;
         let (key, limits, stamps) = (part.key, &part.limits.code()[..], stamps.copied());
@@ -318,7 +319,7 @@ impl PeerStore {
         };
         let verb = match group.verb {
             StoreVerb::Check => Verb::Check,
-            // Peer stores keep nothing that can be renewed.
+            // A peer store has no leases to renew.
             StoreVerb::Peek | StoreVerb::Renew => Verb::Peek,
             StoreVerb::Refund => Verb::Refund,
             StoreVerb::Reset => Verb::Reset,
@@ -336,7 +337,7 @@ impl PeerStore {
                 Err(error) => GroupProgress::Failed(error),
             });
         }
-        let here: Vec<&GroupPart<'_>> = parts.iter().collect();
+        let here: Vec<&ResolvedCharge<'_>> = parts.iter().collect();
         let Some(answers) = answers else {
             let mut decided = Vec::with_capacity(here.len());
             let at = self.decide_here(verb, &here, |part, answer| decided.push((part.exactness(), answer)));
@@ -354,7 +355,7 @@ fn is_eventual(charge: &EngineCharge<'_>) -> bool {
 }
 
 /// A charge with its resolved limits.
-struct GroupPart<'a> {
+struct ResolvedCharge<'a> {
     key: Fingerprint,
     limits: Arc<SharedLimits>,
     /// The node that decides the charge; `None` for this node.
@@ -362,7 +363,7 @@ struct GroupPart<'a> {
     charge: &'a EngineCharge<'a>,
 }
 
-impl GroupPart<'_> {
+impl ResolvedCharge<'_> {
     fn exactness(&self) -> Exactness {
         if is_eventual(self.charge) { Exactness::Eventual } else { Exactness::Exact }
     }

@@ -2,11 +2,12 @@
 //!
 //! There are no certificates: both sides present a raw public key (RFC 7250), and each side accepts only its own key or
 //! the replacement key. The signatures that TLS 1.3 requires from both sides prove possession of the private key, and
-//! so of the secret. Client and server sign different strings, so a signature cannot be reflected to its author.
+//! so of the secret. Client and server sign different strings, so a signature cannot be sent back to the node that made
+//! it.
 //!
-//! Alternatives: certificates have names and expiry dates, which are meaningless here, and an expired certificate stops
-//! the cluster. An HMAC over the exporter of an unauthenticated session would also prove knowledge of the secret, but
-//! needs a custom protocol.
+//! Alternatives: certificates have names and expiry dates. Both are meaningless here, and an expired certificate would
+//! stop the cluster. An HMAC over the exporter of an unauthenticated session would also prove knowledge of the secret,
+//! but needs a custom protocol.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::secret::ClusterSecret;
 
 /// PKCS#8 prefix of an Ed25519 private key. The seed follows it.
-const PKCS8_HEAD: [u8; 16] =
+const ED25519_PKCS8_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
 /// TLS configuration for both ends of a link.
@@ -49,14 +50,14 @@ impl LinkTls {
         let mut accepted = Vec::new();
         let mut presented = None;
         for seed in secret.derive_for_links("tollgate peers tls") {
-            let key = [&PKCS8_HEAD[..], &seed].concat();
+            let key = [&ED25519_PKCS8_PREFIX[..], &seed].concat();
             let key = provider.key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into())?;
             let public = key.public_key().ok_or(Error::General("no public key".to_owned()))?.to_vec();
             accepted.push(public.clone());
             presented = presented.or_else(|| Some(CertifiedKey::new(vec![CertificateDer::from(public)], key)));
         }
         let certified = Arc::new(presented.ok_or(Error::General("no secret".to_owned()))?);
-        let same_key = Arc::new(SameKey { accepted, provider: provider.clone() });
+        let same_key = Arc::new(ClusterKeyVerifier { accepted, provider: provider.clone() });
         let client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
@@ -74,12 +75,12 @@ impl LinkTls {
 
 /// Accepts only public keys derived from this node's link secrets.
 #[derive(Debug)]
-struct SameKey {
+struct ClusterKeyVerifier {
     accepted: Vec<Vec<u8>>,
     provider: Arc<CryptoProvider>,
 }
 
-impl SameKey {
+impl ClusterKeyVerifier {
     fn check_public_key(&self, presented: &CertificateDer<'_>) -> Result<(), Error> {
         if self.accepted.iter().any(|accepted| presented.as_ref() == accepted) {
             return Ok(());
@@ -101,7 +102,7 @@ impl SameKey {
 const NO_TLS12: Error = Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered);
 
 /// Methods shared by both verifiers.
-macro_rules! signatures_of_the_same_key {
+macro_rules! impl_signature_methods {
     () => {
         fn verify_tls12_signature(
             &self,
@@ -131,7 +132,7 @@ macro_rules! signatures_of_the_same_key {
     };
 }
 
-impl ServerCertVerifier for SameKey {
+impl ServerCertVerifier for ClusterKeyVerifier {
     fn verify_server_cert(
         &self,
         presented: &CertificateDer<'_>,
@@ -143,10 +144,10 @@ impl ServerCertVerifier for SameKey {
         self.check_public_key(presented).map(|()| ServerCertVerified::assertion())
     }
 
-    signatures_of_the_same_key!();
+    impl_signature_methods!();
 }
 
-impl ClientCertVerifier for SameKey {
+impl ClientCertVerifier for ClusterKeyVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -160,7 +161,7 @@ impl ClientCertVerifier for SameKey {
         self.check_public_key(presented).map(|()| ClientCertVerified::assertion())
     }
 
-    signatures_of_the_same_key!();
+    impl_signature_methods!();
 }
 
 #[cfg(test)]
@@ -220,7 +221,7 @@ mod tests {
     async fn client_without_a_key_is_refused() {
         let server = tls(1);
         let provider = Arc::new(ring::default_provider());
-        let any = Arc::new(SameKey {
+        let any = Arc::new(ClusterKeyVerifier {
             accepted: vec![public_key_of(&ClusterSecret::new(&[1; 32]).unwrap())],
             provider: provider.clone(),
         });
@@ -236,7 +237,7 @@ mod tests {
 
     fn public_key_of(secret: &ClusterSecret) -> Vec<u8> {
         let provider = ring::default_provider();
-        let key = [&PKCS8_HEAD[..], &secret.derive("tollgate peers tls")].concat();
+        let key = [&ED25519_PKCS8_PREFIX[..], &secret.derive("tollgate peers tls")].concat();
         let key = provider.key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into()).unwrap();
         key.public_key().unwrap().to_vec()
     }

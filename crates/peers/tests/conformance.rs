@@ -1,5 +1,5 @@
 //! Runs the conformance suite and the rule model on peers in this process, with one node and with three nodes. With
-//! three nodes, each case or trace asks one of them, in turn, so most keys have their home on another node. The tests
+//! three nodes, the cases and traces use the nodes in turn, so most keys have their home on another node. The tests
 //! control the decision clock.
 //!
 //! `TOLLGATE_MODEL_DECISIONS` sets the number of compared decisions, and `TOLLGATE_MODEL_SEED` sets the first seed.
@@ -25,7 +25,7 @@ use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, findings, loc
 
 /// Timeout of a test case, far longer than any operation in these tests.
 const CASE_TIMEOUT: Duration = Duration::from_secs(30);
-const START: u64 = 1_700_000_000_000_000_000;
+const START_TIME: u64 = 1_700_000_000_000_000_000;
 /// Number of limit ids reserved per run, which is more than any case or trace uses.
 const LIMITS_PER_RUN: u32 = 1 << 16;
 
@@ -39,13 +39,13 @@ struct Cluster {
 
 impl Cluster {
     fn start(count: usize) -> Self {
-        let clock = Arc::new(ManualClock::at(START));
+        let clock = Arc::new(ManualClock::at(START_TIME));
         let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let all: Vec<SocketAddr> = listeners.into_iter().map(|listener| listener.local_addr().unwrap()).collect();
         let seeds: Vec<String> = all.iter().map(SocketAddr::to_string).collect();
         let start = |own: &SocketAddr| {
             let config = Config::from_url(&format!("peers://{}", seeds.join(","))).unwrap().listen(*own).unwrap();
-            PeerStore::start(config.deadline(CASE_TIMEOUT).decide_by(clock.clone())).unwrap()
+            PeerStore::start(config.deadline(CASE_TIMEOUT).with_manual_clock(clock.clone())).unwrap()
         };
         let nodes: Vec<PeerStore> = all.iter().map(start).collect();
         let is_linked = |node: &PeerStore| {
@@ -91,7 +91,8 @@ impl Store for Cluster {
             .collect();
         let groups: Vec<Group<'_>> =
             batch.groups.iter().zip(&charges).map(|(group, charges)| Group { charges, ..*group }).collect();
-        // A refused group's refunds are visible to later requests on the same node, so each run uses one node.
+        // Each run uses one node, because only later requests on the same node are certain to see a refused
+        // group's refunds.
         let node = &self.nodes[run as usize % self.nodes.len()];
         node.run(Batch { groups: &groups, ..batch }, answers).await;
     }
@@ -221,10 +222,10 @@ impl lockstep::RuleSubject for EngineOnPeers {
     }
 }
 
-/// Topics of rules that peers cannot share. Rules that delay requests have leaky or interval buckets.
+/// Topics of rules that peers cannot share. Rules that delay requests use leaky or interval buckets.
 const UNSHARED_TOPICS: [Topic; 3] = [Topic::Ban, Topic::Delay, Topic::NotShared];
 
-fn compare(nodes: usize) {
+fn compare_with_model(nodes: usize) {
     let number =
         |name: &str, otherwise| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 5_000));
@@ -234,12 +235,12 @@ fn compare(nodes: usize) {
 
 #[test]
 fn single_node_decides_as_the_model_does() {
-    compare(1);
+    compare_with_model(1);
 }
 
 #[test]
 fn three_nodes_decide_as_the_model_does() {
-    compare(3);
+    compare_with_model(3);
 }
 
 #[test]

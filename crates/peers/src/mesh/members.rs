@@ -7,7 +7,8 @@ use super::{Action, Member, MemberState, Mesh};
 use crate::NodeId;
 use crate::homes::{Homes, Reach};
 
-/// A node with a majority removes a peer from its count after this much silence, in nanoseconds.
+/// A node with a majority removes a peer from its count after this duration of silence, in
+/// nanoseconds.
 const REMOVE_AFTER: u64 = 10_000_000_000;
 
 pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
@@ -17,11 +18,11 @@ pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
         peer.is_alive = true;
         // A linked node announces its state itself, and that state is newer.
         if !peer.is_linked() {
-            peer.enter(member.state);
+            peer.set_state(member.state);
         }
         if peer.address != member.address {
             peer.address.clone_from(&member.address);
-            replace_others(mesh, member.node, &member.address);
+            mark_replaced_peers(mesh, member.node, &member.address);
         }
     }
     mesh.peers.values_mut().for_each(|peer| peer.update_silence(at));
@@ -29,7 +30,7 @@ pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
 }
 
 /// Marks other nodes at this address as gone, because a new process has started there.
-fn replace_others(mesh: &mut Mesh, node: NodeId, address: &str) {
+fn mark_replaced_peers(mesh: &mut Mesh, node: NodeId, address: &str) {
     for (other, peer) in &mut mesh.peers {
         if *other != node && peer.address == address && !peer.is_linked() && !peer.is_alive {
             peer.membership = Membership::Left;
@@ -39,7 +40,7 @@ fn replace_others(mesh: &mut Mesh, node: NodeId, address: &str) {
 
 /// Removes silent nodes from the count, if this node sees a majority. If a minority removed silent nodes, it would
 /// become a majority.
-pub(super) fn remove_silent(mesh: &mut Mesh, at: u64) {
+pub(super) fn remove_silent_peers(mesh: &mut Mesh, at: u64) {
     if !mesh.homes.has_majority() {
         return;
     }
@@ -53,7 +54,7 @@ pub(super) fn remove_silent(mesh: &mut Mesh, at: u64) {
 }
 
 /// Publishes new homes if a node's state, link or membership has changed.
-pub(super) fn check_homes(mesh: &mut Mesh, actions: &mut Vec<Action>) {
+pub(super) fn publish_changed_homes(mesh: &mut Mesh, actions: &mut Vec<Action>) {
     if !std::mem::take(&mut mesh.homes_changed) {
         return;
     }

@@ -1,7 +1,7 @@
 //! Replication between nodes: every node applies the charges of every other node exactly once.
 //!
 //! **The naive method** sends each charge to every other node and forgets it. A broken link loses the charges in
-//! flight. If the node resends them, they may count twice. And a node that joins starts with every limit full.
+//! flight. If the node resends them, they may count twice. A node that joins starts with every limit unused.
 //!
 //! **The idea.** The charges of one node within a tick form a *delta* with that node's next sequence number. Deltas
 //! stay in a *ring* of bounded size, and every other node has a cursor into the ring. A receiver applies a delta only
@@ -12,12 +12,13 @@
 //!   delta as of the time when it was taken. A delta older than a second never takes a balance below zero, so a long
 //!   fault is not followed by a long debt.
 //! - **Snapshot.** A node that joins, or that missed more than a ring holds, pulls the state from one other node in
-//!   parts. The *vector* lists, for each node, its last delta that the snapshot contains. The vector is read before the
-//!   first part, so no delta is lost. A delta that reaches the sender during the transfer may count twice at the
-//!   receiver. Merging keeps the larger used amount, because adding would count shared charges twice. Charges that only
-//!   one side knows are lost: after a partition, at most one burst plus the refill during the partition.
+//!   parts. The *vector* lists, for each node, the last of its deltas that the snapshot contains. The vector is read
+//!   before the first part, so no delta is lost. A delta that reaches the sender during the transfer may count twice at
+//!   the receiver. Merging keeps the larger used amount, because adding would count shared charges twice. Charges that
+//!   only one side knows are lost: after a partition, at most one burst plus the refill during the partition.
 //! - **Order.** A joining node waits for the vector and then requests all later deltas from every node. So it does not
-//!   have to buffer deltas, and it gets a delta that was in flight to the snapshot's sender from the node that made it.
+//!   have to buffer deltas. It gets every delta from the node that made it, even if the delta was in flight to the
+//!   snapshot's sender.
 //! - **Majority.** A node counts the nodes that it has seen ready, except nodes that left or were replaced at their
 //!   address. It decides `strict` rules only while it is linked to a majority: more than half of these nodes, or
 //!   exactly half including the lowest id. Only a node with a majority removes other nodes from its count, after ten
@@ -105,7 +106,8 @@ pub enum Event {
         /// Node at the other end.
         peer: NodeId,
     },
-    /// A frame arrived, in sending order. [`Frame::Ask`] and [`Frame::Answer`] are ignored here.
+    /// A frame arrived. FrameBuffer are passed in sending order. [`Frame::Ask`] and [`Frame::Answer`]
+    /// are ignored here.
     Frame {
         /// Sender of the frame.
         peer: NodeId,
@@ -281,8 +283,8 @@ impl Mesh {
     }
 
     /// Sets whether peer addresses accept connections but no peer is linked, because the peers refuse this node or are
-    /// paused. Such a node does not become ready: alone, it would be a majority and would admit every limit a second
-    /// time.
+    /// paused. Such a node does not become ready: alone, it would be a majority and would admit the full amount of
+    /// every limit a second time.
     pub fn set_shut_out(&mut self, is_shut_out: bool) {
         self.is_shut_out = is_shut_out;
     }
@@ -314,7 +316,7 @@ impl Mesh {
         }
         self.check_joined(at, actions);
         self.check_left(at, actions);
-        members::check_homes(self, actions);
+        members::publish_changed_homes(self, actions);
     }
 
     /// Returns the latest time for the next [`Event::Timer`].
@@ -396,7 +398,7 @@ impl Mesh {
                 acknowledge(*node, link, peer.applied, state, at, actions);
             }
         }
-        members::remove_silent(self, at);
+        members::remove_silent_peers(self, at);
         self.check_pull(now, actions);
     }
 

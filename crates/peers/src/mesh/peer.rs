@@ -90,7 +90,7 @@ impl LinkState {
         }
     }
 
-    pub(super) fn learn(&mut self, number: u32, limits: Arc<SharedLimits>) {
+    pub(super) fn remember_limits(&mut self, number: u32, limits: Arc<SharedLimits>) {
         if self.params.len() >= MAX_LIMIT_SETS {
             self.params.pop_first();
         }
@@ -99,7 +99,7 @@ impl LinkState {
 
     /// Records that the limits with this number were sent to the peer. Returns whether the number
     /// is new to the peer.
-    pub(super) fn mark_known(&mut self, number: u32) -> bool {
+    pub(super) fn mark_announced(&mut self, number: u32) -> bool {
         if self.announced.len() >= MAX_LIMIT_SETS {
             self.announced.clear();
         }
@@ -118,7 +118,7 @@ impl Peer {
     }
 
     /// Records the node's state. Returns whether the state or the membership changed.
-    pub(super) fn enter(&mut self, state: MemberState) -> bool {
+    pub(super) fn set_state(&mut self, state: MemberState) -> bool {
         let before = (self.state, self.membership);
         self.state = Some(state);
         self.membership = match (state, self.membership) {

@@ -17,10 +17,10 @@ const MAX_PARTS: u32 = 1 << 16;
 /// Time per requested byte, in nanoseconds: 12.5 MB per second. A million keys then take less than two seconds. Without
 /// a bound, packing and merging take CPU time from the decisions of both nodes for as long as the transfer lasts.
 const NANOS_PER_BYTE: u64 = 80;
-/// Maximum time for which the parts of a snapshot are spread, in nanoseconds. A larger snapshot is pulled faster: the rings
-/// of the peers must hold all deltas of the transfer.
+/// Maximum time over which the requests for a snapshot's parts are spread, in nanoseconds. A larger snapshot is pulled
+/// faster, because the peers' rings must hold all deltas made during the transfer.
 const MAX_SPREAD_NANOS: u64 = 5_000_000_000;
-/// Maximum time for which late requests are caught up, in nanoseconds. Timers may be some milliseconds late.
+/// Maximum delay that later requests make up for, in nanoseconds. Timers may be some milliseconds late.
 const MAX_CATCH_UP: u64 = 5_000_000;
 
 /// A snapshot transfer in progress.
@@ -100,11 +100,11 @@ impl Mesh {
             vector = self.vector();
         }
         let mut builder = PartBuilder::default();
-        self.table.walk(part, now, |limits, known| builder.add(limits, &known));
+        self.table.for_each_used_key(part, now, |limits, known| builder.add(limits, &known));
         self.counts.left_out += builder.left_out;
         let (body, limits) = builder.finish();
         if let Some(link) = self.peers.get_mut(&node).and_then(|peer| peer.link.as_mut()) {
-            for limits in limits.iter().filter(|limits| link.mark_known(limits.number())) {
+            for limits in limits.iter().filter(|limits| link.mark_announced(limits.number())) {
                 let params = Frame::Params { number: limits.number(), code: limits.code().clone() };
                 actions.push(Action::Send { peer: node, frame: params });
             }
@@ -181,8 +181,8 @@ impl Mesh {
         if self.state != MemberState::Joining {
             return;
         }
-        // A snapshot that makes progress gets more time, because a large snapshot takes seconds, and so do the deltas of
-        // that time, which arrive after it.
+        // A snapshot that makes progress gets more time. A large snapshot takes seconds, and so do the deltas that were
+        // made meanwhile and arrive after it.
         let has_begun = self.has_joined || self.pull.as_ref().is_some_and(|pull| pull.next > 0);
         let wait = if has_begun { MAX_JOIN_TIME } else { JOIN_TIMEOUT };
         let is_late = at >= self.started_at.saturating_add(wait);
@@ -218,34 +218,34 @@ mod tests {
     const MILLI: u64 = 1_000_000;
 
     #[test]
-    fn parts_are_requested_at_the_rate_of_their_bytes_even_if_timers_are_late() {
+    fn parts_are_requested_at_the_byte_rate_even_if_timers_are_late() {
         const PARTS: u32 = 1_000;
         const PART_BYTES: u64 = 20_000;
-        const PART_TIME: u64 = PART_BYTES * NANOS_PER_BYTE;
+        const NANOS_PER_PART: u64 = PART_BYTES * NANOS_PER_BYTE;
         let start = 1_000 * MILLI;
         let (from, vector, part_bytes) = (NodeId(1), Vec::new(), PART_BYTES);
         let mut pull =
             Pull { from, vector, parts: PARTS, next: 1, asked: 1, part_bytes, request_at: start, progress_at: 0 };
         let mut at = start;
-        assert!(u64::from(PARTS) * PART_TIME < MAX_SPREAD_NANOS);
+        assert!(u64::from(PARTS) * NANOS_PER_PART < MAX_SPREAD_NANOS);
         while pull.asked < PARTS {
             while pull.next_request(at).is_some() {}
-            assert!(u64::from(pull.asked) * PART_TIME <= at - start + MAX_CATCH_UP + 2 * PART_TIME);
+            assert!(u64::from(pull.asked) * NANOS_PER_PART <= at - start + MAX_CATCH_UP + 2 * NANOS_PER_PART);
             // All requested parts arrive before the next timer.
             pull.next = pull.asked;
             at = pull.wake_at().map_or(at, |wake_at| wake_at.max(at) + 2 * MILLI);
         }
-        let ideal = u64::from(PARTS) * PART_TIME;
+        let ideal = u64::from(PARTS) * NANOS_PER_PART;
         assert!((ideal * 9 / 10..ideal * 11 / 10).contains(&(at - start)), "{} of {ideal}", at - start);
         assert_eq!(pull.wake_at(), None, "nothing is left to request");
     }
 
     #[test]
-    fn parts_that_do_not_arrive_bound_the_requests() {
+    fn requests_stop_while_parts_do_not_arrive() {
         let (from, vector, part_bytes) = (NodeId(1), Vec::new(), 10);
         let mut pull =
             Pull { from, vector, parts: 1_000, next: 0, asked: 1, part_bytes, request_at: 0, progress_at: 0 };
-        assert_eq!(pull.next_request(MILLI), None, "the first part has the number of parts");
+        assert_eq!(pull.next_request(MILLI), None, "the first part contains the number of parts");
         pull.next = 1;
         while pull.next_request(1_000 * MILLI).is_some() {}
         assert_eq!((pull.asked, pull.wake_at()), (1 + PARTS_AHEAD, None));

@@ -10,7 +10,7 @@ use crate::table::DrainedCharges;
 use crate::wire::{Delta, DeltaBody, Frame, Hello, VERSION};
 
 /// Maximum number of items in a delta.
-const MAX_ITEMS: usize = 32_768;
+const MAX_DELTA_CHARGES: usize = 32_768;
 /// Maximum bytes of unacknowledged deltas in flight to one peer.
 const MAX_IN_FLIGHT_BYTES: u64 = 4 << 20;
 /// After this many bytes, deltas are acknowledged immediately instead of at the next tick.
@@ -24,7 +24,7 @@ impl Mesh {
         (self.is_urgent, self.flushed_at) = (false, at);
         loop {
             let mut drained = DrainedCharges::default();
-            let is_all = self.table.drain(MAX_ITEMS, &mut drained);
+            let is_all = self.table.drain(MAX_DELTA_CHARGES, &mut drained);
             if !drained.is_empty() {
                 let taken_at = if drained.items.is_empty() { at } else { drained.taken_at.min(at) };
                 let mut body = Vec::with_capacity(16 * drained.items.len());
@@ -40,18 +40,18 @@ impl Mesh {
         let acked = acked.map(|peer| peer.link.as_ref().map_or(0, |link| link.acked)).min();
         self.ring.forget(acked.unwrap_or(u64::MAX), at.saturating_sub(KEEP_FOR_JOINING));
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
-        nodes.into_iter().for_each(|node| self.pump(at, node, actions));
+        nodes.into_iter().for_each(|node| self.send_deltas(at, node, actions));
     }
 
     /// Sends deltas from the ring until [`MAX_IN_FLIGHT_BYTES`] bytes are in flight.
-    pub(super) fn pump(&mut self, at: u64, node: NodeId, actions: &mut Vec<Action>) {
+    pub(super) fn send_deltas(&mut self, at: u64, node: NodeId, actions: &mut Vec<Action>) {
         let Some(link) = self.peers.get_mut(&node).and_then(|peer| peer.link.as_mut()) else { return };
         let Some(mut cursor) = link.cursor else { return };
         while let Some(delta) = self.ring.get(cursor) {
             if cursor > link.acked + 1 && self.ring.bytes_between(link.acked + 1, cursor) > MAX_IN_FLIGHT_BYTES {
                 break;
             }
-            for limits in delta.limits.iter().filter(|limits| link.mark_known(limits.number())) {
+            for limits in delta.limits.iter().filter(|limits| link.mark_announced(limits.number())) {
                 let params = Frame::Params { number: limits.number(), code: limits.code().clone() };
                 actions.push(Action::Send { peer: node, frame: params });
             }
@@ -83,7 +83,7 @@ impl Mesh {
             Frame::Resume { from } => self.on_resume(at, node, from, actions),
             Frame::Head { head, gap } => self.on_head(now, node, head, gap, actions),
             Frame::Params { number, code } => match self.table.intern_encoded_limits(&code) {
-                Ok(limits) => link.learn(number, limits),
+                Ok(limits) => link.remember_limits(number, limits),
                 Err(_) => actions.push(Action::Close { peer: node, why: "sent limits that nodes cannot share" }),
             },
             Frame::Delta(delta) => self.on_delta(now, node, &delta, actions),
@@ -93,9 +93,9 @@ impl Mesh {
                     return;
                 }
                 link.acked = link.acked.max(seq);
-                let changed = self.peers.get_mut(&node).is_some_and(|peer| peer.enter(state));
+                let changed = self.peers.get_mut(&node).is_some_and(|peer| peer.set_state(state));
                 self.homes_changed |= changed;
-                self.pump(at, node, actions);
+                self.send_deltas(at, node, actions);
                 if changed {
                     self.check_pull(now, actions);
                 }
@@ -126,7 +126,7 @@ impl Mesh {
         if let Some(link) = peer.link.as_mut() {
             link.is_greeted = true;
         }
-        peer.enter(hello.state);
+        peer.set_state(hello.state);
         peer.update_silence(at);
         self.homes_changed = true;
         if let Some(from) = hello.resume {
@@ -148,7 +148,7 @@ impl Mesh {
             link.cursor = holds.then_some(from + 1);
         }
         self.send(at, node, Frame::Head { head, gap: !holds }, actions);
-        self.pump(at, node, actions);
+        self.send_deltas(at, node, actions);
     }
 
     /// Records the last delta that the peer announces. If the peer reports a gap, this node needs a snapshot.

@@ -42,11 +42,11 @@ impl Cluster {
             bytes: 0,
             closed: Vec::new(),
         };
-        (0..count).for_each(|_| cluster.add(16 << 20));
+        (0..count).for_each(|_| cluster.add_node(16 << 20));
         cluster
     }
 
-    fn add(&mut self, ring_bytes: usize) {
+    fn add_node(&mut self, ring_bytes: usize) {
         let table = Arc::new(Table::new(100_000, Secret::from_points([3, 4])));
         let config = MeshConfig { ring_bytes, ..MeshConfig::new(NodeId(self.nodes.len() as u64), 7) };
         let mesh = Mesh::new(config, table.clone(), &Now::at(self.at));
@@ -57,7 +57,7 @@ impl Cluster {
     fn with_ready_nodes(count: usize) -> Self {
         let mut cluster = Self::new(count);
         cluster.link_all();
-        cluster.run(2_200 * MILLI);
+        cluster.run_for(2_200 * MILLI);
         assert!(cluster.nodes.iter().all(|node| node.mesh.state() == MemberState::Ready));
         cluster
     }
@@ -75,7 +75,7 @@ impl Cluster {
         }
     }
 
-    fn cut(&mut self, one: usize, other: usize) {
+    fn cut_link(&mut self, one: usize, other: usize) {
         if self.links.remove(&(one.min(other), one.max(other))) {
             self.queue.retain(|(from, to, _)| (*from, *to) != (one, other) && (*from, *to) != (other, one));
             self.on(one, Event::LinkDown { peer: NodeId(other as u64) });
@@ -106,16 +106,16 @@ impl Cluster {
         }
     }
 
-    fn deliver(&mut self) {
+    fn deliver_frames(&mut self) {
         while let Some((from, to, frame)) = self.queue.pop_front() {
             self.on(to, Event::Frame { peer: NodeId(from as u64), frame });
         }
     }
 
     /// Advances time in steps of 10 ms.
-    fn run(&mut self, time: u64) {
+    fn run_for(&mut self, time: u64) {
         let end = self.at + time;
-        self.deliver();
+        self.deliver_frames();
         while self.at < end {
             self.at += 10 * MILLI;
             for node in 0..self.nodes.len() {
@@ -123,11 +123,11 @@ impl Cluster {
                     self.on(node, Event::Timer);
                 }
             }
-            self.deliver();
+            self.deliver_frames();
         }
     }
 
-    fn ask(&self, node: usize, key: Fingerprint, limits: &Limits, verb: Verb, ask: Ask) -> bool {
+    fn decide(&self, node: usize, key: Fingerprint, limits: &Limits, verb: Verb, ask: Ask) -> bool {
         let table = &self.nodes[node].table;
         let limits = table.intern_limits(0, limits).unwrap();
         let charge = Charge { key, limits: &limits, ask, stamps: None };
@@ -135,7 +135,7 @@ impl Cluster {
     }
 
     fn take(&self, node: usize, key: Fingerprint, limits: &Limits, cost: u64) -> bool {
-        self.ask(node, key, limits, Verb::Check, Ask::Exactly(Cost::new(cost)))
+        self.decide(node, key, limits, Verb::Check, Ask::Exactly(Cost::new(cost)))
     }
 
     fn used(&self, key: Fingerprint) -> Vec<u64> {
@@ -159,12 +159,12 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
         assert!(!cluster.take(node, key, &limits, 1));
         cluster.on(node, Event::Urgent);
     }
-    cluster.deliver();
+    cluster.deliver_frames();
     assert_eq!(cluster.used(key), [12, 12, 12]);
     assert_eq!(cluster.nodes[0].table.counts().overshoot, 8);
-    cluster.run(2_000 * MILLI);
+    cluster.run_for(2_000 * MILLI);
     assert!((0..3).all(|node| !cluster.take(node, key, &limits, 1)), "the debt is repaid first");
-    cluster.run(250 * MILLI);
+    cluster.run_for(250 * MILLI);
     assert!(cluster.take(0, key, &limits, 1));
 }
 
@@ -173,15 +173,15 @@ fn deltas_are_replayed_after_a_broken_link_and_count_once() {
     let mut cluster = Cluster::with_ready_nodes(2);
     let limits = limits("1/day", 1_000);
     assert!(cluster.take(0, key(1), &limits, 5));
-    cluster.run(150 * MILLI);
-    cluster.cut(0, 1);
+    cluster.run_for(150 * MILLI);
+    cluster.cut_link(0, 1);
     assert!(cluster.take(0, key(1), &limits, 7) && cluster.take(1, key(1), &limits, 11));
-    cluster.run(500 * MILLI);
+    cluster.run_for(500 * MILLI);
     assert_eq!(cluster.used(key(1)), [12, 16]);
     cluster.link(0, 1);
-    cluster.deliver();
+    cluster.deliver_frames();
     assert_eq!(cluster.used(key(1)), [23, 23]);
-    cluster.run(SECOND);
+    cluster.run_for(SECOND);
     // A duplicate frame changes nothing.
     let body = cluster.nodes[0].mesh.ring.get(1).unwrap().body.clone();
     cluster.on(1, Event::Frame { peer: NodeId(0), frame: Frame::Delta(Delta { seq: 1, age: 0, body }) });
@@ -196,13 +196,13 @@ fn joining_node_has_all_states_before_it_is_ready() {
     let limits = limits("1/day", 1_000);
     (0..500).for_each(|number| assert!(cluster.take(0, key(number), &limits, number + 1)));
     // The charges are still unsent when the snapshot is taken, and must count only once.
-    cluster.add(16 << 20);
+    cluster.add_node(16 << 20);
     cluster.link(2, 0);
     cluster.link(2, 1);
-    cluster.deliver();
+    cluster.deliver_frames();
     assert!(matches!(cluster.nodes[2].actions.last(), Some(Action::Homes(_))));
     assert!(cluster.nodes[2].actions.iter().any(|action| matches!(action, Action::Ready { complete: true })));
-    cluster.run(200 * MILLI);
+    cluster.run_for(200 * MILLI);
     for number in 0..500 {
         assert_eq!(cluster.used(key(number)), [number + 1; 3], "key {number}");
     }
@@ -213,14 +213,15 @@ fn joining_node_has_all_states_before_it_is_ready() {
 fn joining_node_waits_only_for_a_snapshot_that_makes_progress() {
     let mut cluster = Cluster::with_ready_nodes(1);
     (0..200).for_each(|number| assert!(cluster.take(0, key(number), &limits("1/day", 1_000), 9)));
-    cluster.add(16 << 20);
+    cluster.add_node(16 << 20);
     cluster.link(0, 1);
     let is_ready = |cluster: &Cluster| cluster.nodes[1].mesh.state() == MemberState::Ready;
-    // Eight frames in 100 ms.
+    // Each step takes 100 ms and delivers at most eight frames.
     let start = cluster.at;
     while !is_ready(&cluster) {
         cluster.at += 100 * MILLI;
-        // Charges during the transfer, most of them after the parts with their keys.
+        // Charge all keys during the transfer. The parts with most of these keys have already been
+        // sent.
         if cluster.at == start + 2 * SECOND {
             (0..200).for_each(|number| assert!(cluster.take(0, key(number), &limits("1/day", 1_000), 7)));
         }
@@ -233,11 +234,12 @@ fn joining_node_waits_only_for_a_snapshot_that_makes_progress() {
     assert!(cluster.at > start + 2 * SECOND, "the node did not wait");
     assert!(cluster.nodes[1].actions.iter().any(|action| matches!(action, Action::Ready { complete: true })));
     for number in 0..200 {
-        // A charge in a part that is packed after it counts twice in a joining node.
+        // A charge that is made before its key's part is packed counts twice in a joining node: in
+        // the part and in the delta.
         assert!(matches!(*cluster.used(key(number)), [16, 16 | 23]), "{number}: {:?}", cluster.used(key(number)));
     }
     // No peer answers the snapshot request.
-    cluster.add(16 << 20);
+    cluster.add_node(16 << 20);
     cluster.link(0, 2);
     let start = cluster.at;
     while cluster.nodes[2].mesh.state() != MemberState::Ready {
@@ -256,19 +258,19 @@ fn joining_node_waits_only_for_a_snapshot_that_makes_progress() {
 #[test]
 fn node_that_missed_more_than_the_ring_holds_gets_a_snapshot() {
     let mut cluster = Cluster::new(0);
-    (0..3).for_each(|_| cluster.add(1_000));
+    (0..3).for_each(|_| cluster.add_node(1_000));
     cluster.link_all();
-    cluster.run(2_200 * MILLI);
+    cluster.run_for(2_200 * MILLI);
     let limits = limits("1/day", 50_000);
-    cluster.cut(2, 0);
-    cluster.cut(2, 1);
+    cluster.cut_link(2, 0);
+    cluster.cut_link(2, 1);
     for number in 0..50 {
         assert!(cluster.take((number % 2) as usize, key(number % 7), &limits, number + 1));
-        cluster.run(100 * MILLI);
+        cluster.run_for(100 * MILLI);
     }
     cluster.link(2, 0);
     cluster.link(2, 1);
-    cluster.run(500 * MILLI);
+    cluster.run_for(500 * MILLI);
     assert!(cluster.nodes[2].mesh.counts().snapshots >= 1);
     for number in 0..7 {
         let used = cluster.used(key(number));
@@ -277,7 +279,7 @@ fn node_that_missed_more_than_the_ring_holds_gets_a_snapshot() {
     // Afterwards, deltas work again.
     assert!(cluster.take(0, key(1), &limits, 1));
     let before = cluster.used(key(1))[0];
-    cluster.run(200 * MILLI);
+    cluster.run_for(200 * MILLI);
     assert_eq!(cluster.used(key(1)), [before; 3]);
     assert!(cluster.closed.is_empty(), "{:?}", cluster.closed);
 }
@@ -287,18 +289,18 @@ fn reset_reaches_all_nodes_and_a_snapshot_does_not_undo_it() {
     let mut cluster = Cluster::with_ready_nodes(2);
     let limits = limits("1/day", 100);
     assert!(cluster.take(0, key(1), &limits, 60));
-    cluster.run(200 * MILLI);
-    cluster.ask(1, key(1), &limits, Verb::Reset, Ask::Exactly(Cost::ZERO));
-    cluster.run(200 * MILLI);
+    cluster.run_for(200 * MILLI);
+    cluster.decide(1, key(1), &limits, Verb::Reset, Ask::Exactly(Cost::ZERO));
+    cluster.run_for(200 * MILLI);
     assert_eq!(cluster.used(key(1)), [0, 0]);
     assert!(cluster.take(0, key(1), &limits, 3));
-    cluster.add(16 << 20);
+    cluster.add_node(16 << 20);
     cluster.link(2, 1);
     cluster.link(2, 0);
-    cluster.run(300 * MILLI);
+    cluster.run_for(300 * MILLI);
     assert_eq!(cluster.used(key(1)), [3, 3, 3]);
-    cluster.ask(2, key(1), &limits, Verb::Refund, Ask::Exactly(Cost::new(2)));
-    cluster.run(200 * MILLI);
+    cluster.decide(2, key(1), &limits, Verb::Refund, Ask::Exactly(Cost::new(2)));
+    cluster.run_for(200 * MILLI);
     assert_eq!(cluster.used(key(1)), [1, 1, 1]);
 }
 
@@ -309,7 +311,7 @@ fn leaving_node_waits_for_acknowledgements() {
     cluster.on(2, Event::Leave);
     let has_left = |cluster: &Cluster| cluster.nodes[2].actions.iter().any(|action| matches!(action, Action::Left));
     assert!(!has_left(&cluster));
-    cluster.run(200 * MILLI);
+    cluster.run_for(200 * MILLI);
     assert!(has_left(&cluster));
     assert_eq!(cluster.used(key(1)), [9, 9, 9]);
     assert_eq!(cluster.nodes[0].mesh.status().nodes, 2);
@@ -323,9 +325,9 @@ fn leaving_node_waits_for_acknowledgements() {
 fn only_a_majority_removes_silent_nodes() {
     let mut cluster = Cluster::with_ready_nodes(5);
     for one in 0..2 {
-        (2..5).for_each(|other| cluster.cut(one, other));
+        (2..5).for_each(|other| cluster.cut_link(one, other));
     }
-    cluster.run(20 * SECOND);
+    cluster.run_for(20 * SECOND);
     let status = |cluster: &Cluster, node: usize| {
         let status = cluster.nodes[node].mesh.status();
         (status.nodes, status.has_majority)
@@ -335,14 +337,14 @@ fn only_a_majority_removes_silent_nodes() {
     let homes = cluster.nodes[0].mesh.homes();
     assert_eq!(homes.route(key(1), Hop::Origin), Route::Unavailable(Unavailable::Minority));
     cluster.link_all();
-    cluster.run(SECOND);
+    cluster.run_for(SECOND);
     assert_eq!([0, 1, 2, 3, 4].map(|node| status(&cluster, node)), [(5, true); 5]);
 }
 
 #[test]
 fn half_with_the_lowest_id_keeps_deciding() {
     let mut cluster = Cluster::with_ready_nodes(2);
-    cluster.cut(0, 1);
+    cluster.cut_link(0, 1);
     assert_eq!([0, 1].map(|node| cluster.nodes[node].mesh.homes().has_majority()), [true, false]);
 }
 
@@ -351,7 +353,7 @@ fn new_process_at_an_address_replaces_the_old_one_in_the_count() {
     let mut cluster = Cluster::with_ready_nodes(2);
     let member = |node, address: &str, state| Member { node: NodeId(node), address: address.into(), state };
     cluster.on(0, Event::Members(vec![member(1, "b:7400", MemberState::Ready)]));
-    cluster.cut(0, 1);
+    cluster.cut_link(0, 1);
     cluster.on(0, Event::Members(vec![member(9, "b:7400", MemberState::Ready)]));
     assert_eq!(cluster.nodes[0].mesh.status().nodes, 2, "this one and the new one");
 }
@@ -377,7 +379,7 @@ fn protocol_violations_close_the_link() {
     ];
     for (is_greeted, frame, why) in cases {
         let mut cluster = Cluster::new(1);
-        cluster.run(2_200 * MILLI);
+        cluster.run_for(2_200 * MILLI);
         cluster.on(0, Event::LinkUp { peer: NodeId(1) });
         if is_greeted {
             cluster.on(0, Event::Frame { peer: NodeId(1), frame: hello(VERSION, 7, 1) });
@@ -391,13 +393,13 @@ fn protocol_violations_close_the_link() {
 fn silent_link_is_closed_unless_this_node_was_paused() {
     let mut cluster = Cluster::new(1);
     cluster.on(0, Event::LinkUp { peer: NodeId(1) });
-    cluster.run(900 * MILLI);
+    cluster.run_for(900 * MILLI);
     assert!(cluster.closed.is_empty());
-    cluster.run(300 * MILLI);
+    cluster.run_for(300 * MILLI);
     assert!(cluster.closed.contains(&"nothing received for a second"));
     let mut paused = Cluster::with_ready_nodes(2);
     paused.at += 5 * SECOND;
-    paused.run(300 * MILLI);
+    paused.run_for(300 * MILLI);
     assert!(paused.closed.is_empty(), "{:?}", paused.closed);
 }
 
@@ -408,7 +410,7 @@ fn key_update_takes_at_most_24_bytes_per_node() {
     let before = cluster.bytes;
     for tick in 0..10 {
         (0..300).for_each(|number| assert!(cluster.take(0, key(tick * 7 + number), &limits, 1 + number % 100)));
-        cluster.run(100 * MILLI);
+        cluster.run_for(100 * MILLI);
     }
     // Counts all frames of the three nodes in this second, including acknowledgements and keepalives.
     let per_update = (cluster.bytes - before) as f64 / (10.0 * 300.0 * 2.0);

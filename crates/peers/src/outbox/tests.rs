@@ -153,7 +153,7 @@ async fn asks_are_held_while_an_ask_of_a_fast_peer_is_unanswered() {
     ask(5);
     ask(6);
     assert_written!([0u8; 0], "an ask is unanswered");
-    assert_eq!(outbox.queued(), 2);
+    assert_eq!(outbox.queued_bytes(), 2);
     outbox.release_asks();
     assert_written!([5, 6], "an answer arrived");
     ask(7);
@@ -188,14 +188,14 @@ enum Step {
     Push,
     AddRoom(usize),
     RunTask,
-    /// Answers arrive, or the asks expire.
+    /// Answers arrive, or asks expire.
     Answer,
     Wait,
 }
 
 proptest! {
-    /// Whatever callers, connection, peer and link's task do, frames are written in order. Nothing stays queued while
-    /// the connection accepts bytes and no answer is expected.
+    /// For every order of steps by the callers, the connection, the peer and the link's task, frames are written in
+    /// order. No frame stays queued while the connection accepts bytes and no answer is expected.
     #[test]
     fn frames_are_written_in_order_and_none_is_forgotten(
         steps in proptest::collection::vec(

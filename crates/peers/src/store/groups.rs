@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tollgate_core::{Ask as Amount, Cost, Stamps};
 use tollgate_engine::store::StoreError;
 
-use super::{GroupDecision, GroupPart, PeerStore};
+use super::{GroupDecision, PeerStore, ResolvedCharge};
 use crate::ask::AskCharge;
 use crate::group::{GroupAction, GroupRun, Home};
 use crate::table::{Charge, Verb};
@@ -17,7 +17,7 @@ impl PeerStore {
     pub(super) async fn decide_in_order(
         &self,
         verb: Verb,
-        parts: &[GroupPart<'_>],
+        parts: &[ResolvedCharge<'_>],
         deadline: Instant,
     ) -> Result<GroupDecision, StoreError> {
         let charges = parts.iter().map(|part| (part.at, part.charge.ask)).collect();
@@ -54,12 +54,12 @@ impl PeerStore {
         Ok(GroupDecision { answers: answers.collect(), at: self.shared.now().wall() })
     }
 
-    /// Gives charged amounts back to their home, without waiting for an answer.
+    /// Returns charged amounts to their home, without waiting for an answer.
     fn give_back(
         &self,
         home: Home,
         verb: Verb,
-        parts: &[GroupPart<'_>],
+        parts: &[ResolvedCharge<'_>],
         charges: &[(usize, Cost, Stamps)],
         deadline: Instant,
     ) {

@@ -9,19 +9,19 @@ use tollgate_engine::store::{GroupAnswer, SyncEvery};
 use tollgate_testkit::eventually::{TEST_TIMEOUT, eventually_async};
 
 /// A limit with a burst of 4 that refills too slowly to matter during a test.
-fn four_an_hour() -> Limits {
+fn four_per_hour() -> Limits {
     Limit::from(TokenBucket::new("4/h".parse().unwrap(), 4).unwrap()).into()
 }
 
-struct NoTable;
+struct NoLimitTable;
 
-impl tollgate::ledger::LimitTable for NoTable {
+impl tollgate::ledger::LimitTable for NoLimitTable {
     fn get(&self, _: u32) -> Option<&Limits> {
         None
     }
 }
 
-/// Returns free addresses. Another process may still take them.
+/// Returns free addresses. Another process may take these ports before the nodes listen on them.
 fn addresses<const N: usize>() -> [SocketAddr; N] {
     let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap())
@@ -86,8 +86,8 @@ impl<'a> Query<'a> {
         Self { verb: StoreVerb::Peek, ..self }
     }
 
-    async fn of<T>(self, node: &PeerStore, read: impl FnOnce(GroupAnswer<'_>) -> T) -> Result<T, StoreError> {
-        let limits = four_an_hour();
+    async fn ask<T>(self, node: &PeerStore, read: impl FnOnce(GroupAnswer<'_>) -> T) -> Result<T, StoreError> {
+        let limits = four_per_hour();
         let charges: Vec<EngineCharge<'_>> = self
             .keys
             .iter()
@@ -104,31 +104,31 @@ impl<'a> Query<'a> {
             .collect();
         let groups = [Group { verb: self.verb, charges: &charges }];
         let mut answers = Answers::default();
-        node.run(Batch { limit_table: &NoTable, groups: &groups }, &mut answers).await;
+        node.run(Batch { limit_table: &NoLimitTable, groups: &groups }, &mut answers).await;
         answers.group(0).map(read)
     }
 
     async fn passes(self, node: &PeerStore) -> bool {
-        self.of(node, |answer| answer.outcome().is_admitted()).await.unwrap()
+        self.ask(node, |answer| answer.outcome().is_admitted()).await.unwrap()
     }
 
-    /// Returns the retry wait of a refusal, converted to whole tokens.
-    async fn owed(self, node: &PeerStore) -> u64 {
+    /// Returns how many tokens must refill before a refused request passes.
+    async fn tokens_owed(self, node: &PeerStore) -> u64 {
         let wait = |answer: GroupAnswer<'_>| match answer.charges()[0].outcome {
             tollgate::Outcome::Deny(tollgate::Retry::After(wait)) => wait.as_nanos().div_ceil(900_000_000_000),
             _ => 0,
         };
-        self.of(node, wait).await.unwrap()
+        self.ask(node, wait).await.unwrap()
     }
 }
 
 /// Returns a key whose home is the node at index `home`.
-fn key_of(nodes: &[PeerStore], home: usize) -> String {
-    keys_of(nodes, home).next().unwrap()
+fn key_with_home(nodes: &[PeerStore], home: usize) -> String {
+    keys_with_home(nodes, home).next().unwrap()
 }
 
 /// Returns keys whose home is the node at index `home`.
-fn keys_of(nodes: &[PeerStore], home: usize) -> impl Iterator<Item = String> {
+fn keys_with_home(nodes: &[PeerStore], home: usize) -> impl Iterator<Item = String> {
     let homes = nodes[0].shared.homes.load();
     let names = (0..).map(|number| format!("key {number}"));
     let is_home = |key: &String| match homes.route(nodes[0].shared.table.fingerprint(key.as_bytes()), Hop::Origin) {
@@ -143,7 +143,7 @@ fn keys_of(nodes: &[PeerStore], home: usize) -> impl Iterator<Item = String> {
 async fn strict_limit_is_exact_whichever_node_is_asked() {
     let (_, nodes) = start_three_nodes().await;
     for home in 0..3 {
-        let key = key_of(&nodes, home);
+        let key = key_with_home(&nodes, home);
         let keys = [&*key];
         let mut admitted = 0;
         for turn in 0..9 {
@@ -170,10 +170,10 @@ async fn eventual_limit_is_decided_locally_and_overshoot_becomes_debt() {
     assert!((4..=12).contains(&passed));
     for (index, node) in nodes.iter().enumerate() {
         eventually_async("every node has all charges", async || {
-            Query::eventual(&keys).peek().owed(node).await == passed - 4 + 1
+            Query::eventual(&keys).peek().tokens_owed(node).await == passed - 4 + 1
         })
         .await;
-        let exactness = Query::eventual(&keys).of(node, |answer| answer.charges()[0].exactness).await.unwrap();
+        let exactness = Query::eventual(&keys).ask(node, |answer| answer.charges()[0].exactness).await.unwrap();
         assert_eq!(exactness, Exactness::Eventual, "{index}");
     }
 }
@@ -181,7 +181,7 @@ async fn eventual_limit_is_decided_locally_and_overshoot_becomes_debt() {
 #[tokio::test]
 async fn group_over_several_homes_is_charged_all_or_none() {
     let (_, nodes) = start_three_nodes().await;
-    let keys = [0, 1, 2].map(|home| key_of(&nodes, home));
+    let keys = [0, 1, 2].map(|home| key_with_home(&nodes, home));
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     for _ in 0..3 {
         assert!(Query::strict(&keys[2..]).passes(&nodes[0]).await);
@@ -191,7 +191,7 @@ async fn group_over_several_homes_is_charged_all_or_none() {
     for key in &keys[..2] {
         let left = |answer: GroupAnswer<'_>| answer.reports(&answer.charges()[0])[0].remaining;
         eventually_async("the charges are refunded", async || {
-            Query::strict(&[key]).peek().of(&nodes[2], left).await.unwrap() == 3
+            Query::strict(&[key]).peek().ask(&nodes[2], left).await.unwrap() == 3
         })
         .await;
     }
@@ -199,10 +199,10 @@ async fn group_over_several_homes_is_charged_all_or_none() {
     let up_to = Query { amount: Amount::UpTo(Cost::new(9)), ..Query::strict(&keys[..2]) };
     let taken = |answer: GroupAnswer<'_>| answer.charges().iter().map(|charge| charge.taken.get()).collect::<Vec<_>>();
     assert!(Query::strict(&keys[..1]).passes(&nodes[0]).await);
-    assert_eq!(up_to.of(&nodes[2], taken).await.unwrap(), [2, 2]);
+    assert_eq!(up_to.ask(&nodes[2], taken).await.unwrap(), [2, 2]);
     let left = |answer: GroupAnswer<'_>| answer.reports(&answer.charges()[0])[0].remaining;
     eventually_async("the excess is refunded", async || {
-        Query::strict(&keys[1..2]).peek().of(&nodes[0], left).await.unwrap() == 1
+        Query::strict(&keys[1..2]).peek().ask(&nodes[0], left).await.unwrap() == 1
     })
     .await;
 }
@@ -212,8 +212,8 @@ async fn group_over_several_homes_is_charged_all_or_none() {
 #[tokio::test]
 async fn refused_group_over_several_homes_refunds_only_its_charges() {
     let (_, nodes) = start_three_nodes().await;
-    let same: Vec<String> = keys_of(&nodes, 1).take(2).collect();
-    let other = key_of(&nodes, 2);
+    let same: Vec<String> = keys_with_home(&nodes, 1).take(2).collect();
+    let other = key_with_home(&nodes, 2);
     for keys in [[&*same[0]], [&*same[1]], [&*other]] {
         let taken = if keys == [&*same[1]] { 4 } else { 2 };
         for _ in 0..taken {
@@ -225,32 +225,32 @@ async fn refused_group_over_several_homes_refunds_only_its_charges() {
         answer.charges().iter().map(|charge| answer.reports(charge)[0].remaining).collect()
     };
     for _ in 0..3 {
-        assert_eq!(Query::strict(&group).of(&nodes[0], left).await.unwrap(), [2, 0, 2]);
-        assert_eq!(Query::strict(&group).peek().of(&nodes[0], left).await.unwrap(), [2, 0, 2]);
+        assert_eq!(Query::strict(&group).ask(&nodes[0], left).await.unwrap(), [2, 0, 2]);
+        assert_eq!(Query::strict(&group).peek().ask(&nodes[0], left).await.unwrap(), [2, 0, 2]);
     }
 }
 
 #[tokio::test]
 async fn reset_and_refund_reach_all_nodes() {
     let (_, nodes) = start_three_nodes().await;
-    let key = key_of(&nodes, 1);
+    let key = key_with_home(&nodes, 1);
     let keys = [&*key];
     for _ in 0..4 {
         assert!(Query::strict(&keys).passes(&nodes[0]).await);
     }
     let refund = Query { verb: StoreVerb::Refund, ..Query::strict(&keys) };
     let taken = |answer: GroupAnswer<'_>| answer.charges()[0].taken.get();
-    assert_eq!(refund.of(&nodes[2], taken).await.unwrap(), 1);
+    assert_eq!(refund.ask(&nodes[2], taken).await.unwrap(), 1);
     assert!(Query::strict(&keys).passes(&nodes[0]).await);
     assert!(!Query::strict(&keys).passes(&nodes[0]).await);
-    Query { verb: StoreVerb::Reset, ..Query::strict(&keys) }.of(&nodes[2], |_| ()).await.unwrap();
+    Query { verb: StoreVerb::Reset, ..Query::strict(&keys) }.ask(&nodes[2], |_| ()).await.unwrap();
     assert!(Query::strict(&keys).passes(&nodes[0]).await);
 }
 
 #[tokio::test]
 async fn rolling_restart_resets_nothing() {
     let (all, nodes) = start_three_nodes().await;
-    let keys = [0, 1, 2].map(|home| key_of(&nodes, home));
+    let keys = [0, 1, 2].map(|home| key_with_home(&nodes, home));
     for key in &keys {
         for _ in 0..4 {
             assert!(Query::strict(&[key]).passes(&nodes[0]).await);
@@ -265,7 +265,7 @@ async fn rolling_restart_resets_nothing() {
             for node in &nodes {
                 let is_refused = |answer: GroupAnswer<'_>| !answer.outcome().is_admitted();
                 eventually_async("another node is home and refuses", async || {
-                    Query::strict(&[key]).of(node, is_refused).await.is_ok_and(|is_refused| {
+                    Query::strict(&[key]).ask(node, is_refused).await.is_ok_and(|is_refused| {
                         assert!(is_refused, "{key} while {own} is stopped");
                         true
                     })
@@ -321,7 +321,7 @@ async fn secret_is_replaced_by_rolling_restarts_that_reset_nothing() {
 #[tokio::test]
 async fn next_node_replaces_a_dead_home_and_keeps_all_usage() {
     let (_, nodes) = start_three_nodes().await;
-    let key = key_of(&nodes, 2);
+    let key = key_with_home(&nodes, 2);
     let keys = [&*key];
     for _ in 0..3 {
         assert!(Query::strict(&keys).passes(&nodes[0]).await);
@@ -334,20 +334,20 @@ async fn next_node_replaces_a_dead_home_and_keeps_all_usage() {
     .await;
     let [first, second, dead] = nodes;
     drop(dead);
-    eventually_async("another node is home", async || Query::strict(&keys).peek().of(&first, |_| ()).await.is_ok())
+    eventually_async("another node is home", async || Query::strict(&keys).peek().ask(&first, |_| ()).await.is_ok())
         .await;
     assert!(Query::strict(&keys).passes(&first).await);
     assert!(!Query::strict(&keys).passes(&second).await);
 }
 
 #[tokio::test]
-async fn isolated_node_decides_eventual_rules_but_no_strict_ones() {
+async fn isolated_node_decides_eventual_rules_but_no_strict_rules() {
     let (_, nodes) = start_three_nodes().await;
     let [first, second, third] = nodes;
     drop((second, third));
     let key = ["k"];
     eventually_async("the node notices that it is isolated", async || !first.has_majority()).await;
-    let error = Query::strict(&key).of(&first, |_| ()).await.unwrap_err();
+    let error = Query::strict(&key).ask(&first, |_| ()).await.unwrap_err();
     assert!(matches!(&error, StoreError::Unavailable { why } if why.contains("majority")), "{error}");
     assert!(Query::eventual(&key).passes(&first).await);
 }

@@ -17,13 +17,14 @@ const MAX_LIMITS: usize = 1 << 16;
 /// The limits of a rule, in the form that nodes share.
 #[derive(Debug)]
 pub struct SharedLimits {
-    /// As written in the rule.
+    /// The limits as written in the rule.
     pub(crate) plain: Limits,
-    /// The limits with additional debt, because several nodes may take the same tokens at the same time.
+    /// The limits with a larger maximum debt, because several nodes may take the same tokens at the same
+    /// time.
     pub(crate) with_debt: Limits,
     code: LimitsCode,
     number: u32,
-    urgent_from: u64,
+    min_urgent_amount: u64,
 }
 
 impl SharedLimits {
@@ -42,9 +43,10 @@ impl SharedLimits {
         &self.plain
     }
 
-    /// Returns the unsent amount from which a delta is sent immediately: a sixteenth of the capacity.
-    pub(crate) fn urgent_from(&self) -> u64 {
-        self.urgent_from
+    /// Returns the minimum unsent amount for which a delta is sent immediately: a sixteenth of the
+    /// capacity.
+    pub(crate) fn min_urgent_amount(&self) -> u64 {
+        self.min_urgent_amount
     }
 
     pub(crate) fn is_same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
@@ -109,9 +111,9 @@ impl Interner {
         check_limits(&plain)?;
         // A limit that takes centuries to refill gets no additional debt.
         let with_debt = with_debt(&plain).unwrap_or_else(|| plain.clone());
-        let urgent_from = plain.capacity().div_ceil(16);
+        let min_urgent_amount = plain.capacity().div_ceil(16);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let interned = Arc::new(SharedLimits { plain, with_debt, code: code.clone(), number, urgent_from });
+        let interned = Arc::new(SharedLimits { plain, with_debt, code: code.clone(), number, min_urgent_amount });
         if by_code.len() >= MAX_LIMITS {
             by_code.clear();
         }

@@ -2,8 +2,8 @@
 //!
 //! A delta is charged as of the instant `age` ago, so that a bucket refills from that instant. The core treats an
 //! instant long before the instants in a state as a clock that was set back, and would discard usage. So this module
-//! itself handles deltas that are older than the state's window: it drops those that no longer count, and charges the
-//! rest to the earliest window that still counts. In sliding slices, it charges the rest to the current slice.
+//! handles deltas from before the state's window itself. It drops charges that no longer count, and adds the others
+//! to the earliest window that still counts. In sliding slices, it adds them to the current slice.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Offset, Params, Phase, Time, WindowParams,
@@ -38,8 +38,8 @@ pub(super) fn as_of<'a>(now: &Now<'a>, age: Nanos) -> Now<'a> {
         .with_spread(now.spread())
 }
 
-/// Applies a charge that another node made `age` ago. A negative cost is a refund. A charge older than a second takes
-/// only the remaining tokens.
+/// Applies a charge that another node made `age` ago. A negative cost is a refund. A charge that is older than a
+/// second takes at most the remaining tokens.
 pub(super) fn apply(limits: &Limits, words: &mut [u64], now: &Now<'_>, age: Nanos, cost: i64) -> MergeResult {
     let mut merged = MergeResult::default();
     let mut first = 0;
@@ -50,9 +50,9 @@ pub(super) fn apply(limits: &Limits, words: &mut [u64], now: &Now<'_>, age: Nano
             give_back(limit, &mut cells, now, age, cost.unsigned_abs());
             continue;
         }
-        let before = beyond_capacity(limit, &cells, now);
+        let before = used_beyond_capacity(limit, &cells, now);
         let charged = charge(limit, &mut cells, now, age, cost.unsigned_abs());
-        let risen = beyond_capacity(limit, &cells, now).saturating_sub(before);
+        let risen = used_beyond_capacity(limit, &cells, now).saturating_sub(before);
         merged.overshoot = merged.overshoot.max(risen);
         merged.forgiven = merged.forgiven.max(cost.unsigned_abs() - charged);
     }
@@ -73,11 +73,11 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
         },
         Params::SlidingWindow(window) if !is_recent => match window_start(limit, cells, window) {
             Some(start) if then.wall().as_nanos() < start => {
-                return charge_previous(limit, cells, now, &then, cost);
+                return charge_previous_window(limit, cells, now, &then, cost);
             }
             _ => then,
         },
-        // Old charges go into the current slice, so each counts too long, by its age.
+        // Old charges go into the current slice. Each of them counts too long, by its age.
         Params::SlidingSlices { window, .. } if !is_recent => {
             if age.as_nanos() > window.length.as_nanos() {
                 return 0;
@@ -90,7 +90,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
             }
             then
         }
-        // Recent charges; unlimited and denied keys, which have no state; and algorithms that `check_limits` refuses.
+        // Recent charges. The remaining algorithms have no state or are refused by `check_limits`.
         Params::SlidingWindow(_)
         | Params::SlidingSlices { .. }
         | Params::TokenBucket(_)
@@ -112,7 +112,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
 }
 
 /// Charges the previous window, up to the limit's remaining amount.
-fn charge_previous(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, then: &Now<'_>, cost: u64) -> u64 {
+fn charge_previous_window(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, then: &Now<'_>, cost: u64) -> u64 {
     let Some(DecodedState::Windows { end, previous, used }) = limit.decode(cells) else { return 0 };
     let length = limit.full_refill_time().map_or(0, Nanos::as_nanos);
     if then.wall().as_nanos().saturating_add(length.saturating_mul(2)) < end {
@@ -183,7 +183,7 @@ fn max_used(limit: &Limit) -> u64 {
     limit.capacity().saturating_add(debt)
 }
 
-fn beyond_capacity(limit: &Limit, cells: &Cells<'_>, now: &Now<'_>) -> u64 {
+fn used_beyond_capacity(limit: &Limit, cells: &Cells<'_>, now: &Now<'_>) -> u64 {
     limit.used(cells, now).floor().saturating_sub(limit.capacity())
 }
 
@@ -199,8 +199,8 @@ pub(super) fn used(limits: &Limits, words: &[u64], now: &Now<'_>) -> Vec<UsedAmo
     each.collect()
 }
 
-/// Raises the used amount of each limit to another node's value. A larger local value stays. A bucket keeps the later
-/// of the two times at which it is full again.
+/// Raises the used amount of each limit to another node's value. A larger local value is kept. A bucket keeps the
+/// later of the two times at which it is full again.
 pub(super) fn raise(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[UsedAmount]) {
     let mut first = 0;
     for (limit, other) in limits.as_slice().iter().zip(used) {

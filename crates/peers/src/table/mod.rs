@@ -84,8 +84,8 @@ pub struct Item {
 /// All charges since the last delta.
 #[derive(Debug, Default)]
 pub struct DrainedCharges {
-    /// Monotonic time of the last charge. With the time of the first charge, other nodes would refill tokens before
-    /// they were taken.
+    /// Monotonic time of the last charge. If it were the time of the first charge, other nodes would refill tokens
+    /// before they were taken.
     pub taken_at: u64,
     /// Charges, each with the limits of its key, in no particular order.
     pub items: Vec<(Arc<SharedLimits>, Item)>,
@@ -120,7 +120,8 @@ pub struct TableCounts {
     pub dropped: u64,
     /// Charged tokens of other nodes that arrived too late to count.
     pub forgiven: u64,
-    /// Tokens that all nodes together admitted beyond the limits of keys that this node has charged.
+    /// Tokens that all nodes together admitted above the limits. Only keys that this node has
+    /// charged are included.
     pub overshoot: u64,
     /// Charges of keys without an entry.
     pub overflowed: u64,
@@ -166,7 +167,8 @@ impl Table {
         key.fingerprint(&self.secret)
     }
 
-    /// Returns the limits in the form that the table uses. `id` identifies them within this process.
+    /// Returns the limits in the form that the table uses. `id` identifies the limits within this
+    /// process.
     ///
     /// # Errors
     /// See [`check_limits`].
@@ -242,14 +244,14 @@ impl Table {
             if committed.overflowed {
                 self.counts.overflowed.fetch_add(1, Ordering::Relaxed);
             }
-            shard.show(charge, verdicts[index], &now, |decided_charge| each(index, decided_charge));
+            shard.report_charge(charge, verdicts[index], &now, |decided_charge| each(index, decided_charge));
         }
         decided
     }
 
-    /// Fast path: checks one charge, if the engine last charged its key under the same id. Returns the outcome, the
-    /// report and whether a delta should be sent immediately. `None`: the fast path does not apply and nothing has
-    /// changed; call [`decide`](Self::decide), then [`record_id`](Self::record_id).
+    /// Fast path: checks one charge, if the engine last charged its key under the same limits id. Returns the
+    /// outcome, the report and whether a delta should be sent immediately. `None`: the fast path does not apply and
+    /// nothing has changed; call [`decide`](Self::decide), then [`record_id`](Self::record_id).
     ///
     /// The fast path looks up the key once instead of five times, and does not look up the limits. An engine decision
     /// takes 1,776 instructions, compared to 1,734 with the in-memory store. The slow path reached only 26% of the
@@ -264,7 +266,8 @@ impl Table {
         self.shard(self.shard_of(key)).try_check(key, limits_id, &now.with_spread(key.parts().0), cost)
     }
 
-    /// Records the id under which the engine charges a key, for [`try_check`](Self::try_check).
+    /// Records the limits id under which the engine charges a key, for
+    /// [`try_check`](Self::try_check).
     pub(crate) fn record_id(&self, key: Fingerprint, limits: &Arc<SharedLimits>, limits_id: u32) {
         self.shard(self.shard_of(key)).record_id(key, limits, limits_id);
     }
@@ -280,8 +283,8 @@ impl Table {
         };
         let merged = entry.apply(&now, age, item.cost);
         self.counts.forgiven.fetch_add(merged.forgiven, Ordering::Relaxed);
-        // Two nodes must have charged the key to exceed its limit. A node that only follows the charges of a `strict`
-        // key's home may see a little more than the limit, because delays between nodes vary.
+        // A limit is exceeded only if two nodes have charged the key. A node that only receives the charges of a
+        // `strict` key's home may see slightly more than the limit, because delays between nodes vary.
         if entry.is_charged_here {
             self.counts.overshoot.fetch_add(merged.overshoot, Ordering::Relaxed);
         }
@@ -333,7 +336,7 @@ impl Table {
     }
 
     /// Calls `each` for every used key in a part of the table.
-    pub fn walk(&self, part: u32, now: &Now<'_>, mut each: impl FnMut(&Arc<SharedLimits>, SnapshotKey)) {
+    pub fn for_each_used_key(&self, part: u32, now: &Now<'_>, mut each: impl FnMut(&Arc<SharedLimits>, SnapshotKey)) {
         let Some(shard) = self.shards.get(part as usize) else { return };
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
         shard.sweep(now);
@@ -353,7 +356,7 @@ impl Table {
 
     /// Returns at least `count` keys, or all keys if there are fewer. The sample consists of whole shards, so its size
     /// varies.
-    pub(crate) fn sample(&self, count: usize) -> Vec<Fingerprint> {
+    pub(crate) fn sample_keys(&self, count: usize) -> Vec<Fingerprint> {
         let mut keys = Vec::new();
         for shard in &self.shards {
             keys.extend(shard.lock().unwrap_or_else(PoisonError::into_inner).entries.keys());

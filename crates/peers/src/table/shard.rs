@@ -25,7 +25,7 @@ fn overflow_slot(limits: &SharedLimits) -> u32 {
 /// How long a hold can be undone exactly, in nanoseconds. Later, an undo is a refund.
 const EXACT_UNDO_TIME: u64 = 1_000_000_000;
 
-/// State words. A single bucket needs two words.
+/// State words. State words of a key. A single bucket needs two words.
 type Words = SmallVec<[u64; 2]>;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct Shard {
     /// Keys with unsent charges.
     dirty: Vec<Fingerprint>,
     resets: Vec<(Fingerprint, u32)>,
-    /// States of keys before and after a hold that moved the key to other limits.
+    /// For each key that a hold moved to other limits, its states before and after the hold.
     held: HashMap<Fingerprint, HoldRecord>,
     /// Monotonic time of the last charge.
     taken_at: u64,
@@ -65,7 +65,7 @@ pub(super) struct Entry {
     /// Local charges that are not yet in a delta.
     unsent: i64,
     is_dirty: bool,
-    /// Id under which this node's engine last charged these limits.
+    /// Limits id under which this node's engine last charged the key.
     charged_as: Option<u32>,
     /// Whether this node admitted a charge of the key since the last reset.
     pub(super) is_charged_here: bool,
@@ -154,7 +154,7 @@ impl Entry {
     fn weigh(&self, limits: &Arc<SharedLimits>, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
         let same = self.limits.is_same(limits);
         match ask {
-            // The rule's own debt applies, not the additional debt of shared limits.
+            // The maximum debt is that of the rule, not the larger maximum of shared limits.
             Ask::Regardless(_) => limits.plain.weigh_from(&self.limits.with_debt, &*self.words, now, ask),
             Ask::Exactly(_) | Ask::UpTo(_) if same => limits.with_debt.weigh(&*self.words, now, ask),
             Ask::Exactly(_) | Ask::UpTo(_) => {
@@ -270,12 +270,12 @@ impl Shard {
         if !admitted || taken == 0 {
             // Under limits that do not start full, even a refused request creates the key.
             if !limits.with_debt.starts_full() {
-                self.begun_entry(key, limits, now);
+                self.entry_to_charge(key, limits, now);
             }
             return CommitResult::default();
         }
         self.taken_at = self.taken_at.max(now.mono().as_nanos());
-        let Some(entry) = self.begun_entry(key, limits, now) else {
+        let Some(entry) = self.entry_to_charge(key, limits, now) else {
             let entry = self.overflow.entry(overflow_slot(limits)).or_insert_with(|| Entry::new(limits, now));
             entry.commit(limits, now, verdict);
             return CommitResult { urgent: false, overflowed: true };
@@ -292,7 +292,7 @@ impl Shard {
         CommitResult { urgent, overflowed: false }
     }
 
-    pub(super) fn show(
+    pub(super) fn report_charge(
         &self,
         charge: &Charge<'_>,
         verdict: Verdict<Stamps>,
@@ -306,7 +306,7 @@ impl Shard {
     }
 
     pub(super) fn peek(&self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&DecidedCharge<'_>)) {
-        self.show(charge, self.weigh(charge, charge.ask, now), now, each);
+        self.report_charge(charge, self.weigh(charge, charge.ask, now), now, each);
     }
 
     /// Refunds a charge. Returns whether the refund should be sent immediately.
@@ -318,12 +318,12 @@ impl Shard {
             self.taken_at = self.taken_at.max(now.mono().as_nanos());
             self.mark_dirty(charge.key);
         }
-        self.show(charge, Verdict::granted(accepted), now, each);
+        self.report_charge(charge, Verdict::granted(accepted), now, each);
         urgent
     }
 
-    /// Undoes a hold. If the hold moved the key to other limits and nothing was charged since, restores the previous
-    /// state; otherwise refunds the hold. Returns whether the change should be sent immediately.
+    /// Undoes a hold. Restores the state before a hold, if the hold moved the key to other limits and nothing was
+    /// charged since. Otherwise refunds the hold. Returns whether the change should be sent immediately.
     pub(super) fn undo(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&DecidedCharge<'_>)) -> bool {
         let held = self.held.remove(&charge.key);
         let entry = self.entries.get_mut(&charge.key).filter(|entry| !entry.is_reset);
@@ -335,7 +335,7 @@ impl Shard {
         let urgent = entry.record_unsent(-(charge.ask.cost().get() as i64));
         self.taken_at = self.taken_at.max(now.mono().as_nanos());
         self.mark_dirty(charge.key);
-        self.show(charge, Verdict::granted(charge.ask.cost()), now, each);
+        self.report_charge(charge, Verdict::granted(charge.ask.cost()), now, each);
         urgent
     }
 
@@ -344,7 +344,7 @@ impl Shard {
             entry.reset(entry.generation.saturating_add(1), now);
             self.resets.push((charge.key, entry.generation));
         }
-        self.show(charge, Verdict::default(), now, each);
+        self.report_charge(charge, Verdict::default(), now, each);
     }
 
     /// Returns the entry of a key, creating it unless the shard is full.
@@ -361,7 +361,7 @@ impl Shard {
     }
 
     /// Returns the key's entry for a charge under these limits. Starts a new state if the key counts as new.
-    fn begun_entry(&mut self, key: Fingerprint, limits: &Arc<SharedLimits>, now: &Now<'_>) -> Option<&mut Entry> {
+    fn entry_to_charge(&mut self, key: Fingerprint, limits: &Arc<SharedLimits>, now: &Now<'_>) -> Option<&mut Entry> {
         let entry = self.entry_for(key, limits, now)?;
         if entry.is_new_under(limits, now) {
             let Entry { limits, words, .. } = Entry::new(limits, now);
@@ -435,7 +435,7 @@ impl Entry {
     /// Records an unsent charge or refund. Returns whether a delta should be sent immediately.
     fn record_unsent(&mut self, amount: i64) -> bool {
         self.unsent = self.unsent.saturating_add(amount);
-        self.unsent.unsigned_abs() >= self.limits.urgent_from()
+        self.unsent.unsigned_abs() >= self.limits.min_urgent_amount()
     }
 }
 

@@ -154,10 +154,10 @@ fn delta_is_charged_as_of_its_original_time() {
     assert_eq!(table.counts().forgiven, old + 7);
 }
 
-/// An old delta must not be charged as of an instant that a state takes for a clock that was set back, because the
-/// state would then discard its usage.
+/// If an old delta were charged as of its own instant, a state could treat that instant as a clock that was set
+/// back, and discard its usage.
 #[test]
-fn old_deltas_erase_nothing() {
+fn old_deltas_do_not_erase_usage() {
     let minute = Nanos::from_secs(60);
     let all: [Limit; 4] = [
         TokenBucket::new("1000/s".parse().unwrap(), 10).unwrap().into(),
@@ -202,7 +202,7 @@ fn snapshot_raises_usage_and_never_lowers_it() {
         let (here, there) = (Now::at(at + 1_234_567), Now::new(Time::from_nanos(77), Time::from_nanos(at + 1_234_567)));
         let copy = |from: &Table, from_now: &Now<'_>, to: &Table, to_now: &Now<'_>| {
             (0..from.parts()).for_each(|part| {
-                from.walk(part, from_now, |limits, known| {
+                from.for_each_used_key(part, from_now, |limits, known| {
                     to.merge(to_now, &to.intern_encoded_limits(limits.code()).unwrap(), &known);
                 });
             });

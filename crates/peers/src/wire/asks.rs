@@ -1,7 +1,7 @@
 //! Fields of asks and answers.
 //!
 //! Most asks have one charge. [`encode_single_ask`], [`decode_single_ask`] and [`encode_single_answer`] are fast paths
-//! for them, which allocate nothing. The bytes are the same.
+//! for such asks. They allocate nothing and use the same encoding.
 
 use smallvec::SmallVec;
 use tollgate::fingerprint::Fingerprint;
@@ -9,13 +9,13 @@ use tollgate_core::{Ask as Amount, Cost, Limits, Nanos, Outcome, Report, Retry, 
 
 use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_varint};
 use super::frames::{KIND_ANSWER, KIND_ASK, read_flag};
-use super::limits::MAX_CODE;
+use super::limits::MAX_LIMITS_BYTES;
 use super::{WireError, encode_with};
 use crate::ask::{Answer, Ask, AskCharge, ChargeAnswer, Refusal, SingleAsk};
 use crate::homes::Hop;
 use crate::table::Verb;
 
-/// Marks stamps without a refusing limit.
+/// Encoded in place of the refusing limit if no limit refused.
 const NO_REFUSING_LIMIT: u8 = 0xff;
 
 pub(super) fn put_ask(ask: &Ask, out: &mut Vec<u8>) {
@@ -80,7 +80,7 @@ pub(super) fn read_ask(reader: &mut Reader<'_>) -> Result<Ask, WireError> {
 
 /// Decodes a whole frame if it is a valid ask with one charge. `None`: call [`decode`](super::decode).
 pub(crate) fn decode_single_ask(frame: &[u8]) -> Option<SingleAsk<'_>> {
-    let (kind, body) = crate::frame::parts(frame);
+    let (kind, body) = crate::frame::kind_and_body(frame);
     if kind != KIND_ASK {
         return None;
     }
@@ -113,7 +113,7 @@ type ReadCharge<'a> = (Fingerprint, &'a [u8], Amount, Option<Stamps>);
 
 fn read_charge<'a>(reader: &mut Reader<'a>) -> Result<ReadCharge<'a>, WireError> {
     let key = reader.fingerprint()?;
-    let length = reader.count(1, MAX_CODE)?;
+    let length = reader.count(1, MAX_LIMITS_BYTES)?;
     let limits = reader.take(length)?;
     let (kind, cost) = (reader.byte()?, Cost::new(reader.varint()?));
     let amount = match kind {

@@ -111,7 +111,7 @@ impl PartBuilder {
         let before = block.len();
         put_snapshot_key(key, block);
         *count += 1;
-        // A block's number and count take at most 15 bytes.
+        // The limits number and the key count of a block take at most 15 bytes.
         self.bytes += block.len() - before + if *count == 1 { 15 } else { 0 };
     }
 

@@ -2,7 +2,7 @@
 
 use super::asks::{put_answer, put_ask, read_answer, read_ask};
 use super::codec::{Reader, put_varint};
-use super::limits::MAX_CODE;
+use super::limits::MAX_LIMITS_BYTES;
 use super::{Delta, Frame, Hello, MAX_NODES, Part, WireError};
 use crate::NodeId;
 use crate::mesh::MemberState;
@@ -76,7 +76,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
         KIND_PARAMS => {
             let number = reader.varint_u32()?;
             let code = reader.rest();
-            if code.len() > MAX_CODE {
+            if code.len() > MAX_LIMITS_BYTES {
                 return Err(WireError::Invalid("limits that are too long"));
             }
             Frame::Params { number, code: code.into() }

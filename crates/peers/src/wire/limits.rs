@@ -7,7 +7,7 @@ use super::WireError;
 use super::codec::{Reader, put_varint};
 
 /// Maximum length of encoded limits. Eight limits with five numbers of ten bytes each fit.
-pub const MAX_CODE: usize = 512;
+pub const MAX_LIMITS_BYTES: usize = 512;
 
 /// Encoded limits. Equal limits have equal bytes.
 pub type LimitsCode = SmallVec<[u8; 24]>;
@@ -65,7 +65,7 @@ pub fn encode_limits(limits: &Limits) -> LimitsCode {
 /// # Errors
 /// Fails if the bytes are truncated or the parameters are invalid.
 pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
-    if code.len() > MAX_CODE {
+    if code.len() > MAX_LIMITS_BYTES {
         return Err(WireError::Invalid("limits that are too long"));
     }
     let (mut reader, mut limits) = (Reader::new(code), Vec::new());
@@ -81,7 +81,7 @@ pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
                 Params::TokenBucket(BucketParams { rate, burst, max_debt, initial })
             }
             CODE_FIXED_WINDOW => {
-                let window = window(&mut reader)?;
+                let window = read_window(&mut reader)?;
                 let phase = match reader.byte()? {
                     0 => Phase::Epoch,
                     1 => Phase::FirstRequest,
@@ -90,10 +90,11 @@ pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
                 };
                 Params::FixedWindow { window, phase }
             }
-            CODE_SLIDING_WINDOW => Params::SlidingWindow(window(&mut reader)?),
-            CODE_SLIDING_SLICES => {
-                Params::SlidingSlices { window: window(&mut reader)?, precision: Nanos::from_nanos(reader.varint()?) }
-            }
+            CODE_SLIDING_WINDOW => Params::SlidingWindow(read_window(&mut reader)?),
+            CODE_SLIDING_SLICES => Params::SlidingSlices {
+                window: read_window(&mut reader)?,
+                precision: Nanos::from_nanos(reader.varint()?),
+            },
             _ => return Err(WireError::Invalid("an algorithm")),
         };
         limits.push(Limit::from_params(params).map_err(|_| WireError::Invalid("the parameters of a limit"))?);
@@ -107,7 +108,7 @@ fn put_window(window: WindowParams, out: &mut Vec<u8>) {
     }
 }
 
-fn window(reader: &mut Reader<'_>) -> Result<WindowParams, WireError> {
+fn read_window(reader: &mut Reader<'_>) -> Result<WindowParams, WireError> {
     let (limit, length) = (reader.varint()?, Nanos::from_nanos(reader.varint()?));
     Ok(WindowParams { limit, length, max_debt: reader.varint()?, initial: reader.varint()? })
 }
@@ -134,7 +135,9 @@ mod tests {
 
     #[test]
     fn invalid_limits_are_refused() {
-        for code in [&[][..], &[9], &[CODE_TOKEN_BUCKET, 1], &[CODE_TOKEN_BUCKET, 0, 1, 1, 0, 1], &[0; MAX_CODE + 1]] {
+        for code in
+            [&[][..], &[9], &[CODE_TOKEN_BUCKET, 1], &[CODE_TOKEN_BUCKET, 0, 1, 1, 0, 1], &[0; MAX_LIMITS_BYTES + 1]]
+        {
             assert!(decode_limits(code).is_err(), "{code:?}");
         }
     }

@@ -6,10 +6,10 @@
 //!
 //! | frame | sent | content |
 //! |---|---|---|
-//! | `Hello` | first, after the greeting | version, cluster, node, its member state, the receiver's last delta that it has applied |
+//! | `Hello` | first, after the greeting | version, cluster, node and member state of the sender; the receiver's last delta that the sender has applied |
 //! | `Resume` | after a snapshot | the receiver's last delta that the sender has applied |
-//! | `Head` | as the reply to both | the sender's last delta; whether the requested deltas are gone |
-//! | `Params` | before their first use on a link | limits and their number |
+//! | `Head` | as the reply to `Hello` or `Resume` | the sender's last delta; whether the requested deltas are gone |
+//! | `Params` | before the first use of the limits on a link | limits and their number |
 //! | `Delta` | per tick, or immediately if many tokens are unsent | the sender's charges |
 //! | `Ack` | per tick, and as a keepalive | the receiver's last delta that the sender has applied; the sender's member state |
 //! | `Want`, `Part` | by a node that joins or fell behind | request for a snapshot part, and the part |

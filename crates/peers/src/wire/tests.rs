@@ -129,7 +129,7 @@ proptest! {
         } else if let Ok(Some((Frame::Ask(ask), _))) = decoded {
             prop_assert_ne!(ask.charges.len(), 1, "the fast path applies to one charge");
         }
-        // A frame that ends early does not cause a panic either.
+        // A truncated frame does not cause a panic either.
         let shorter = (bytes.len() as u32 - 5).to_le_bytes();
         bytes[..4].copy_from_slice(&shorter);
         let _ = decode(&bytes);

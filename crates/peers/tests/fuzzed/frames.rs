@@ -1,6 +1,6 @@
 // Properties that hold for any bytes from another node. Shared by the fuzz target and the corpus test.
 
-use tollgate_peers::frame::Frames;
+use tollgate_peers::frame::FrameBuffer;
 use tollgate_peers::greeting::{self, LinkFrame};
 use tollgate_peers::wire::limits::{decode_limits, encode_limits};
 use tollgate_peers::wire::{DeltaBody, Frame, MAX_FRAME_BYTES, PartBody, VERSION, decode, encode};
@@ -29,7 +29,7 @@ pub fn check(input: &[u8]) {
 /// refused.
 fn check_connection(input: &[u8]) {
     let split = |size: usize| {
-        let (mut frames, mut found) = (Frames::default(), Vec::new());
+        let (mut frames, mut found) = (FrameBuffer::default(), Vec::new());
         for part in input.chunks(size) {
             frames.buffer().extend_from_slice(part);
             loop {

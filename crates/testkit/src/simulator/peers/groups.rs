@@ -3,7 +3,7 @@
 use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost};
 use tollgate_peers::NodeId;
-use tollgate_peers::ask::{self, Answer, Ask, AskCharge, AskStep, ChargeAnswer};
+use tollgate_peers::ask::{self, Answer, Ask, AskAction, AskCharge, ChargeAnswer};
 use tollgate_peers::group::{GroupAction, GroupRun, Home};
 use tollgate_peers::homes::{Hop, Route};
 use tollgate_peers::mesh::Event as MeshEvent;
@@ -138,7 +138,8 @@ impl PeersSimulation {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_ref() else { return Err(()) };
         let ask = Ask { hop: Hop::Last, ..ask };
-        let AskStep::Answer { answer, urgent } = ask::receive(process.mesh.homes(), &process.table, &local, ask) else {
+        let AskAction::Answer { answer, urgent } = ask::receive(process.mesh.homes(), &process.table, &local, ask)
+        else {
             return Err(());
         };
         self.group_decided(now, host, &answer, urgent);

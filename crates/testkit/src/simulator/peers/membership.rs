@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use tollgate_peers::NodeId;
 use tollgate_peers::greeting::{self, LinkFrame, Record};
-use tollgate_peers::members::Beat;
+use tollgate_peers::members::HeartbeatMessages;
 use tollgate_peers::mesh::{Event as MeshEvent, Member, MemberState};
 
 use super::node::Process;
@@ -50,12 +50,12 @@ impl PeersSimulation {
             self.handle_mesh_event(now, host, MeshEvent::Timer);
         }
         let Some(process) = self.hosts[host].process.as_mut() else { return };
-        if let Some(beat) = process.members.beat(local.mono()) {
+        if let Some(beat) = process.members.due_heartbeat(local.mono()) {
             self.send_heartbeats(now, host, &beat);
         }
         self.report_members(now, host);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
-        let (id, due) = (process.id, process.members.due(local.mono()));
+        let (id, due) = (process.id, process.members.due_dials(local.mono()));
         for address in due {
             self.dial(now, host, id, address);
         }
@@ -63,7 +63,7 @@ impl PeersSimulation {
     }
 
     /// Sends a heartbeat to all linked nodes.
-    fn send_heartbeats(&mut self, now: u64, host: usize, beat: &Beat) {
+    fn send_heartbeats(&mut self, now: u64, host: usize, beat: &HeartbeatMessages) {
         let (mut own, mut all) = (Vec::new(), Vec::new());
         greeting::push_gossip(&mut own, [&beat.own]);
         greeting::push_gossip(&mut all, &beat.all);
@@ -110,7 +110,7 @@ impl PeersSimulation {
     pub(super) fn report_members(&mut self, now: u64, host: usize) {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
-        if let Some(alive) = process.members.changes(local.mono()) {
+        if let Some(alive) = process.members.changed_members(local.mono()) {
             self.handle_mesh_event(now, host, MeshEvent::Members(alive));
         }
     }
@@ -169,7 +169,7 @@ impl PeersSimulation {
         let (Some(one), Some(two)) = (one, two) else { return false };
         let conflict = |at: usize, record: &Record| {
             let mono = self.hosts[at].now(now).mono();
-            self.hosts[at].process.as_ref().is_some_and(|process| process.members.conflict(record, mono).is_some())
+            self.hosts[at].process.as_ref().is_some_and(|process| process.members.name_conflict(record, mono).is_some())
         };
         if conflict(host, &two) || conflict(other, &one) {
             return false;

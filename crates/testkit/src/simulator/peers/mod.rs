@@ -1,7 +1,7 @@
 //! Simulates nodes that share limits without a store: `tollgate-peers` on 2 to 100 nodes.
 //!
 //! Each run has one rule, `eventual` or `strict`. It has one key, or several keys that requests charge as groups.
-//! Frames are encoded and decoded, and every node runs its own membership (`membership.rs`). The checks (`check.rs`):
+//! FrameBuffer are encoded and decoded, and every node runs its own membership (`membership.rs`). The checks (`check.rs`):
 //!
 //! - no node applies a delta twice;
 //! - every interval admits at most `B + r·T + E`;
@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost, Limits, Rate};
 use tollgate_peers::NodeId;
-use tollgate_peers::ask::{self, Ask, AskCharge, AskStep};
+use tollgate_peers::ask::{self, Ask, AskAction, AskCharge};
 use tollgate_peers::greeting::{self, NodeFigures, Record};
 use tollgate_peers::group::Home;
 use tollgate_peers::homes::{Hop, Route};
@@ -481,7 +481,7 @@ impl PeersSimulation {
         let is_group = self.group_size > 1;
         let cost = ask.charges.first().map_or(0, |charge| charge.amount.cost().get());
         match ask::receive(process.mesh.homes(), &process.table, &local, ask) {
-            AskStep::Forward(node, mut ask) => {
+            AskAction::Forward(node, mut ask) => {
                 if is_group {
                     self.next_ask += 1;
                     self.relays.insert(self.next_ask, (from, ask.id));
@@ -489,7 +489,7 @@ impl PeersSimulation {
                 }
                 self.send(now, to, node, &Frame::Ask(ask));
             }
-            AskStep::Answer { answer, urgent } => {
+            AskAction::Answer { answer, urgent } => {
                 if let Some(peer) = self.hosts[from].process.as_ref().map(|process| process.id) {
                     self.send(now, to, peer, &Frame::Answer(answer.clone()));
                 }
