@@ -61,8 +61,11 @@ fn peek_reports_the_rule_and_length_of_a_ban() {
     // The second may end before the peek.
     let peeked = run_tollgate(&server, &["keys", "peek", "api", "ip=a"]).replace("1h 59m 59s", "2h");
     let lines: Vec<&str> = peeked.lines().collect();
-    assert_eq!(lines[0], "it is banned by login, for 2h more; `tollgate keys reset` lifts that", "{peeked}");
-    assert!(lines[1].starts_with("and it would be refused by login, and pass in "), "{peeked}");
+    assert_eq!(
+        lines[0], "the request is banned by login for another 2h; `tollgate keys reset` lifts the ban",
+        "{peeked}"
+    );
+    assert!(lines[1].starts_with("the request would also be refused by login; it would pass in "), "{peeked}");
     // The limit of the banning rule is shown, because its wait is longer than the ban. The other rule's limit is always
     // shown.
     assert!(lines[3].starts_with("login  1 ") && lines[4].starts_with("pages  2 "), "{peeked}");
@@ -148,10 +151,13 @@ fn explanation_of_a_banned_key_says_until_when() {
         assert!(ban["left_ms"].as_u64().is_some_and(|left| left <= 7_200_000 && left > 7_100_000), "{met}");
         assert_eq!(met["rules"][0]["banned"], true);
         let peeked = run_tollgate(server, &["keys", "peek", "api", "path=/tries", "ip=a"]);
-        assert_eq!(two_hours(&peeked), "it is banned by tries, for 2h more; `tollgate keys reset` lifts that\n");
+        assert_eq!(
+            two_hours(&peeked),
+            "the request is banned by tries for another 2h; `tollgate keys reset` lifts the ban\n"
+        );
         run_tollgate(server, &["keys", "reset", "api", "path=/tries", "ip=a"]);
         let peeked = run_tollgate(server, &["keys", "peek", "api", "path=/tries", "ip=a"]);
-        assert!(peeked.starts_with("it would pass\n"), "{peeked}");
+        assert!(peeked.starts_with("the request would pass\n"), "{peeked}");
     });
 }
 

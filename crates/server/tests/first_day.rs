@@ -149,7 +149,7 @@ fn overrides_are_mentioned_wherever_their_rule_is_shown() {
     let shown = cli.run(&["rules", "get", "api", "quota"]).done();
     assert_eq!(shown.lines().nth(1), Some(&*format!("# {overrides_line}")));
     let history = cli.run(&["rules", "history", "api", "quota"]).done();
-    assert!(history.ends_with(&format!("{overrides_line}; `tollgate audit` has their changes\n")), "{history}");
+    assert!(history.ends_with(&format!("{overrides_line}; `tollgate audit` lists their changes\n")), "{history}");
     assert!(!cli.run(&["rules", "history", "api", "plans"]).done().contains("stored separately"));
 
     let list = |args: &[&str]| cli.run(&[&["rules", "overrides", "list", "api"], args].concat());
@@ -179,10 +179,10 @@ fn repeated_rollback_goes_back_one_more_version_each_time() {
         cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
     }
     let back = |args: &[&str]| cli.run(&[&["rules", "rollback", "api", "login"], args].concat());
-    assert_eq!(back(&[]).done(), "api/login: back to version 2, as version 4, in force\n");
-    assert_eq!(back(&[]).done(), "api/login: back to version 1, as version 5, in force\n");
+    assert_eq!(back(&[]).done(), "api/login: restored version 2 as version 4, in force\n");
+    assert_eq!(back(&[]).done(), "api/login: restored version 1 as version 5, in force\n");
     back(&[]).assert_failed(1, "there is no earlier version to go back to");
-    assert_eq!(back(&["3"]).done(), "api/login: back to version 3, as version 6, in force\n");
+    assert_eq!(back(&["3"]).done(), "api/login: restored version 3 as version 6, in force\n");
     assert_eq!(back(&["3"]).done(), "api/login: version 6 equals version 3; nothing was changed\n");
     back(&["9"]).assert_failed(1, "there is no version 9");
     // A rollback skips versions that were rolled back.
@@ -193,9 +193,9 @@ fn repeated_rollback_goes_back_one_more_version_each_time() {
     };
     let back = || cli.run(&["rules", "rollback", "api", "quota"]);
     quota("2k");
-    assert_eq!(back().done(), "api/quota: back to version 1, as version 3, in force\n");
+    assert_eq!(back().done(), "api/quota: restored version 1 as version 3, in force\n");
     quota("3k");
-    assert_eq!(back().done(), "api/quota: back to version 3, as version 5, in force\n");
+    assert_eq!(back().done(), "api/quota: restored version 3 as version 5, in force\n");
     back().assert_failed(1, "there is no earlier version to go back to");
 }
 
@@ -212,7 +212,7 @@ fn overrides_outlive_their_rule() {
     let planned = cli.run(&["rules", "apply", "--plan", "--prune", &without]);
     assert_eq!(planned.err, "warning: api/login has 1 override, kept in case the rule is created again\n");
     let output = cli.run(&["rules", "delete", "api", "login"]).done();
-    assert_eq!(output, "api/login is deleted; `rules rollback` brings it back, with its 1 override\n");
+    assert_eq!(output, "api/login is deleted; `rules rollback` restores it, with its 1 override\n");
     assert!(cli.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin (deleted)  client_ip  192.0.2.1"));
     cli.run(&["rules", "rollback", "api", "login"]).done();
     assert!(cli.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin  client_ip  192.0.2.1"));
@@ -230,10 +230,7 @@ fn rollback_needs_a_version_after_too_many_changes() {
         }
     }
     let back = |args: &[&str]| cli.run(&[&["rules", "rollback", "api", "login"], args].concat());
-    back(&[]).assert_failed(
-        1,
-        "tollgate: the rule has more than 1000 versions; name one of those that `rules history` lists\n",
-    );
+    back(&[]).assert_failed(1, "tollgate: the rule has more than 1000 versions; name one that `rules history` lists\n");
     assert_eq!(back(&["1"]).done(), "api/login: version 1001 equals version 1; nothing was changed\n");
 }
 
@@ -243,17 +240,18 @@ fn missing_attributes_of_a_key_are_reported() {
     let ran = cli.run(&["keys", "reset", "api"]);
     assert_eq!(ran.out, "0 counters reset\n");
     for hint in [
-        "rule login is for path \"/login\" and counts by client_ip: give path=… client_ip=…\n",
-        "rule quota is for path like \"/v1/**\" and counts by api_key: give path=… api_key=…\n",
+        "rule login matches only path \"/login\" and counts by client_ip: add path=… client_ip=…\n",
+        "rule quota matches only path like \"/v1/**\" and counts by api_key: add path=… api_key=…\n",
     ] {
         assert!(ran.err.contains(hint), "{}", ran.err);
     }
     let ran = cli.run(&["keys", "reset", "api", "path=/login"]);
-    let hint = "rule login counts by client_ip, and this is the counter of requests without it: give client_ip=…\n";
+    let hint =
+        "rule login counts by client_ip, and this is the counter of requests without client_ip: add client_ip=…\n";
     assert_eq!((&*ran.out, &*ran.err), ("1 counter reset\n", hint));
     assert_eq!(cli.run(&["keys", "peek", "api", "path=/login"]).err, hint);
     let ran = cli.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]);
-    assert_eq!((&*ran.err, ran.out.starts_with("it would pass\nRULE")), ("", true));
+    assert_eq!((&*ran.err, ran.out.starts_with("the request would pass\nRULE")), ("", true));
     // Durations are formatted as in `explain`.
     assert!(ran.out.lines().any(|line| line.ends_with("now      0s")), "{}", ran.out);
     assert_eq!(cli.run(&["keys", "reset", "api", "--json"]).err, "", "scripts use the number");
@@ -262,7 +260,7 @@ fn missing_attributes_of_a_key_are_reported() {
     let rules = common::Rules::new(FIRST_DAY_RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let ran = Cli::for_server(&server).run(&["keys", "peek", "api"]);
-    assert!(ran.err.contains("rule login is for path \"/login\": give path=…\n"), "{}", ran.err);
+    assert!(ran.err.contains("rule login matches only path \"/login\": add path=…\n"), "{}", ran.err);
     let status = Cli::for_server(&server).run(&["rules", "status"]).done();
     assert!(status.contains("rules     3\noverrides 1\n") && !status.contains("DOMAIN"), "{status}");
 }

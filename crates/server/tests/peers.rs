@@ -261,7 +261,7 @@ fn every_server_lists_rules_links_and_homes_of_all_servers() {
     drop(servers);
     eventually("doctor warns of a lost majority", || {
         let doctor = Cli::for_server(&last).run(&["doctor", "--data", "off"]).out;
-        doctor.contains("warning  peers         it sees no majority of the")
+        doctor.contains("warning  peers         the server sees no majority of the")
     });
 }
 

@@ -62,7 +62,7 @@ fn rule_is_managed_by_the_command_line() {
 
     assert_eq!(
         cli.run(&["rules", "rollback", "api", "a"]).done(),
-        "api/a: back to version 1, as version 3, in force\n"
+        "api/a: restored version 1 as version 3, in force\n"
     );
     assert!(cli.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
     assert_eq!(
@@ -78,7 +78,7 @@ fn rule_is_managed_by_the_command_line() {
     assert!(cli.run(&["rules", "delete", "api", "a"]).done().contains("api/a is deleted"));
     cli.run(&["rules", "get", "api", "a"]).assert_failed(1, "`a`");
     let back = cli.run(&["rules", "rollback", "api", "a"]).done();
-    assert_eq!(back, "api/a: back to version 5, as version 7, in force\n", "the rule is restored");
+    assert_eq!(back, "api/a: restored version 5 as version 7, in force\n", "the rule is restored");
 
     let audit = cli.run(&["audit", "--subject", "a"]).done();
     assert!(audit.lines().nth(1).unwrap().contains("rollback rule"), "{audit}");
@@ -118,11 +118,11 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
         "in name order"
     );
     let out = cli.run(&["rules", "apply", "--plan", "--prune", &rules]).done();
-    assert_eq!(out, "nothing to change: 3 rules as in the files\n");
+    assert_eq!(out, "nothing to change: 3 rules unchanged\n");
 
     // Rules that are not in the files are deleted only with `--prune`.
     folder.write_file("rules/20.yml", "domain: api\nrules: []\n");
-    assert_eq!(cli.run(&["rules", "apply", &rules]).done(), "nothing to change: 2 rules as in the files\n");
+    assert_eq!(cli.run(&["rules", "apply", &rules]).done(), "nothing to change: 2 rules unchanged\n");
     assert!(cli.run(&["rules", "apply", "--prune", &rules]).done().contains("- delete api/b\n"));
 
     let bad = folder.write_file("rules/50.yaml", "domain: api\nrules:\n- {id: d, limt: 1/s, unlimited: true}\n");
@@ -250,14 +250,14 @@ fn keys_are_peeked_reset_and_refunded() {
     let peek = |args: &[&str]| cli.run(&[&["keys", "peek", "api", "user=ann"], args].concat());
     let ran = peek(&[]);
     assert!(
-        ran.code == Some(1) && ran.out.starts_with("it would be refused by a, and pass in "),
+        ran.code == Some(1) && ran.out.starts_with("the request would be refused by a; it would pass in "),
         "{}{}",
         ran.out,
         ran.err
     );
     let receipt = serde_json::from_str::<Value>(&first).unwrap()["receipt"].as_str().unwrap().to_owned();
     assert_eq!(cli.run(&["keys", "refund", &receipt]).done(), "1 refunded\n");
-    assert!(peek(&[]).done().starts_with("it would pass\nRULE  LIMIT  LEFT  NEXT IN"));
+    assert!(peek(&[]).done().starts_with("the request would pass\nRULE  LIMIT  LEFT  NEXT IN"));
     peek(&["--cost", "2"]).assert_failed(1, "");
     assert_eq!(cli.run(&["keys", "reset", "api", "user=ann"]).done(), "1 counter reset\n");
     assert_eq!(peek(&["--json"]).json()["limits"][0]["remaining"], 2);
@@ -274,7 +274,7 @@ fn tokens_are_created_before_the_server_starts_and_have_roles() {
     let without_token = Cli { server: "http://127.0.0.1:1".into(), token: None };
     let data = folder.join("data");
     let ran = without_token.run(&["tokens", "create", "--role", "admin", "--name", "ann", "--data", &data]);
-    assert!(ran.err.contains("of ann, admin; it is shown this once:"), "{}", ran.err);
+    assert!(ran.err.contains("of ann, admin; it is shown only once:"), "{}", ran.err);
     let admin = ran.done();
     assert_eq!(without_token.run(&["tokens", "list", "--data", &data, "--json"]).json()["items"][0]["name"], "ann");
 
@@ -356,7 +356,7 @@ fn many_rules_are_listed_and_a_closed_pipe_is_not_an_error() {
     assert_eq!(shell("tollgate rules list --json 2>&1 | head -n 1"), "{\n");
     assert_eq!(
         shell("tollgate rules export | tollgate rules apply --plan -"),
-        "nothing to change: 2500 rules as in the files\n"
+        "nothing to change: 2500 rules unchanged\n"
     );
 }
 

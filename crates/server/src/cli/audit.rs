@@ -66,7 +66,7 @@ pub(super) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
         for entry in &listed.parse::<AuditEntry>()? {
             writeln!(out, "{}", replace_control_characters(&entry_heading(entry)))?;
             for line in changed_lines(entry) {
-                writeln!(out, "    {}", paint.diff_line(&line))?;
+                writeln!(out, "    {}", paint.colour_diff_line(&line))?;
             }
         }
     } else {

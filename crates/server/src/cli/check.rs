@@ -1,4 +1,4 @@
-//! `tollgate check PATH…`: checks rule files without a server, with the checks of `serve --rules`.
+//! `tollgate check PATH…`: applies the checks of `serve --rules` to rule files, without a server.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ Each mistake is printed with its file, line and column. The status is 1 if there
 /// Returns an error if a file cannot be read.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let files = files::read_all(&args.paths)?;
-    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::source).collect();
+    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::as_source).collect();
     match parse_all(&sources) {
         Ok(rules) => {
             print_warnings(&files, &rules)?;
@@ -48,7 +48,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             };
             let (number, domains) = (count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
             writeln!(std::io::stdout(), "{what}: {number} in {domains}, no mistakes")?;
-            args.faults.print(&rules, |_, _| true)?;
+            args.faults.print_bounds(&rules, |_, _| true)?;
             Ok(ExitCode::SUCCESS)
         }
         Err(mistakes) => {
@@ -62,7 +62,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 fn print_warnings(files: &[RuleFile], rules: &Rules) -> anyhow::Result<()> {
     let engine = Engine::new(MemoryStore::new(1)?)?;
     for warning in engine.warnings(rules) {
-        // All files are checked together, so the text of the warning's own file is looked up by name.
+        // A warning may be about any of the files, so the text of its file is looked up by name.
         let text = files.iter().find(|file| *file.name == *warning.file).map_or(&[][..], |file| &file.text);
         write!(std::io::stderr(), "warning: {}", warning.in_text(text).detailed())?;
     }

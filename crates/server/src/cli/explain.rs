@@ -18,7 +18,7 @@ use crate::rules_source::file::parse_all;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// Use this rule file (or folder of rule files) instead of a server; all its limits are unused
+    /// Use this rule file (or folder of rule files) instead of a server; no request has been counted yet
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 
@@ -63,7 +63,7 @@ fn explain_with_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     let request = &args.request;
     let attributes = request.attributes()?;
     let files = files::read_path(path)?;
-    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::source).collect();
+    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::as_source).collect();
     let name = path.display();
     let rules = parse_all(&sources).with_context(|| format!("{name} has mistakes; `tollgate check` shows them"))?;
     let engine = Engine::new(MemoryStore::new(MAX_KEYS)?)?;
@@ -76,7 +76,7 @@ fn explain_with_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     write!(std::io::stdout(), "{explanation}")?;
     let matches =
         |id: &str| explanation.rules.iter().any(|rule| rule.rule == id && matches!(rule.why, MatchResult::Matches(_)));
-    args.faults.print(&rules, |domain, id| domain == request.domain && matches(id))
+    args.faults.print_bounds(&rules, |domain, id| domain == request.domain && matches(id))
 }
 
 /// Returns a server's explanation, which is based on the server's rules and current counters.

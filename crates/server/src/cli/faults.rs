@@ -37,7 +37,7 @@ impl FaultArgs {
     ///
     /// # Errors
     /// Returns an error if the bounds cannot be written to the standard output.
-    pub(super) fn print(&self, rules: &Rules, wanted: impl Fn(&str, &str) -> bool) -> anyhow::Result<()> {
+    pub(super) fn print_bounds(&self, rules: &Rules, wanted: impl Fn(&str, &str) -> bool) -> anyhow::Result<()> {
         if !self.faults {
             return Ok(());
         }
@@ -59,7 +59,7 @@ impl FaultArgs {
     }
 }
 
-fn print_bound(out: &mut impl Write, fault: &str, bound: &FaultBound) -> anyhow::Result<()> {
+fn print_bound_line(out: &mut impl Write, fault: &str, bound: &FaultBound) -> anyhow::Result<()> {
     Ok(writeln!(out, "  {fault:<38} E = {:<10} {}", bound.excess, bound.formula)?)
 }
 
@@ -76,14 +76,14 @@ fn print_rule(out: &mut impl Write, domain: &str, rule: &Rule, given: &Circumsta
         };
         writeln!(out, "\n{domain}/{}: {}{consistency}", rule.id(), formula_parameters(limit))?;
         if let Consistency::Eventual(_) = rule.consistency() {
-            print_bound(out, "always, owed and paid back", &bound_without_fault(limit, rule, given))?;
+            print_bound_line(out, "without a fault (owed and paid back)", &bound_without_fault(limit, rule, given))?;
         }
         for fault in Fault::ALL {
-            print_bound(out, &fault.to_string(), &bound(fault, limit, rule, given))?;
+            print_bound_line(out, &fault.to_string(), &bound(fault, limit, rule, given))?;
         }
     }
     if !rule.overrides().is_empty() {
-        writeln!(out, "  and the same by the parameters of each override")?;
+        writeln!(out, "  the same formulas apply to each override, with its parameters")?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ pub(super) struct RuleFile {
 }
 
 impl RuleFile {
-    pub(super) fn source(&self) -> Source<'_> {
+    pub(super) fn as_source(&self) -> Source<'_> {
         Source { name: &self.name, text: &self.text }
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn run(args: &FmtArgs) -> anyhow::Result<ExitCode> {
     for path in &args.files {
         let file = files::read_one(path)?;
         let name = &file.name;
-        match format(&file.source()) {
+        match format(&file.as_source()) {
             Ok(formatted) if formatted.as_bytes() == file.text => {}
             Ok(_) if args.check => {
                 writeln!(std::io::stderr(), "{name}: not in its canonical form; run `tollgate fmt {name}`")?;

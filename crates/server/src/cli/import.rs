@@ -52,7 +52,7 @@ pub(super) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
         ImportFrom::Nginx => Dialect::Nginx,
     });
     let included = |pattern: &str| read_included_files(&args.file, pattern);
-    match ImportedRules::read_with(&file.source(), dialect, &args.domain, &included) {
+    match ImportedRules::read_with(&file.as_source(), dialect, &args.domain, &included) {
         Ok(imported) => {
             std::io::stdout().write_all(imported.yaml.as_bytes())?;
             imported.left_out.as_ref().map_or(Ok(()), print_mistakes)?;

@@ -106,7 +106,8 @@ impl Cli {
     /// Returns an error if the command line is invalid or requests help.
     fn parse_command_line<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches_from(words)?;
-        // TOLLGATE_SERVER may be set for other commands, but it is a mistake to write both flags on the command line.
+        // `--rules` and `--server` exclude each other on the command line. A server in TOLLGATE_SERVER does not count,
+        // because it may be set for other commands.
         let written = |args: &ArgMatches, id| args.value_source(id) == Some(ValueSource::CommandLine);
         if let Some(("explain", args)) = matches.subcommand()
             && written(args, "rules")

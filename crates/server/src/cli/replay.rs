@@ -115,7 +115,7 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
         paths => paths.iter().map(|path| log_at_path(path)).collect(),
     };
     let stdin_count = logs.iter().filter(|log| matches!(log, Log::StandardInput)).count();
-    ensure!(stdin_count <= 1, "the standard input can be read once; it is named {stdin_count} times");
+    ensure!(stdin_count <= 1, "the standard input can be read only once, but it is named {stdin_count} times");
     let report = match with_progress(|show| replay(&logs, &options, show)) {
         Ok(report) => report,
         Err(ReplayError::Rules(mistakes)) => {
@@ -176,7 +176,7 @@ fn log_at_path(path: &Path) -> Log {
 fn load_rules(path: Option<&Path>) -> anyhow::Result<Option<Option<Rules>>> {
     let Some(path) = path else { return Ok(Some(None)) };
     let files = files::read_all(&[path.to_owned()])?;
-    let sources: Vec<_> = files.iter().map(files::RuleFile::source).collect();
+    let sources: Vec<_> = files.iter().map(files::RuleFile::as_source).collect();
     match parse_all(&sources) {
         Ok(rules) => {
             rules.left_out().map_or(Ok(()), print_mistakes)?;
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentages_are_read_exactly() {
+    fn percentages_are_parsed_exactly() {
         for (text, millionths) in
             [("0.1%", 1_000), ("0", 0), ("100 %", 1_000_000), (".5", 5_000), ("12.3456%", 123_456)]
         {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_says_how_fast_and_how_long() {
+    fn progress_line_shows_speed_and_time_left() {
         let progress =
             ReplayProgress { lines: 3_000, bytes: 250, total: Some(1_000), elapsed: 2_000_000_000, pass: (1, 1) };
         assert_eq!(progress_line(&progress), "3000 lines, 1500 lines/s, 25 %, 6 s left");

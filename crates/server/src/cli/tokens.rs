@@ -36,7 +36,7 @@ pub(super) struct TokensArgs {
 #[derive(Clone, Debug, Subcommand)]
 enum TokensCommand {
     /// Create a token; it is shown only once.
-    Create(CreateArgs),
+    Create(CreateTokenArgs),
     /// List tokens, without their secrets.
     List(OutputArgs),
     /// Revoke a token permanently; connected nodes refuse it within a second.
@@ -44,7 +44,7 @@ enum TokensCommand {
 }
 
 #[derive(Clone, Debug, Args)]
-struct CreateArgs {
+struct CreateTokenArgs {
     /// The role of the token
     #[arg(long, value_name = "ROLE")]
     role: Role,
@@ -57,7 +57,7 @@ struct CreateArgs {
     #[arg(long = "domain", value_name = "NAME")]
     domains: Vec<String>,
 
-    /// When it expires: after a duration like 90d or 12h, or at a time like 2030-01-31T18:00:00Z
+    /// When the token expires: after a duration like 90d or 12h, or at a time like 2030-01-31T18:00:00Z
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
 
@@ -98,7 +98,7 @@ pub(super) fn run(args: &TokensArgs) -> anyhow::Result<ExitCode> {
 fn run_on_server(remote: &Remote, command: &TokensCommand) -> anyhow::Result<()> {
     match command {
         TokensCommand::Create(args) => {
-            let token = serde_json::to_string(&args.grant()?)?;
+            let token = serde_json::to_string(&args.to_grant()?)?;
             let answer = remote.post(&["v1", "tokens"], token)?;
             answer.print(args.output, |created| print_created(&created))
         }
@@ -121,7 +121,7 @@ fn run_on_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
         let control = opened?;
         match command {
             TokensCommand::Create(args) => {
-                let created = control.tokens().create(&change, &args.grant()?).await?;
+                let created = control.tokens().create(&change, &args.to_grant()?).await?;
                 if args.output.json { output::print_json(&created) } else { print_created(&created) }
             }
             TokensCommand::List(output) => {
@@ -152,8 +152,8 @@ fn without_password(url: &str) -> String {
     }
 }
 
-impl CreateArgs {
-    fn grant(&self) -> anyhow::Result<TokenGrant> {
+impl CreateTokenArgs {
+    fn to_grant(&self) -> anyhow::Result<TokenGrant> {
         let name = self.name.clone().unwrap_or_else(|| self.role.as_str().to_owned());
         let expires_ms = self.expires.as_deref().map(|when| parse_expiry(when, Timestamp::now())).transpose()?;
         Ok(TokenGrant { name, role: self.role, domains: self.domains.clone(), expires_ms })
@@ -179,7 +179,7 @@ fn print_created(created: &CreatedToken) -> anyhow::Result<()> {
     let StoredToken { id, grant: TokenGrant { name, role, expires_ms, .. }, .. } = &created.stored;
     let expires = expires_ms.map(|at| format!(", until {}", format_time(at))).unwrap_or_default();
     let (id, name, role) = (replace_control_characters(id), replace_control_characters(name), role.as_str());
-    writeln!(std::io::stderr(), "token {id} of {name}, {role}{expires}; it is shown this once:")?;
+    writeln!(std::io::stderr(), "token {id} of {name}, {role}{expires}; it is shown only once:")?;
     Ok(writeln!(std::io::stdout(), "{}", created.token)?)
 }
 

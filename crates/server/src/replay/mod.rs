@@ -135,7 +135,7 @@ pub fn replay(
     }
     let reads_twice = !options.suggest.is_empty();
     if reads_twice && logs.iter().any(|log| matches!(log, Log::StandardInput)) {
-        let why = "suggestions need the log twice, and the standard input can be read once; name the files instead \
+        let why = "suggestions read the log twice, and the standard input can be read only once; name files instead \
                    (they may be compressed)";
         return Err(ReplayError::Invalid(why.into()));
     }

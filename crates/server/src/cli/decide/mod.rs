@@ -52,7 +52,7 @@ the previous line. Otherwise each request is decided at the time it is read.
 
 For an invalid line, the output has the problem and the line number in its place, and the status is 1.";
 
-/// Prints one answer per line of input. The status is 1 if a line is invalid.
+/// Prints one answer per line of input. The exit status is 1 if a line is invalid.
 ///
 /// # Errors
 /// Returns an error if the rules or the requests cannot be read, or the answers cannot be written.
@@ -61,7 +61,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
     let app = App::new(engine, None);
     if let Some(path) = &args.rules {
         let files = files::read_path(path)?;
-        let sources: Vec<Source<'_>> = files.iter().map(|file| file.source()).collect();
+        let sources: Vec<Source<'_>> = files.iter().map(|file| file.as_source()).collect();
         let rules = match parse_all(&sources).and_then(|rules| app.engine.put(&rules).map(|_| rules)) {
             Ok(rules) => rules,
             Err(mistakes) => {
@@ -90,7 +90,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
                 Ok(()) => runtime.block_on(check_line(&app, &bytes)).map_err(add_at_hint),
                 Err(problem) => Err(problem),
             },
-            false => Err(Problem::bad_request(format!("a line has at most {MAX_BODY_BYTES} bytes"))),
+            false => Err(Problem::bad_request(format!("line too long (maximum {MAX_BODY_BYTES} bytes)"))),
         };
         match answer {
             Ok(answer) => out.write_all(&answer)?,
@@ -121,8 +121,8 @@ fn add_at_hint(problem: Problem) -> Problem {
     }
 }
 
-/// Reads a line. Returns `Some(true)`, or `Some(false)` if the line has more than [`MAX_BODY_BYTES`] bytes and was cut.
-/// Returns `None` at the end of the input.
+/// Reads a line. Returns whether `line` contains the whole line: `Some(false)` if the line has more than
+/// [`MAX_BODY_BYTES`] bytes, and `None` at the end of the input.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
     line.clear();
     let mut whole = true;
@@ -165,8 +165,8 @@ impl RequestClock {
         let follows_at = *self.follows_at.get_or_insert(at.is_some());
         let wrong = |detail: &str| Err(Problem::bad_request(detail).with_pointer("/at"));
         let nanos = match (at, follows_at) {
-            (Some(_), false) => return wrong("the first line has no `at`, so requests happen when they are read"),
-            (Some(nanos), true) if nanos < self.last => return wrong("`at` is earlier than in a line before"),
+            (Some(_), false) => return wrong("the first line has no `at`, so no later line may have one"),
+            (Some(nanos), true) if nanos < self.last => return wrong("`at` is earlier than in a previous line"),
             (Some(nanos), true) => nanos,
             (None, true) => self.last,
             (None, false) => self.real.wall(self.real.mono()).as_nanos().max(self.last),

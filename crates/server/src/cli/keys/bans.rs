@@ -26,10 +26,11 @@ struct Ban {
 impl Bans {
     /// Returns the bans of a request. The result is empty if the server cannot be reached or refuses to explain.
     pub(super) fn fetch(remote: &Remote, request: &RequestArgs) -> Self {
-        hints::explain(remote, request).map_or_else(Self::default, |explained| Self::read(&explained))
+        hints::fetch_explanation(remote, request)
+            .map_or_else(Self::default, |explained| Self::from_explanation(&explained))
     }
 
-    fn read(explained: &Value) -> Self {
+    fn from_explanation(explained: &Value) -> Self {
         let rules = explained["rules"].as_array().map_or(&[][..], Vec::as_slice).iter();
         let bans = rules.filter_map(|rule| {
             let left_ms = rule["ban"]["left_ms"].as_u64()?;
@@ -40,7 +41,7 @@ impl Bans {
     }
 
     /// Returns whether the rule of `limit` has a ban that lasts at least as long as the wait for the limit.
-    pub(super) fn lasts_longer_than(&self, limit: &LimitLine) -> bool {
+    pub(super) fn outlast(&self, limit: &LimitLine) -> bool {
         let outlasts = |ban: &Ban| limit.retry_after_ms.is_some_and(|wait| wait <= ban.left_ms);
         self.bans.iter().any(|ban| limit.rule.as_deref() == Some(&ban.rule) && outlasts(ban))
     }
@@ -48,23 +49,33 @@ impl Bans {
     /// Prints the decision, each ban, and the decision's wait if it is longer than all bans.
     pub(super) fn print(&self, decision: &Decision, out: &mut impl Write) -> io::Result<()> {
         if decision.allowed {
-            return writeln!(out, "it would pass");
+            return writeln!(out, "the request would pass");
         }
         for Ban { rule, left_ms } in &self.bans {
             let (rule, left) = (replace_control_characters(rule), format_span(*left_ms));
-            writeln!(out, "it is banned by {rule}, for {left} more; `tollgate keys reset` lifts that")?;
+            writeln!(out, "the request is banned by {rule} for another {left}; `tollgate keys reset` lifts the ban")?;
         }
         let name = |rule: &Option<String>| replace_control_characters(rule.as_deref().unwrap_or("no rule"));
         match (self.bans.iter().map(|ban| ban.left_ms).max(), decision.retry_after_ms, self.retry_after_ms) {
             (None, Some(wait), _) => {
-                writeln!(out, "it would be refused by {}, and pass in {}", name(&decision.rule), format_span(wait))
+                writeln!(
+                    out,
+                    "the request would be refused by {}; it would pass in {}",
+                    name(&decision.rule),
+                    format_span(wait)
+                )
             }
-            (None, None, _) => writeln!(out, "it would be refused by {}", name(&decision.rule)),
+            (None, None, _) => writeln!(out, "the request would be refused by {}", name(&decision.rule)),
             (Some(banned), _, Some(wait)) if wait <= banned => Ok(()),
             (Some(_), _, Some(wait)) => {
-                writeln!(out, "and it would be refused by {}, and pass in {}", name(&self.rule), format_span(wait))
+                writeln!(
+                    out,
+                    "the request would also be refused by {}; it would pass in {}",
+                    name(&self.rule),
+                    format_span(wait)
+                )
             }
-            (Some(_), _, None) => writeln!(out, "and it would be refused by {}", name(&self.rule)),
+            (Some(_), _, None) => writeln!(out, "the request would also be refused by {}", name(&self.rule)),
         }
     }
 }
@@ -81,7 +92,7 @@ mod tests {
             "banned": true, "limits": []});
         let decision: Decision = serde_json::from_value(decision).expect("a decision");
         let mut out = Vec::new();
-        Bans::read(explained).print(&decision, &mut out).expect("written to memory");
+        Bans::from_explanation(explained).print(&decision, &mut out).expect("written to memory");
         String::from_utf8(out).expect("text")
     }
 
@@ -93,31 +104,24 @@ mod tests {
 
     #[test]
     fn ban_is_printed_with_its_rule_and_length_and_any_longer_wait() {
-        let banned = "it is banned by login, for 3s more; `tollgate keys reset` lifts that\n";
+        let banned = "the request is banned by login for another 3s; `tollgate keys reset` lifts the ban\n";
         assert_eq!(ban_text(&explanation("login", Some(3_000))), banned);
         for (wait, besides) in [
-            (Some(3_600_000), "and it would be refused by plans, and pass in 1h\n"),
-            (None, "and it would be refused by plans\n"),
+            (Some(3_600_000), "the request would also be refused by plans; it would pass in 1h\n"),
+            (None, "the request would also be refused by plans\n"),
         ] {
             assert_eq!(ban_text(&explanation("plans", wait)), format!("{banned}{besides}"));
         }
-        let unknown = "it would be refused by login, and pass in 1h 1s\n";
+        let unknown = "the request would be refused by login; it would pass in 1h 1s\n";
         assert_eq!(ban_text(&Value::Null), unknown, "a server that does not report bans");
     }
 
     #[test]
     fn ban_hides_limits_that_end_sooner() {
-        let bans = Bans::read(&explanation("login", Some(3_000)));
+        let bans = Bans::from_explanation(&explanation("login", Some(3_000)));
         let outlast = |rule: &str, wait: Option<u64>| {
             let (rule, retry_after_ms) = (Some(rule.into()), wait);
-            bans.lasts_longer_than(&LimitLine {
-                rule,
-                limit: 1,
-                remaining: 0,
-                retry_after_ms,
-                reset_after_ms: 0,
-                shadow: false,
-            })
+            bans.outlast(&LimitLine { rule, limit: 1, remaining: 0, retry_after_ms, reset_after_ms: 0, shadow: false })
         };
         assert!(outlast("login", Some(0)) && outlast("login", Some(3_000)));
         assert!(!outlast("login", Some(3_001)) && !outlast("login", None) && !outlast("plans", Some(1)));

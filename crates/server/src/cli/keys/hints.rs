@@ -14,13 +14,13 @@ const MAX_HINTS: usize = 5;
 /// Returns a hint for each rule that needs more attributes. Rules that do not match are included only if
 /// `none_matched`. Returns no hints if the server is unreachable or replies with an error.
 pub(super) fn attribute_hints(remote: &Remote, args: &RequestArgs, none_matched: bool) -> Vec<String> {
-    let Some(explained) = explain(remote, args) else { return Vec::new() };
+    let Some(explained) = fetch_explanation(remote, args) else { return Vec::new() };
     let given: BTreeSet<&str> = args.attributes.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect();
     hint_lines(&explained, none_matched, &|id| missing_per_attributes(remote, &args.domain, id, &given))
 }
 
 /// Returns the server's explanation of a request, or `None` if there is any error.
-pub(super) fn explain(remote: &Remote, args: &RequestArgs) -> Option<Value> {
+pub(super) fn fetch_explanation(remote: &Remote, args: &RequestArgs) -> Option<Value> {
     remote.post(&["v1", "explain"], args.to_json().ok()?).ok()?.parse().ok()
 }
 
@@ -51,7 +51,7 @@ fn hint_lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<S
         (!missing.is_empty()).then(|| {
             let by = missing.join(" and ");
             format!(
-                "rule {id} counts by {by}, and this is the counter of requests without it: give {}",
+                "rule {id} counts by {by}, and this is the counter of requests without {by}: add {}",
                 as_arguments(&missing)
             )
         })
@@ -65,7 +65,7 @@ fn hint_lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<S
             let mut names = vec![attribute];
             names.extend(per.iter().map(|name| &**name).filter(|name| *name != attribute));
             let by = if per.is_empty() { String::new() } else { format!(" and counts by {}", per.join(" and ")) };
-            format!("rule {id} is for {attribute} {expected}{by}: give {}", as_arguments(&names))
+            format!("rule {id} matches only {attribute} {expected}{by}: add {}", as_arguments(&names))
         })
     });
     counted.chain(unmatched).take(MAX_HINTS).map(|line| replace_control_characters(&line)).collect()
@@ -83,7 +83,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_name_the_attributes_they_count_by() {
+    fn hints_name_the_missing_attributes() {
         let explained = json!({"rules": [
             {"rule": "login", "matches": true, "counted_by": {"client_ip": null}},
             {"rule": "plans", "matches": true, "counted_by": {"api_key or client_ip": null, "path": "/v1"}},
@@ -94,11 +94,12 @@ mod tests {
         ]});
         let per = |id: &str| if id == "export" { vec!["user".to_owned()] } else { Vec::new() };
         let met = [
-            "rule login counts by client_ip, and this is the counter of requests without it: give client_ip=…",
-            "rule plans counts by api_key or client_ip, and this is the counter of requests without it: give api_key=…",
+            "rule login counts by client_ip, and this is the counter of requests without client_ip: add client_ip=…",
+            "rule plans counts by api_key or client_ip, and this is the counter of requests without api_key or client_ip: \
+             add api_key=…",
         ];
         assert_eq!(hint_lines(&explained, false, &per), met);
-        let unmet = "rule export is for path \"/export\" and counts by user: give path=… user=…";
+        let unmet = "rule export matches only path \"/export\" and counts by user: add path=… user=…";
         assert_eq!(hint_lines(&explained, true, &per), [&met[..], &[unmet]].concat());
     }
 }

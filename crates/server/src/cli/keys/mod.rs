@@ -153,11 +153,11 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
         writeln!(out, "the store is unreachable: decided by `on_fault` of the rules")?;
     }
     let mut table = TextTable::new(&["RULE", "LIMIT", "LEFT", "NEXT IN", "FULL IN", ""]);
-    for left in decision.limits.into_iter().filter(|limit| !bans.lasts_longer_than(limit)) {
+    for left in decision.limits.into_iter().filter(|limit| !bans.outlast(limit)) {
         let next = match left.retry_after_ms {
             Some(0) => "now".to_owned(),
             Some(wait) => format_span(wait),
-            None => "not without a release".to_owned(),
+            None => "after a release".to_owned(),
         };
         let (rule, note) = (left.rule.unwrap_or_default(), if left.shadow { "shadow" } else { "" });
         let reset = format_span(left.reset_after_ms);
@@ -165,7 +165,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     }
     let none_matched = table.is_empty() && decision.allowed;
     match (table.is_empty(), decision.allowed) {
-        (true, true) => writeln!(out, "no limit applies to it")?,
+        (true, true) => writeln!(out, "no limit applies to the request")?,
         // Prints no limits: the request was refused without being counted, or the bans outlast all limits.
         (true, false) => {}
         (false, _) => table.write(&mut out)?,
@@ -192,5 +192,5 @@ fn print_top(args: &TopArgs, page: TopKeysPage) -> anyhow::Result<()> {
             }
         }
     }
-    table.print("no decisions were counted lately")
+    table.print("no decisions were counted recently")
 }

@@ -31,7 +31,7 @@ impl Error for Refusal {}
 pub(super) fn display_token(token: &str) -> String {
     match token.split('_').collect::<Vec<_>>().as_slice() {
         ["tg", id, _] => format!("`{}`", replace_control_characters(id)),
-        _ => "(not one of `tollgate tokens create`)".to_owned(),
+        _ => "(not created by `tollgate tokens create`)".to_owned(),
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn describe_refusal(client: &Client, token: Option<&str>, answer: &Se
     let (url, status) = (client.url().as_str().trim_end_matches('/'), answer.status);
     let problem: Option<ProblemDetails> = serde_json::from_slice(&answer.body).ok();
     let Some(problem) = problem.filter(|problem| !problem.detail.is_empty()) else {
-        let first = answer.text();
+        let first = answer.body_text();
         let first: String =
             replace_control_characters(first.lines().next().unwrap_or_default()).chars().take(200).collect();
         return Refusal { status, message: format!("{url} answered {status} and is not a tollgate server: {first}") };

@@ -255,7 +255,7 @@ const UNEXPECTED_ANSWER: &str = "unexpected answer; is the server a tollgate ser
 
 impl ListAnswer {
     /// Returns whether the list has more items.
-    pub(super) fn is_cut(&self) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         self.next.is_some()
     }
 
@@ -297,7 +297,7 @@ impl ServerAnswer {
         if output.json { output::print_json(&self.parse::<Value>()?) } else { text(self.parse()?) }
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(super) fn body_text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }

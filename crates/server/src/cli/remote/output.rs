@@ -69,10 +69,10 @@ pub(in crate::cli) fn replace_control_characters(text: &str) -> String {
 
 /// Formats a time in the time zone of this machine.
 pub(in crate::cli) fn format_time(at_ms: i64) -> String {
-    time_in(at_ms, TimeZone::system())
+    format_time_in(at_ms, TimeZone::system())
 }
 
-fn time_in(at_ms: i64, zone: TimeZone) -> String {
+fn format_time_in(at_ms: i64, zone: TimeZone) -> String {
     match Timestamp::from_millisecond(at_ms) {
         Ok(at) => at.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S %Z").to_string(),
         Err(_) => format!("{at_ms} ms"),
@@ -115,7 +115,7 @@ impl Paint {
     }
 
     /// Colours a line of a diff: additions green, deletions red, changes (`~`) yellow.
-    pub(in crate::cli) fn diff_line(self, line: &str) -> String {
+    pub(in crate::cli) fn colour_diff_line(self, line: &str) -> String {
         let line = replace_control_characters(line);
         match line.trim_start().as_bytes().first() {
             Some(b'+') if self.on => format!("\x1b[32m{line}\x1b[0m"),
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn times_are_local() {
         let berlin = TimeZone::get("Europe/Berlin").unwrap();
-        assert_eq!(time_in(1_700_000_000_000, berlin), "2023-11-14 23:13:20 CET");
-        assert_eq!(time_in(i64::MAX, TimeZone::UTC), "9223372036854775807 ms");
+        assert_eq!(format_time_in(1_700_000_000_000, berlin), "2023-11-14 23:13:20 CET");
+        assert_eq!(format_time_in(i64::MAX, TimeZone::UTC), "9223372036854775807 ms");
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! A progress line. The line appears after a second, on a terminal only, and is erased at the end.
+//! A progress line, which appears after a second, on a terminal only, and is erased at the end.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-/// Delay before the line appears, and interval between updates.
-const UPDATE_EVERY: Duration = Duration::from_secs(1);
+/// Delay before the progress line appears, and interval between its updates.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A progress line.
 pub(in crate::cli) struct Progress<'a> {
@@ -17,7 +17,7 @@ impl<'a> Progress<'a> {
         Self { doing, shown: io::stderr().is_terminal() }
     }
 
-    /// Runs `work`, and shows the line until `work` ends.
+    /// Runs `work`, and shows the progress line until `work` ends.
     pub(in crate::cli) async fn show_during<T>(self, work: impl Future<Output = T>) -> T {
         if !self.shown {
             return work.await;
@@ -33,7 +33,7 @@ impl<'a> Progress<'a> {
                     }
                     return done;
                 }
-                () = tokio::time::sleep(UPDATE_EVERY) => {
+                () = tokio::time::sleep(UPDATE_INTERVAL) => {
                     seconds += 1;
                     let _ = write!(io::stderr(), "\r\x1b[K{}, {seconds} s", self.doing);
                 }

@@ -130,7 +130,7 @@ fn is_conflict(error: &anyhow::Error) -> bool {
 
 /// Checks the files for mistakes. Returns the text to send, or `None` if there are mistakes.
 fn check_files(files: &[RuleFile]) -> anyhow::Result<Option<Vec<u8>>> {
-    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::source).collect();
+    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::as_source).collect();
     let taken = match entry::split(&sources) {
         Ok(taken) => taken,
         Err(mistakes) => {
@@ -222,15 +222,15 @@ fn write_plan(plan: &Plan, paint: Paint, mut out: impl Write) -> io::Result<()> 
             Action::Update | Action::Rollback | Action::Enable | Action::Disable => '~',
         };
         let line = format!("{sign} {} {}/{}", change.action.as_str(), change.domain, change.id);
-        writeln!(out, "{}", paint.diff_line(&line))?;
+        writeln!(out, "{}", paint.colour_diff_line(&line))?;
         if many && is_new_or_deleted(change) {
             continue;
         }
         if change.diff.is_empty() {
-            writeln!(out, "    only its position in the order")?;
+            writeln!(out, "    only its position changes")?;
         }
         for line in change.diff.lines() {
-            writeln!(out, "    {}", paint.diff_line(line))?;
+            writeln!(out, "    {}", paint.colour_diff_line(line))?;
         }
     }
     let of = |wanted: fn(Action) -> bool| plan.changes.iter().filter(|change| wanted(change.action)).count();
@@ -239,7 +239,7 @@ fn write_plan(plan: &Plan, paint: Paint, mut out: impl Write) -> io::Result<()> 
     let changed = plan.changes.len() - created - deleted;
     let same = count(plan.unchanged, "rule");
     if plan.changes.is_empty() {
-        return writeln!(out, "nothing to change: {same} as in the files");
+        return writeln!(out, "nothing to change: {same} unchanged");
     }
     writeln!(out, "{created} to create, {changed} to change, {deleted} to delete, {} unchanged", plan.unchanged)
 }
@@ -313,6 +313,6 @@ mod tests {
         plan.changes.extend((0..20).map(|n| change(&format!("n{n}"), Action::Create, "+ limit: 1/s\n")));
         assert_eq!(shown(&plan).matches("limit:").count(), 2, "only updates are shown whole");
         plan.changes.clear();
-        assert_eq!(shown(&plan), "nothing to change: 2 rules as in the files\n");
+        assert_eq!(shown(&plan), "nothing to change: 2 rules unchanged\n");
     }
 }

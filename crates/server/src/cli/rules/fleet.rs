@@ -14,7 +14,7 @@ use crate::control::model::{FleetMode, FleetSwitch};
 pub(super) struct EnforcementArgs {
     /// The new mode of all nodes; without it, the current mode is shown
     #[arg(value_name = "MODE")]
-    mode: Option<ModeArg>,
+    mode: Option<EnforcementModeArg>,
 
     #[command(flatten)]
     comment: CommentArgs,
@@ -24,7 +24,7 @@ pub(super) struct EnforcementArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModeArg {
+enum EnforcementModeArg {
     /// Refuse requests above their limits
     Enforce,
     /// Let every request pass, and report the requests that would have been refused
@@ -38,8 +38,8 @@ pub(super) fn run(remote: &Remote, args: &EnforcementArgs) -> anyhow::Result<()>
         None => remote.get(&path)?,
         Some(mode) => {
             let mode = match mode {
-                ModeArg::Enforce => FleetMode::Enforce,
-                ModeArg::Observe => FleetMode::Observe,
+                EnforcementModeArg::Enforce => FleetMode::Enforce,
+                EnforcementModeArg::Observe => FleetMode::Observe,
             };
             let request = with_json(remote.request(Method::PUT, &path)?, json!({"mode": mode}).to_string());
             remote.send(with_comment(request, &args.comment), "waiting for an answer")?

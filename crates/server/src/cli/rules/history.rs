@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::overrides::describe_count;
-use super::{RuleArgs, enabled_or_disabled};
+use super::{RuleArgs, describe_enabled};
 use crate::cli::remote::output::{OutputArgs, Paint, TextTable, format_time, replace_control_characters};
 use crate::cli::remote::{ChangeArgs, Remote, with_change, with_json};
 use crate::control::model::{Action, StoredRule, Version};
@@ -60,14 +60,14 @@ pub(super) struct RollbackArgs {
 
 /// Prints the versions, newest first.
 pub(super) fn print_versions(remote: &Remote, args: &HistoryArgs) -> anyhow::Result<()> {
-    let listed = remote.list(&args.rule.path(&["versions"]), &[], args.limit, "the history")?;
+    let listed = remote.list(&args.rule.url_path(&["versions"]), &[], args.limit, "the history")?;
     listed.print(args.output, |versions| print_history(remote, &args.rule, versions))
 }
 
 fn print_history(remote: &Remote, rule: &RuleArgs, versions: Vec<Version>) -> anyhow::Result<()> {
     let mut table = TextTable::new(&["VERSION", "WHAT", "STATE", "WHEN", "BY", "COMMENT"]);
     for version in versions {
-        let state = if version.rule.is_some() { enabled_or_disabled(version.enabled) } else { "gone" };
+        let state = if version.rule.is_some() { describe_enabled(version.enabled) } else { "gone" };
         let (number, when) = (version.version.to_string(), format_time(version.at_ms));
         let comment = version.comment.unwrap_or_default();
         table.add_row([number, version.action.as_str().to_owned(), state.to_owned(), when, version.author, comment]);
@@ -75,8 +75,8 @@ fn print_history(remote: &Remote, rule: &RuleArgs, versions: Vec<Version>) -> an
     let mut out = std::io::stdout().lock();
     table.write(&mut out)?;
     // Versions do not contain overrides, so the output says how many overrides there are.
-    if let Some(line) = rule.read(remote).and_then(|rule| describe_count(&rule)) {
-        writeln!(out, "{}; `tollgate audit` has their changes", replace_control_characters(&line))?;
+    if let Some(line) = rule.fetch(remote).and_then(|rule| describe_count(&rule)) {
+        writeln!(out, "{}; `tollgate audit` lists their changes", replace_control_characters(&line))?;
     }
     Ok(())
 }
@@ -85,12 +85,12 @@ fn print_history(remote: &Remote, rule: &RuleArgs, versions: Vec<Version>) -> an
 pub(super) fn print_diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()> {
     let ends = [("from", args.from), ("to", args.to)];
     let query: Vec<(&str, i64)> = ends.iter().filter_map(|(name, end)| Some((*name, (*end)?))).collect();
-    let request = remote.request(Method::GET, &args.rule.path(&["diff"]))?.query(&query);
-    let text = remote.send(request, "comparing")?.text();
+    let request = remote.request(Method::GET, &args.rule.url_path(&["diff"]))?.query(&query);
+    let text = remote.send(request, "comparing")?.body_text();
     let mut out = std::io::stdout().lock();
     let paint = Paint::new(&out);
     for line in text.lines() {
-        writeln!(out, "{}", paint.diff_line(line))?;
+        writeln!(out, "{}", paint.colour_diff_line(line))?;
     }
     Ok(())
 }
@@ -99,35 +99,32 @@ pub(super) fn print_diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()>
 pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<()> {
     // If a version is named, only the newest version is read, to detect whether the rollback changes anything.
     let most = if args.version.is_some() { 1 } else { MAX_VERSIONS };
-    let listed = remote.list(&args.rule.path(&["versions"]), &[], Some(most), "the history")?;
-    let is_cut = listed.is_cut();
+    let listed = remote.list(&args.rule.url_path(&["versions"]), &[], Some(most), "the history")?;
+    let has_more = listed.has_more();
     let versions: Vec<Version> = listed.parse()?;
     let mut change = args.change.clone();
     let version = match args.version {
         Some(version) => version,
         None => {
-            // The choice is correct only if no other version is written in between, so the server checks that the
-            // newest version is still current. A deleted rule has no current version to check.
+            // The target depends on the newest version, so the server rolls back only if that version is still current.
+            // A deleted rule has no current version to check.
             if let Some(newest) = versions.first().filter(|newest| newest.rule.is_some()) {
                 change.if_version.get_or_insert(newest.version);
             }
-            // Versions that were not read may be rollbacks, which affect the choice.
-            ensure!(
-                !is_cut,
-                "the rule has more than {MAX_VERSIONS} versions; name one of those that `rules history` lists"
-            );
+            // An unread version may be a rollback, which would affect the choice of the target.
+            ensure!(!has_more, "the rule has more than {MAX_VERSIONS} versions; name one that `rules history` lists");
             rollback_target(&versions)
-                .context("there is no earlier version to go back to; `rules history` lists them")?
+                .context("no earlier version to roll back to; `rules history` lists all versions")?
         }
     };
-    let request = remote.request(Method::POST, &args.rule.path(&["rollback"]))?;
+    let request = remote.request(Method::POST, &args.rule.url_path(&["rollback"]))?;
     let request = with_json(request, json!({"version": version}).to_string());
     let answer = remote.send(with_change(request, &change), "rolling back")?;
     answer.print(args.output, |rule: StoredRule| {
         let changed = versions.first().is_none_or(|newest| newest.version != rule.version);
         let what = match changed {
             true => {
-                format!("back to version {version}, as version {}, {}", rule.version, enabled_or_disabled(rule.enabled))
+                format!("restored version {version} as version {}, {}", rule.version, describe_enabled(rule.enabled))
             }
             false => format!("version {} equals version {version}; nothing was changed", rule.version),
         };
@@ -197,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rollback_goes_one_further_back() {
+    fn each_rollback_goes_back_one_more_version() {
         use Action::{Create, Delete, Disable, Enable, Rollback, Update};
         let (a, b, c) = ((Create, Some("a")), (Update, Some("b")), (Update, Some("c")));
         let back = (Rollback, Some("<"));

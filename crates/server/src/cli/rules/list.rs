@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tollgate_engine::rules::{Source, format};
 
 use super::overrides::describe_count;
-use super::{RuleArgs, enabled_or_disabled};
+use super::{RuleArgs, describe_enabled};
 use crate::cli::remote::output::{self, OutputArgs, TextTable, format_time, format_value, replace_control_characters};
 use crate::cli::remote::{ListAnswer, Remote};
 use crate::control::model::{Action, DomainSummary, StoredRule, Version};
@@ -91,7 +91,7 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
                 (summarise_conditions(&rule.rule), counted_by(&rule.rule), summarise_effect(&rule.rule));
             let is_shadow =
                 rule.enabled && rule.rule.get("on_exceed").is_some_and(|value| format_value(value) == "shadow");
-            let state = if is_shadow { "shadow" } else { enabled_or_disabled(rule.enabled) }.to_owned();
+            let state = if is_shadow { "shadow" } else { describe_enabled(rule.enabled) }.to_owned();
             let (version, changed) = (rule.version.to_string(), format_time(rule.at_ms));
             let written = rule.rule.get("overrides").and_then(Value::as_array).map_or(0, Vec::len) as i64;
             let overrides = (written + rule.overrides).to_string();
@@ -158,7 +158,7 @@ fn summarise_effect(rule: &Value) -> String {
 pub(super) fn get(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
     let domain = &args.rule.domain;
     let Some(number) = args.version else {
-        return remote.get(&args.rule.path(&[]))?.print(args.output, |stored: StoredRule| {
+        return remote.get(&args.rule.url_path(&[]))?.print(args.output, |stored: StoredRule| {
             let overrides = describe_count(&stored);
             // Treats the current rule as its newest version. The action is a placeholder, which is not printed.
             let StoredRule { version, enabled, rule, author, at_ms, comment, .. } = stored;
@@ -167,12 +167,12 @@ pub(super) fn get(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
             print_version(domain, &version, overrides)
         });
     };
-    let answer = remote.get(&args.rule.path(&["versions", &number.to_string()]))?;
+    let answer = remote.get(&args.rule.url_path(&["versions", &number.to_string()]))?;
     answer.print(args.output, |version| print_version(domain, &version, None))
 }
 
 fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> anyhow::Result<()> {
-    let state = enabled_or_disabled(version.enabled);
+    let state = describe_enabled(version.enabled);
     // The server leaves the author empty for callers below the role operator.
     let by = Some(&version.author).filter(|author| !author.is_empty()).map_or(String::new(), |by| format!(", by {by}"));
     let mut head = format!("# version {}, {state}{by} at {}", version.version, format_time(version.at_ms));
@@ -188,7 +188,9 @@ fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> 
             }
             write!(out, "{}", to_rule_file(domain, rule))?;
         }
-        None => writeln!(out, "version {} is its deletion{}", version.version, replace_control_characters(&by))?,
+        None => {
+            writeln!(out, "version {} is the deletion of the rule{}", version.version, replace_control_characters(&by))?
+        }
     }
     Ok(())
 }

@@ -49,10 +49,10 @@ enum RulesCommand {
     /// Export rules as a file for `apply`; the overrides and disabled rules are only listed in comments.
     Export(ExportArgs),
     /// Enable a rule.
-    Enable(SwitchArgs),
+    Enable(EnableOrDisableArgs),
     /// Disable a rule without deleting it.
-    Disable(SwitchArgs),
-    /// Other limits for one customer.
+    Disable(EnableOrDisableArgs),
+    /// Manage limits for one customer that replace the rule's limits.
     #[command(after_help = overrides::EXAMPLES)]
     Overrides(overrides::OverridesArgs),
     /// List the nodes that follow the server, with their revisions; the status is 1 if a node refuses its rules.
@@ -87,7 +87,7 @@ struct DeleteArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-struct SwitchArgs {
+struct EnableOrDisableArgs {
     #[command(flatten)]
     rule: RuleArgs,
 
@@ -131,8 +131,8 @@ pub(super) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
         RulesCommand::History(args) => history::print_versions(&remote, args)?,
         RulesCommand::Rollback(args) => history::rollback(&remote, args)?,
         RulesCommand::Export(args) => export_rules(&remote, args)?,
-        RulesCommand::Enable(args) => switch_rule(&remote, args, "enable")?,
-        RulesCommand::Disable(args) => switch_rule(&remote, args, "disable")?,
+        RulesCommand::Enable(args) => enable_or_disable_rule(&remote, args, "enable")?,
+        RulesCommand::Disable(args) => enable_or_disable_rule(&remote, args, "disable")?,
         RulesCommand::Overrides(args) => overrides::run(&remote, args)?,
         RulesCommand::Nodes(output) => return nodes::print_nodes(&remote, *output),
         RulesCommand::Status(output) => return nodes::print_status(&remote, *output),
@@ -144,45 +144,44 @@ pub(super) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
 
 impl RuleArgs {
     /// Returns the URL path of the rule, followed by the segments in `below`.
-    fn path<'a>(&'a self, below: &[&'a str]) -> Vec<&'a str> {
+    fn url_path<'a>(&'a self, below: &[&'a str]) -> Vec<&'a str> {
         [&["v1", "domains", &self.domain, "rules", &self.id], below].concat()
     }
 
     /// Returns the rule if it exists and the caller may read it.
-    fn read(&self, remote: &Remote) -> Option<StoredRule> {
-        remote.get(&self.path(&[])).ok()?.parse().ok()
+    fn fetch(&self, remote: &Remote) -> Option<StoredRule> {
+        remote.get(&self.url_path(&[])).ok()?.parse().ok()
     }
 }
 
 fn delete_rule(remote: &Remote, args: &DeleteArgs) -> anyhow::Result<()> {
     // Stored overrides remain after their rule is deleted, so the output mentions them.
     let overrides =
-        args.rule.read(remote).and_then(|rule| usize::try_from(rule.overrides).ok()).filter(|count| *count > 0);
+        args.rule.fetch(remote).and_then(|rule| usize::try_from(rule.overrides).ok()).filter(|count| *count > 0);
     let with = overrides.map(|overrides| format!(", with its {}", count(overrides, "override"))).unwrap_or_default();
-    let request = remote.request(Method::DELETE, &args.rule.path(&[]))?;
+    let request = remote.request(Method::DELETE, &args.rule.url_path(&[]))?;
     remote.send(with_change(request, &args.change), "deleting")?;
     let RuleArgs { domain, id } = &args.rule;
     writeln!(
         std::io::stdout(),
-        "{}/{} is deleted; `rules rollback` brings it back{with}",
+        "{}/{} is deleted; `rules rollback` restores it{with}",
         replace_control_characters(domain),
         replace_control_characters(id)
     )?;
     Ok(())
 }
 
-fn switch_rule(remote: &Remote, args: &SwitchArgs, action: &str) -> anyhow::Result<()> {
-    let request = remote.request(Method::POST, &args.rule.path(&[action]))?;
+fn enable_or_disable_rule(remote: &Remote, args: &EnableOrDisableArgs, action: &str) -> anyhow::Result<()> {
+    let request = remote.request(Method::POST, &args.rule.url_path(&[action]))?;
     let answer = remote.send(with_change(request, &args.change), "waiting for an answer")?;
     answer.print(args.output, |rule: StoredRule| {
-        let line =
-            format!("{}/{}: version {}, {}", rule.domain, rule.id, rule.version, enabled_or_disabled(rule.enabled));
+        let line = format!("{}/{}: version {}, {}", rule.domain, rule.id, rule.version, describe_enabled(rule.enabled));
         Ok(writeln!(std::io::stdout(), "{}", replace_control_characters(&line))?)
     })
 }
 
 /// Returns the state of a rule in words.
-const fn enabled_or_disabled(enabled: bool) -> &'static str {
+const fn describe_enabled(enabled: bool) -> &'static str {
     if enabled { "in force" } else { "disabled" }
 }
 

@@ -60,7 +60,7 @@ struct SetArgs {
     #[command(flatten)]
     effect: EffectArgs,
 
-    /// When it expires, like 2030-01-31T18:00:00Z
+    /// When the override expires, like 2030-01-31T18:00:00Z
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
 
@@ -132,9 +132,9 @@ pub(super) fn run(remote: &Remote, args: &OverridesArgs) -> anyhow::Result<()> {
         OverridesCommand::List(args) => list_overrides(remote, args),
         OverridesCommand::Set(args) => set_override(remote, args),
         OverridesCommand::Delete(args) => {
-            let request = remote.request(Method::DELETE, &args.rule.path(&["overrides", &args.value]))?;
+            let request = remote.request(Method::DELETE, &args.rule.url_path(&["overrides", &args.value]))?;
             remote.send(with_change(request, &args.change), "deleting")?;
-            let line = format!("{}/{}: `{}` has no override any more", args.rule.domain, args.rule.id, args.value);
+            let line = format!("{}/{}: the override of `{}` is deleted", args.rule.domain, args.rule.id, args.value);
             Ok(writeln!(std::io::stdout(), "{}", replace_control_characters(&line))?)
         }
     }
@@ -188,7 +188,7 @@ fn set_override(remote: &Remote, args: &SetArgs) -> anyhow::Result<()> {
     if let Some(attribute) = &args.attribute {
         body.insert("attribute".into(), json!(attribute));
     }
-    let request = remote.request(Method::PUT, &args.rule.path(&["overrides", &args.value]))?;
+    let request = remote.request(Method::PUT, &args.rule.url_path(&["overrides", &args.value]))?;
     let request = with_json(request, Value::Object(body).to_string());
     let answer = remote.send(with_change(request, &args.change), "waiting for an answer")?;
     answer.print(args.output, |stored| print_stored_override(remote, &args.rule, stored))
@@ -196,7 +196,7 @@ fn set_override(remote: &Remote, args: &SetArgs) -> anyhow::Result<()> {
 
 fn print_stored_override(remote: &Remote, rule: &RuleArgs, stored: StoredOverride) -> anyhow::Result<()> {
     let domain = &rule.domain;
-    let warnings = rule.read(remote).and_then(|rule| override_warnings(domain, &stored, &rule));
+    let warnings = rule.fetch(remote).and_then(|rule| override_warnings(domain, &stored, &rule));
     for warning in warnings.unwrap_or_default() {
         writeln!(std::io::stderr(), "warning: {}", replace_control_characters(&warning))?;
     }

@@ -56,7 +56,7 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
             }
         }
     }
-    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::source).collect();
+    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::as_source).collect();
     if success
         && sources.len() > 1
         && let Err(mistakes) = entry::split(&sources)

@@ -13,8 +13,8 @@ pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &St
     let mut found = Vec::new();
     let whole = parse_single_rule(domain, &rule.rule.to_string())?;
     let known = whole.domains().first()?.rules().first()?;
-    found.extend(attribute_not_in_rule(known, stored));
-    found.extend(pattern_in_value(stored));
+    found.extend(unnamed_attribute_warning(known, stored));
+    found.extend(pattern_value_warning(stored));
     let mut alone = rule.rule.clone();
     // Removes the overrides in the rule's text, so that there are no warnings about them.
     alone.as_object_mut()?.remove("overrides");
@@ -41,9 +41,9 @@ fn parse_single_rule(domain: &str, rule: &str) -> Option<Rules> {
     Rules::read(&[Source { name: "override", text: text.as_bytes() }]).ok()
 }
 
-/// Warns about an attribute that the rule does not name. Such an attribute is valid (for example, it identifies
-/// customers by plan), but it is often a typo.
-fn attribute_not_in_rule(rule: &Rule, stored: &StoredOverride) -> Option<String> {
+/// Warns about an attribute that the rule does not name. Such an attribute is valid (an override may apply to all
+/// requests of a plan, for example), but it is often a typo.
+fn unnamed_attribute_warning(rule: &Rule, stored: &StoredOverride) -> Option<String> {
     let counted = rule.per().iter().flat_map(|counted| &counted.origins).map(|origin| match origin {
         Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
     });
@@ -57,12 +57,13 @@ fn attribute_not_in_rule(rule: &Rule, stored: &StoredOverride) -> Option<String>
     let counts = if per.is_empty() { String::new() } else { format!(", which counts by {},", per.join(" and ")) };
     let StoredOverride { attribute, rule, .. } = stored;
     Some(format!(
-        "nothing in the rule `{rule}`{counts} names the attribute `{attribute}`; the override is for requests that have it"
+        "nothing in the rule `{rule}`{counts} names the attribute `{attribute}`; the override applies to requests that \
+         have this attribute"
     ))
 }
 
 /// Warns about a value that looks like a pattern or a network, because overrides compare values literally.
-fn pattern_in_value(stored: &StoredOverride) -> Option<String> {
+fn pattern_value_warning(stored: &StoredOverride) -> Option<String> {
     let StoredOverride { value, attribute, .. } = stored;
     let is_network = value.split_once('/').is_some_and(|(address, length)| {
         address.parse::<IpAddr>().is_ok() && length.bytes().all(|byte| byte.is_ascii_digit())

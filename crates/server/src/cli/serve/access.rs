@@ -1,11 +1,11 @@
-//! Decides whether tokens are required. Tokens are required with `--tokens required`, and if other machines can reach
-//! the server, unless `--insecure` is given.
+//! Decides whether tokens are required: with `--tokens required`, or if other machines can reach the server and
+//! `--insecure` is not given.
 
 use std::net::SocketAddr;
 
 use anyhow::bail;
 
-use super::args::{ServeArgs, TokensWhen};
+use super::args::{ServeArgs, TokensArg};
 use super::source::RulesConfig;
 use crate::control::auth::TokenPolicy;
 
@@ -14,7 +14,7 @@ use crate::control::auth::TokenPolicy;
 /// # Errors
 /// Returns an error if other machines could connect without tokens and `--insecure` is not given, or if tokens are
 /// required and the source of rules has no tokens.
-pub(super) fn read(
+pub(super) fn token_policy(
     raw: &ServeArgs,
     listeners: &[(&str, Option<SocketAddr>)],
     rules: &RulesConfig,
@@ -28,23 +28,23 @@ pub(super) fn read(
         RulesConfig::Database(_) | RulesConfig::Service(_) => None,
     };
     match (raw.tokens, raw.insecure, open, without) {
-        (Some(TokensWhen::Required), true, ..) => {
+        (Some(TokensArg::Required), true, ..) => {
             bail!("--tokens required and --insecure contradict each other: leave one of them out")
         }
-        (Some(TokensWhen::Required), false, _, Some(without)) => {
+        (Some(TokensArg::Required), false, _, Some(without)) => {
             bail!(
                 "--tokens required: with {without} there are no tokens; keep rules in the database, or follow a service"
             )
         }
-        (_, true, ..) | (None | Some(TokensWhen::None), false, None, _) => Ok(TokenPolicy::NotRequired),
-        (Some(TokensWhen::None), false, Some((flag, address)), _) => bail!(
-            "{flag} {address} can be reached from other machines, which may do everything with --tokens none: leave it out, or \
+        (_, true, ..) | (None | Some(TokensArg::None), false, None, _) => Ok(TokenPolicy::NotRequired),
+        (Some(TokensArg::None), false, Some((flag, address)), _) => bail!(
+            "{flag} {address} can be reached from other machines, and --tokens none lets them do everything: remove it, or \
              add --insecure if something else restricts access"
         ),
         (None, false, Some((flag, address)), Some(without)) => bail!(
             "{flag} {address} can be reached from other machines, and with {without} there are no tokens: add --insecure if \
              something else restricts access, or keep rules in the database"
         ),
-        (Some(TokensWhen::Required) | None, false, _, None) => Ok(TokenPolicy::Required),
+        (Some(TokensArg::Required) | None, false, _, None) => Ok(TokenPolicy::Required),
     }
 }

@@ -140,7 +140,7 @@ pub(in crate::cli) struct ServeArgs {
     /// If required, all calls except /healthz and /readyz need a token. Tokens are created with `tollgate tokens
     /// create`, and come from the database or from the rules service.
     #[arg(long, value_name = "WHEN", env = "TOLLGATE_TOKENS")]
-    pub(super) tokens: Option<TokensWhen>,
+    pub(super) tokens: Option<TokensArg>,
 
     /// Let other machines connect without tokens, because something else restricts access
     #[arg(long, env = "TOLLGATE_INSECURE")]
@@ -205,7 +205,7 @@ pub(in crate::cli) struct ServeArgs {
 
 /// When tokens are required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum TokensWhen {
+pub(super) enum TokensArg {
     /// For all calls.
     Required,
     /// Never.

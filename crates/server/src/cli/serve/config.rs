@@ -110,7 +110,7 @@ impl Config {
         if threads == 0 || threads > MAX_THREADS {
             bail!("--threads {threads} is out of range (1 to {MAX_THREADS})");
         }
-        let rules = source::read(&raw, http)?;
+        let rules = source::rules_config(&raw, http)?;
         let store = match &raw.store_file {
             None => parse_store(&raw.store, &raw)?,
             Some(_) if raw.store != "memory" => {
@@ -122,9 +122,9 @@ impl Config {
                     .context("--store-file")?
             }
         };
-        check_files(&store)?;
+        check_store_files(&store)?;
         let snapshots = snapshot_config(&raw, &store);
-        let tokens = access::read(&raw, &[("--http", http), ("--resp", resp), ("--rls", rls)], &rules)?;
+        let tokens = access::token_policy(&raw, &[("--http", http), ("--resp", resp), ("--rls", rls)], &rules)?;
         let on_loopback = http.is_some_and(|http| http.ip().to_canonical().is_loopback());
         let hosts = raw.allowed_hosts.as_deref().map(AllowedHosts::new);
         let hosts = hosts.or_else(|| (tokens == TokenPolicy::NotRequired && on_loopback).then(AllowedHosts::default));
@@ -134,7 +134,7 @@ impl Config {
             resp,
             rls,
             rls_socket,
-            rls_connection_age: Duration::from_secs(raw.rls_connection_age.clamp(1, MAX_AGE_SECONDS)),
+            rls_connection_age: Duration::from_secs(raw.rls_connection_age.clamp(1, MAX_CONNECTION_AGE_SECONDS)),
             rls_options: ResponseOptions {
                 headers: AddedHeaders::parse(&raw.rls_headers).context("--rls-headers")?,
                 request_headers: AddedHeaders::parse(&raw.rls_request_headers).context("--rls-request-headers")?,
@@ -165,7 +165,7 @@ impl Config {
 /// Maximum number of threads. More threads would only cause contention.
 const MAX_THREADS: usize = 1_024;
 /// The maximum of `--rls-connection-age`: a year, so that adding it to an instant cannot overflow.
-const MAX_AGE_SECONDS: u64 = 365 * 86_400;
+const MAX_CONNECTION_AGE_SECONDS: u64 = 365 * 86_400;
 /// The maximum of `--store-deadline`.
 const MAX_DEADLINE_MS: u64 = 60_000;
 /// The maximum of `--drain` and `--snapshot-every`: a day, so that adding it to an instant cannot overflow.
@@ -237,7 +237,7 @@ const REDIS_SCHEMES: [&str; 6] =
     ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"];
 
 /// Checks that the files named in the store URL exist, because every connection would fail without them.
-fn check_files(store: &StoreConfig) -> anyhow::Result<()> {
+fn check_store_files(store: &StoreConfig) -> anyhow::Result<()> {
     let StoreConfig::Redis(url) = store else { return Ok(()) };
     let query = url.reveal().split_once('?').map_or("", |(_, query)| query);
     for (option, what) in [("ca=", "CA"), ("cert=", "certificate"), ("key=", "key")] {
@@ -298,7 +298,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 

@@ -97,7 +97,8 @@ async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
                 Ok(stage) => stage,
                 Err(_) => {
                     tracing::warn!(
-                        "other servers answer, but none has accepted this server; it serves no requests until one does or none answers"
+                        "other servers answer, but none has accepted this server; it waits until one accepts it or none \
+                         answers"
                     );
                     store.joined().await
                 }
@@ -232,7 +233,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = take_unix => {}
         () = renew => {}
         () = follow(app.clone()) => {}
-        () = stop.signal() => {}
+        () = stop.wait() => {}
     }
     tracing::info!(connections = app.connections.count(), "stopping");
     app.connections.stop();
@@ -245,7 +246,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = tokio::time::sleep(config.drain) => {
             tracing::warn!(connections = app.connections.count(), "drain timeout: stopped with open connections");
         }
-        () = stop.signal() => tracing::warn!("second signal: stopping immediately"),
+        () = stop.wait() => tracing::warn!("second signal: stopping immediately"),
     }
     workers.stop();
     if let Some(audit) = app.source.audit() {
@@ -267,8 +268,8 @@ fn start_workers<S: Store + 'static>(
     workers.context("cannot start the threads for connections")
 }
 
-/// Raises the open-file limit of the process to the hard limit. Lowers the connection limit if the connections would
-/// need more files than that.
+/// Raises the open-file limit of the process to the hard limit. Lowers `--connections` if the connections would need
+/// more files than the limit allows.
 fn fit_file_limit(config: &mut Config) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
@@ -277,7 +278,7 @@ fn fit_file_limit(config: &mut Config) {
     }
     let Some(files) = getrlimit(Resource::Nofile).current else { return };
     let budgets = [config.http, config.resp, config.rls].iter().flatten().count() + config.rls_socket.iter().count();
-    let fits = usize::try_from(files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES) / budgets.max(1);
+    let fits = usize::try_from(files).unwrap_or(usize::MAX).saturating_sub(RESERVED_FILES) / budgets.max(1);
     let fits = fits.max(1);
     if config.connections > fits {
         tracing::warn!(
@@ -291,7 +292,7 @@ fn fit_file_limit(config: &mut Config) {
 }
 
 /// File descriptors reserved for databases, snapshots, health checks and the store.
-const OTHER_FILES: usize = 128;
+const RESERVED_FILES: usize = 128;
 
 async fn bind_listener(flag: &str, address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
     let Some(address) = address else { return Ok(None) };
@@ -315,7 +316,7 @@ impl StopSignals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn signal(&mut self) {
+    async fn wait(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

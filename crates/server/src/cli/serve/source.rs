@@ -40,7 +40,7 @@ pub(super) struct DatabaseConfig {
 ///
 /// # Errors
 /// Returns an error if the flags name two sources or an invalid source.
-pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<RulesConfig> {
+pub(super) fn rules_config(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<RulesConfig> {
     let data = (raw.data != "off").then(|| PathBuf::from(&raw.data));
     ensure!(!raw.data.is_empty(), "--data is empty: name a directory, or write off");
     if let (Some(_), Some(_)) = (&raw.rules, &raw.database) {
@@ -49,7 +49,7 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
     let node = || -> anyhow::Result<String> {
         let node = raw.node.clone().unwrap_or_else(|| node_name(http));
         ensure!(
-            is_graphic(&node) && node.len() <= MAX_NODE_NAME_CHARS,
+            is_printable_without_spaces(&node) && node.len() <= MAX_NODE_NAME_CHARS,
             "--node: a name has 1 to {MAX_NODE_NAME_CHARS} printable ASCII characters without spaces"
         );
         Ok(node)
@@ -66,7 +66,7 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
     if let Some(url) = raw.rules.as_deref().filter(|rules| rules.contains("://")) {
         let token = raw.rules_token.clone().map(Secret::new);
         ensure!(
-            token.as_ref().is_none_or(|token| is_graphic(token.reveal())),
+            token.as_ref().is_none_or(|token| is_printable_without_spaces(token.reveal())),
             "--rules-token: invalid characters in the token"
         );
         let client = Client::new(url, token, raw.rules_ca.as_deref()).context("--rules")?;
@@ -104,7 +104,7 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
     })
 }
 
-fn is_graphic(text: &str) -> bool {
+fn is_printable_without_spaces(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
@@ -113,7 +113,7 @@ fn node_name(http: Option<SocketAddr>) -> String {
     let host =
         std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::fs::read_to_string("/etc/hostname"));
     let host = host.unwrap_or_default();
-    let host = Some(host.trim()).filter(|host| is_graphic(host)).unwrap_or("node");
+    let host = Some(host.trim()).filter(|host| is_printable_without_spaces(host)).unwrap_or("node");
     match http.map_or(0, |http| http.port()) {
         0 => format!("{host}:pid-{}", std::process::id()),
         port => format!("{host}:{port}"),

@@ -18,7 +18,8 @@ pub(super) fn config_warnings(config: &Config, command_line: &[String]) -> Vec<S
     let open = addresses.into_iter().find(|(_, address)| address.as_ref().is_some_and(beyond_loopback));
     if let (Some((flag, Some(address))), TokenPolicy::Required, None) = (open, config.tokens, &config.tls) {
         warnings.push(format!(
-            "{flag} {address}: tokens are sent without encryption; add --tls-cert and --tls-key, or encrypt in front of it"
+            "{flag} {address}: tokens are sent without encryption; add --tls-cert and --tls-key, or put a TLS proxy in \
+             front of the server"
         ));
     }
     if let StoreConfig::Redis(url) = &config.store

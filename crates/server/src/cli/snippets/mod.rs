@@ -70,7 +70,7 @@ impl ProxyKind {
         }
     }
 
-    const fn port(self) -> u16 {
+    const fn default_port(self) -> u16 {
         match self {
             Self::EnvoyRls => 8081,
             Self::Nginx | Self::Haproxy | Self::HaproxyLua | Self::Caddy | Self::Traefik | Self::Envoy => 8080,
@@ -88,7 +88,7 @@ pub(super) fn run(args: &SnippetsArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn fill_template(args: &SnippetsArgs) -> String {
-    let server = args.server.unwrap_or_else(|| ([127, 0, 0, 1], args.proxy.port()).into());
+    let server = args.server.unwrap_or_else(|| ([127, 0, 0, 1], args.proxy.default_port()).into());
     let mut text = args.proxy.template().replace("{{domain}}", &args.domain);
     for (name, address) in [("server", server), ("app", args.app), ("listen", args.listen)] {
         text = text.replace(&format!("{{{{{name}}}}}"), &address.to_string());

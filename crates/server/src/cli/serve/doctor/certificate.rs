@@ -77,17 +77,17 @@ fn parse_time((tag, text): Element<'_>) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    fn time_text(tag: u8, text: &str) -> Option<String> {
+    fn parsed_time_text(tag: u8, text: &str) -> Option<String> {
         parse_time((tag, text.as_bytes())).map(|time| time.to_string())
     }
 
     #[test]
     fn both_kinds_of_time_are_parsed() {
-        assert_eq!(time_text(UTC_TIME_TAG, "261117023104Z").as_deref(), Some("2026-11-17T02:31:04Z"));
-        assert_eq!(time_text(UTC_TIME_TAG, "991231235959Z").as_deref(), Some("1999-12-31T23:59:59Z"));
-        assert_eq!(time_text(GENERALIZED_TIME_TAG, "20500101000000Z").as_deref(), Some("2050-01-01T00:00:00Z"));
+        assert_eq!(parsed_time_text(UTC_TIME_TAG, "261117023104Z").as_deref(), Some("2026-11-17T02:31:04Z"));
+        assert_eq!(parsed_time_text(UTC_TIME_TAG, "991231235959Z").as_deref(), Some("1999-12-31T23:59:59Z"));
+        assert_eq!(parsed_time_text(GENERALIZED_TIME_TAG, "20500101000000Z").as_deref(), Some("2050-01-01T00:00:00Z"));
         for wrong in ["", "Z", "26111702310", "261117023104", "26111702310éZ", "261317023104Z"] {
-            assert_eq!(time_text(UTC_TIME_TAG, wrong), None, "{wrong}");
+            assert_eq!(parsed_time_text(UTC_TIME_TAG, wrong), None, "{wrong}");
         }
     }
 

@@ -11,9 +11,9 @@ use rustix::process::{Resource, getrlimit};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 
-use super::super::OTHER_FILES;
+use super::super::RESERVED_FILES;
 use super::super::config::{Config, StoreConfig};
-use super::running::TIMEOUT;
+use super::running::CALL_TIMEOUT;
 use super::{DoctorFinding, certificate};
 use crate::cli::count;
 use crate::client::Client;
@@ -40,9 +40,10 @@ pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
                 is_running |= flag == "--http" && is_tollgate(address).await;
                 let action = format!("stop it, or choose another address with {flag}");
                 match (is_running, &config.tls) {
-                    (true, _) => {
-                        DoctorFinding::ok("port", format!("{flag} {address} is in use, and a tollgate server runs"))
-                    }
+                    (true, _) => DoctorFinding::ok(
+                        "port",
+                        format!("{flag} {address} is in use, probably by the running tollgate server"),
+                    ),
                     (false, None) => {
                         DoctorFinding::error("port", format!("{flag} {address} is in use by another program"), action)
                     }
@@ -76,12 +77,14 @@ fn check_socket(path: &Path, is_running: bool) -> DoctorFinding {
         Ok(_) if UnixStream::connect(path).is_err() => {
             DoctorFinding::ok("socket", format!("{shown} belongs to a stopped server; tollgate serve replaces it"))
         }
-        Ok(_) if is_running => DoctorFinding::ok("socket", format!("{shown} is in use, and a tollgate server runs")),
+        Ok(_) if is_running => {
+            DoctorFinding::ok("socket", format!("{shown} is in use, probably by the running tollgate server"))
+        }
         Ok(_) => DoctorFinding::error("socket", format!("{shown} is in use by another program"), action),
         Err(_) => match UnixListener::bind(path).and_then(|_| std::fs::remove_file(path)) {
             Ok(()) => DoctorFinding::ok("socket", format!("--rls unix:{shown} can be created")),
             Err(error) => {
-                let action = format!("create its directory, writable for this user, or {action}");
+                let action = format!("create its directory and let this user write to it, or {action}");
                 DoctorFinding::error("socket", format!("--rls unix:{shown}: {error}"), action)
             }
         },
@@ -90,14 +93,14 @@ fn check_socket(path: &Path, is_running: bool) -> DoctorFinding {
 
 async fn is_tollgate(address: SocketAddr) -> bool {
     let Ok(client) = Client::new(&format!("http://{address}"), None, None) else { return false };
-    let answer = client.request(Method::GET, &["healthz"]).timeout(TIMEOUT).send().await;
+    let answer = client.request(Method::GET, &["healthz"]).timeout(CALL_TIMEOUT).send().await;
     answer.is_ok_and(|answer| answer.status().is_success())
 }
 
 /// Checks that the process may open enough files for the configured number of connections.
 pub(super) fn check_open_files(config: &Config) -> DoctorFinding {
     let protocols = [config.http, config.resp, config.rls].iter().flatten().count() + config.rls_socket.iter().count();
-    let needed = (config.connections.saturating_mul(protocols)).saturating_add(OTHER_FILES) as u64;
+    let needed = (config.connections.saturating_mul(protocols)).saturating_add(RESERVED_FILES) as u64;
     match getrlimit(Resource::Nofile).maximum {
         Some(files) if files < needed => DoctorFinding::warning(
             "file limit",
@@ -106,7 +109,7 @@ pub(super) fn check_open_files(config: &Config) -> DoctorFinding {
                 config.connections,
                 count(protocols, "protocol")
             ),
-            "raise it (LimitNOFILE= of systemd, ulimit -Hn of a shell); --connections is lowered until then",
+            "raise the limit (LimitNOFILE= of systemd, ulimit -Hn of a shell); --connections is lowered until then",
         ),
         Some(files) => DoctorFinding::ok("file limit", format!("{files} files may be open, {needed} are needed")),
         None => DoctorFinding::ok("file limit", "none"),

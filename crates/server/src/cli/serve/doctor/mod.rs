@@ -102,8 +102,8 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     match Config::new(args.serve.clone()) {
         Ok(config) => {
             print(check_configuration(&config))?;
-            print(runtime.block_on(rules::check(&config)))?;
-            print(runtime.block_on(store::check(&config)))?;
+            print(runtime.block_on(rules::check_rules_source(&config)))?;
+            print(runtime.block_on(store::check_store(&config)))?;
             print(runtime.block_on(machine::check_ports(&config)))?;
             print(vec![machine::check_open_files(&config)])?;
             print(vec![machine::check_certificate(&config, wall_seconds())])?;
@@ -112,7 +112,7 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             print(vec![DoctorFinding::error("configuration", format!("{error:#}"), "nothing else was checked")])?;
         }
     }
-    print(runtime.block_on(running::check(&args.server)))?;
+    print(runtime.block_on(running::check_running_server(&args.server)))?;
     Ok(exit_code(!failed))
 }
 

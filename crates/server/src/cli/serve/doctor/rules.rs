@@ -10,14 +10,14 @@ use tollgate_engine::{Engine, MemoryStore};
 use super::super::config::Config;
 use super::super::source::{DatabaseConfig, RulesConfig};
 use super::DoctorFinding;
-use super::running::TIMEOUT;
+use super::running::CALL_TIMEOUT;
 use crate::cli::{count, files};
 use crate::control::Control;
 use crate::rules_source::file::parse_all;
 use crate::rules_source::poll::FollowConfig;
 
 /// Checks that the rules can be loaded.
-pub(super) async fn check(config: &Config) -> Vec<DoctorFinding> {
+pub(super) async fn check_rules_source(config: &Config) -> Vec<DoctorFinding> {
     match &config.rules {
         RulesConfig::Inline => vec![DoctorFinding::ok("rules", "none: requests have inline limits")],
         RulesConfig::File(path) => vec![check_file(path)],
@@ -28,7 +28,7 @@ pub(super) async fn check(config: &Config) -> Vec<DoctorFinding> {
             Err(why) => DoctorFinding::error(
                 "rules",
                 format!("the xDS server {from} cannot be reached: {why}"),
-                "check that it runs, its address in --rules, and the certificates",
+                "check that it is running, and check its address in --rules and the certificates",
             ),
         }],
     }
@@ -39,7 +39,8 @@ fn check_file(path: &Path) -> DoctorFinding {
         Ok(read) => read,
         Err(error) => return DoctorFinding::error("rules", format!("{error:#}"), "name a readable file with --rules"),
     };
-    let (sources, name): (Vec<_>, _) = (read.iter().map(files::RuleFile::source).collect(), path.display().to_string());
+    let (sources, name): (Vec<_>, _) =
+        (read.iter().map(files::RuleFile::as_source).collect(), path.display().to_string());
     check_rules(parse_all(&sources), &name, &format!("run: tollgate check {name}"))
 }
 
@@ -68,7 +69,10 @@ async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
     };
     match config.data.as_ref().map(|data| std::fs::File::open(data.join("rules.db"))) {
         Some(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-            return vec![DoctorFinding::ok("database", format!("none in {place} yet; tollgate serve creates it"))];
+            return vec![DoctorFinding::ok(
+                "database",
+                format!("no database in {place} yet; tollgate serve creates it"),
+            )];
         }
         // Reported here, because opening a file of another format would only fail with a connection error.
         Some(Ok(file)) if !is_sqlite(&file) => {
@@ -86,7 +90,7 @@ async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
         Err(error) => {
             let action = match &config.data {
                 Some(_) => "check the permissions of the directory, and the disk; or name another one with --data",
-                None => "check the address, user and password in --database, and that the database runs",
+                None => "check that the database is running, and check the address, user and password in --database",
             };
             return vec![DoctorFinding::error("database", format!("cannot open {place}: {error}"), action)];
         }
@@ -114,7 +118,7 @@ fn is_sqlite(file: &std::fs::File) -> bool {
 async fn check_service(config: &FollowConfig) -> DoctorFinding {
     let url = config.client.url();
     // Requests the snapshot with HEAD, because this request needs the same role as following the service (`node`).
-    let answer = config.client.request(Method::HEAD, &["v1", "snapshot"]).timeout(TIMEOUT).send().await;
+    let answer = config.client.request(Method::HEAD, &["v1", "snapshot"]).timeout(CALL_TIMEOUT).send().await;
     match answer {
         Ok(answer) if answer.status().is_success() => DoctorFinding::ok("rules", format!("followed from {url}")),
         Ok(answer) if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
@@ -127,7 +131,7 @@ async fn check_service(config: &FollowConfig) -> DoctorFinding {
         Ok(answer) if answer.status() == StatusCode::NOT_FOUND => DoctorFinding::error(
             "rules",
             format!("{url} has no rules to follow: {}", answer.status()),
-            "name a tollgate server that keeps its rules in a database with --rules",
+            "with --rules, name a tollgate server that keeps its rules in a database",
         ),
         Ok(answer) => DoctorFinding::error(
             "rules",

@@ -17,19 +17,19 @@ use crate::observe::top_keys::{TopKeysPage, TopRule};
 use crate::rules_source::status::RulesStatus;
 
 /// Timeout of a call.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time without a report after which a node counts as silent. Nodes poll about every 30 s, or more often.
+/// Time without a report after which a node counts as silent. Nodes poll at least about every 30 s.
 const SILENT_AFTER: Duration = Duration::from_secs(90);
 
 /// A key that takes more than this percentage of its rule's charged tokens is reported.
 const MAX_KEY_PERCENT: u64 = 90;
 
 /// A rule with fewer charged tokens is not checked, because its percentages would not be meaningful.
-const MIN_TOKENS: u64 = 1_000;
+const MIN_CHARGED_TOKENS: u64 = 1_000;
 
 /// Checks a running server.
-pub(super) async fn check(args: &ServerArgs) -> Vec<DoctorFinding> {
+pub(super) async fn check_running_server(args: &ServerArgs) -> Vec<DoctorFinding> {
     let client = match args.client() {
         Ok(client) => client,
         Err(error) => {
@@ -132,7 +132,7 @@ fn key_finding(rule: &TopRule) -> Option<DoctorFinding> {
     };
     let total: u64 = rule.charged.iter().map(|key| key.count.saturating_sub(key.error)).sum();
     let own = first.count.saturating_sub(first.error);
-    if total < MIN_TOKENS || own * 100 <= total * MAX_KEY_PERCENT {
+    if total < MIN_CHARGED_TOKENS || own * 100 <= total * MAX_KEY_PERCENT {
         return None;
     }
     let rule = rule.rule.as_deref().unwrap_or("inline limits");
@@ -149,7 +149,8 @@ fn peers_finding(page: &PeersPage) -> Option<DoctorFinding> {
     let others = page.peers.iter().filter(|peer| is_other(&peer.node.checksum));
     let others: Vec<&str> = others.map(|peer| &*peer.node.name).collect();
     Some(if !page.majority {
-        let found = format!("it sees no majority of the {} servers that share limits, so on_fault decides", page.nodes);
+        let found =
+            format!("the server sees no majority of the {} servers that share limits, so on_fault decides", page.nodes);
         DoctorFinding::warning("peers", found, "start the others, or check the network between them")
     } else if !unlinked.is_empty() {
         let found = format!("no link to {}", unlinked.join(", "));
@@ -168,7 +169,7 @@ enum GetError {
 }
 
 async fn get_json<T: DeserializeOwned>(client: &Client, path: &[&str]) -> Result<T, GetError> {
-    let answer = client.request(Method::GET, path).timeout(TIMEOUT).send().await;
+    let answer = client.request(Method::GET, path).timeout(CALL_TIMEOUT).send().await;
     let answer = answer.map_err(|error| GetError::Unreachable(root_cause(&error)))?;
     let status = answer.status();
     let body = if status.is_success() { answer.bytes().await.ok() } else { None };
@@ -214,13 +215,13 @@ mod tests {
             peers_finding(&page).unwrap().to_string()
         };
         let lone = text(&|page| page.majority = false);
-        assert!(lone.starts_with("warning  peers         it sees no majority of the 2 servers"), "{lone}");
+        assert!(lone.starts_with("warning  peers         the server sees no majority of the 2 servers"), "{lone}");
         assert!(text(&|page| page.peers[0].linked = false).contains("no link to n2; check"));
         assert!(text(&|page| page.peers[0].node.checksum = Some("1".into())).contains("other rules on n2; check"));
     }
 
     #[test]
-    fn nodes_that_are_behind_silent_or_refuse_are_reported() {
+    fn stale_silent_and_refusing_nodes_are_reported() {
         let node = |running, seen_ms_ago| NodeReport { node: "n".into(), running, refused: None, seen_ms_ago };
         let texts =
             |nodes: &[NodeReport]| node_findings(nodes, Some(7)).into_iter().map(|it| it.text).collect::<Vec<_>>();

@@ -12,7 +12,7 @@ use super::{DoctorFinding, wall_micros};
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_millis(500);
 
 /// Checks that the store can decide within the deadline.
-pub(super) async fn check(config: &Config) -> Vec<DoctorFinding> {
+pub(super) async fn check_store(config: &Config) -> Vec<DoctorFinding> {
     let url = match &config.store {
         StoreConfig::Memory => {
             return vec![DoctorFinding::ok("store", format!("memory, for {} keys", config.capacity))];
@@ -38,7 +38,8 @@ pub(super) async fn check(config: &Config) -> Vec<DoctorFinding> {
         Err(why) => vec![DoctorFinding::error(
             "store",
             format!("{name}: {why}"),
-            "check that it runs and the address, user and password in --store; until then on_fault of each rule decides",
+            "check that it is running, and check the address, user and password in --store; until it answers, on_fault \
+             of each rule decides",
         )],
     }
 }
@@ -50,7 +51,7 @@ fn check_diagnosis(name: &str, diagnosis: &Diagnosis, deadline: Duration) -> Vec
         true => DoctorFinding::warning(
             "store latency",
             format!("{times}, and --store-deadline is {deadline:?}"),
-            "move the store nearer, or raise --store-deadline; later answers are decided by on_fault",
+            "move the store nearer, or raise --store-deadline; on_fault decides if an answer is late",
         ),
         false => DoctorFinding::ok("store latency", format!("{times}, of {deadline:?}")),
     });
@@ -67,7 +68,7 @@ fn check_diagnosis(name: &str, diagnosis: &Diagnosis, deadline: Duration) -> Vec
     if let Some(policy) = &diagnosis.evicts {
         findings.push(DoctorFinding::warning(
             "store memory",
-            format!("maxmemory-policy {policy} deletes counters when memory is full, and their limits start again"),
+            format!("maxmemory-policy {policy} deletes counters when memory is full, which resets their limits"),
             "set noeviction: a full store then refuses to write, and on_fault decides",
         ));
     }
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_probes_another_clock_and_eviction_are_reported() {
+    fn slow_probes_clock_difference_and_eviction_are_reported() {
         let diagnosis = |worst_ms, clock_difference_us| Diagnosis {
             server: "Redis 7".into(),
             probes: 20,
