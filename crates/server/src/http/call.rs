@@ -26,7 +26,7 @@ use crate::ops::idempotency::KeyLookup;
 use crate::ops::input::Input;
 use crate::ops::run::{Call, Caller, Reply, run, run_list};
 use crate::ops::view::{DecisionView, Output};
-use crate::ops::{Op, Spec};
+use crate::ops::{Op, OperationSpec};
 
 pub(super) const JSON: &str = "application/json";
 /// The logged error of a call that got no reply. This is a bug, because an operation replies to every call.
@@ -45,7 +45,7 @@ const REPLAYED_HEADER: &str = "idempotency-replayed";
 pub(super) async fn call<S: Store>(
     app: &App<S>,
     access: &Access,
-    spec: &Spec,
+    spec: &OperationSpec,
     key: Option<&[u8]>,
     body: &[u8],
 ) -> Result<HttpResponse, Problem> {
@@ -55,7 +55,7 @@ pub(super) async fn call<S: Store>(
         None => KeyLookup::NoKey,
         Some(key) => app
             .idempotency
-            .begin(key, (Protocol::Http, spec.op, body), app.now())
+            .look_up_or_insert(key, (Protocol::Http, spec.op, body), app.now())
             .map_err(|error| Problem::from_op(&error, ""))?,
     };
     let parsed;
@@ -125,7 +125,7 @@ async fn parse_in_parts(body: &[u8]) -> Result<Body<'_>, Problem> {
 async fn call_list<S: Store>(
     app: &App<S>,
     caller: Caller<'_>,
-    spec: &Spec,
+    spec: &OperationSpec,
     key: KeyLookup<'_>,
     items: &[WireRequest<'_>],
 ) -> HttpResponse {
@@ -149,7 +149,7 @@ async fn call_list<S: Store>(
                 }
             }
             Err(error) => {
-                app.metrics.front_counters(Protocol::Http).malformed();
+                app.metrics.front_counters(Protocol::Http).count_malformed();
                 out.part.extend_from_slice(&Problem::from_op(error, &format!("/{index}")).to_json());
             }
         }

@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn every_field_is_written_as_clients_expect() {
         let mut out = Vec::new();
-        for output in crate::ops::view::tests::samples() {
+        for output in crate::ops::view::tests::sample_outputs() {
             write(&mut out, &output);
             out.push(b'\n');
         }

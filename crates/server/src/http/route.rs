@@ -3,13 +3,13 @@
 use hyper::Method;
 
 use super::problem::Problem;
-use crate::ops::{OPERATIONS, Spec};
+use crate::ops::{OPERATIONS, OperationSpec};
 
 /// Finds the operation for a method and a path.
 ///
 /// # Errors
 /// Returns a 404 if the path is unknown, or a 405 if the path does not accept the method.
-pub(super) fn find(method: &Method, path: &str) -> Result<&'static Spec, Problem> {
+pub(super) fn find(method: &Method, path: &str) -> Result<&'static OperationSpec, Problem> {
     let found = OPERATIONS.iter().find(|spec| spec.path == path && spec.methods().contains(&method.as_str()));
     found.ok_or_else(|| not_found(path))
 }

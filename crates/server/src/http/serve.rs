@@ -184,7 +184,7 @@ async fn answer_request<S: Store + 'static>(
         None => (Protocol::Http, answer_api_request(app, state, head, body).await),
     };
     let mut answer = answer.unwrap_or_else(|problem| {
-        app.metrics.front_counters(protocol).malformed();
+        app.metrics.front_counters(protocol).count_malformed();
         problem.to_response()
     });
     state.set_answering(false);

@@ -27,7 +27,7 @@ fn add_and_publish_sample<S: Store>(app: &App<S>) {
         refused: totals.denied,
         observed: totals.observed,
         fallback: app.engine.counts().fallback,
-        times: app.metrics.decision_time.read(),
+        times: app.metrics.decision_time.current_counts(),
     };
     let set = app.engine.rules();
     let rules = set.rules();

@@ -21,10 +21,10 @@ const CONFIGURATION_MISTAKES: &[(&[&str], &str)] = &[
     (&["NOAUTH", "WRONGPASS", "AuthenticationFailed", "NOPERM"], "store refuses the password"),
     (&["DB index"], "store has no such database"),
     (&["if the port expects TLS"], "store closes the connection; it may expect TLS"),
-    (&["cluster support disabled", "belongs to a Redis Cluster"], "store is of another kind than its address says"),
-    (&["watches no master"], "sentinels do not know the master"),
-    (&["it would count keys elsewhere"], "store counts in another number of lanes"),
-    (&["certificate", "TLS", "tls", "handshake"], "no TLS with the store"),
+    (&["cluster support disabled", "belongs to a Redis Cluster"], "store is not of the kind that its URL names"),
+    (&["watches no master"], "sentinels do not know the master of the URL"),
+    (&["it would count keys elsewhere"], "store uses another number of lanes"),
+    (&["certificate", "TLS", "tls", "handshake"], "TLS with the store fails"),
 ];
 
 impl StoreHealth {
@@ -44,7 +44,7 @@ impl StoreHealth {
     }
 
     /// Records that the store answers.
-    pub fn up(&self) {
+    pub fn set_up(&self) {
         if self.is_down.swap(false, Ordering::Relaxed) {
             tracing::info!("store reachable again; limits are shared again");
         }

@@ -15,7 +15,7 @@ const BUCKET_BOUNDS_NS: [u64; 12] = {
     }
     bounds
 };
-/// Index of the sum. It follows the bucket counters.
+/// Index of the sum, which follows the bucket counters.
 const SUM_INDEX: usize = BUCKET_BOUNDS_NS.len() + 1;
 
 /// Counts durations by bucket, with little contention between threads.
@@ -55,7 +55,7 @@ impl HistogramCounts {
 
 impl Histogram {
     /// Returns the current counts.
-    pub fn read(&self) -> HistogramCounts {
+    pub fn current_counts(&self) -> HistogramCounts {
         let mut buckets = [0; BUCKET_BOUNDS_NS.len() + 1];
         buckets.iter_mut().enumerate().for_each(|(index, count)| *count = self.counts.sum(index));
         HistogramCounts { buckets, sum: self.counts.sum(SUM_INDEX) }
@@ -103,15 +103,15 @@ mod tests {
     fn mean_and_p99_cover_only_durations_since_before() {
         let histogram = Histogram::default();
         (0..100).for_each(|_| histogram.record(Nanos::from_nanos(5_000_000)));
-        let before = histogram.read();
+        let before = histogram.current_counts();
         assert_eq!(before.mean_and_p99_since(&before), (0, 0));
         (0..99).for_each(|_| histogram.record(Nanos::from_nanos(2_000)));
         histogram.record(Nanos::from_nanos(102_000));
-        assert_eq!(histogram.read().mean_and_p99_since(&before), (3_000, 4_000));
+        assert_eq!(histogram.current_counts().mean_and_p99_since(&before), (3_000, 4_000));
         histogram.record(Nanos::from_secs(60));
-        assert_eq!(histogram.read().mean_and_p99_since(&before).1, 256_000);
+        assert_eq!(histogram.current_counts().mean_and_p99_since(&before).1, 256_000);
         (0..10).for_each(|_| histogram.record(Nanos::from_secs(60)));
-        assert_eq!(histogram.read().mean_and_p99_since(&before).1, u64::MAX);
+        assert_eq!(histogram.current_counts().mean_and_p99_since(&before).1, u64::MAX);
     }
 
     #[test]

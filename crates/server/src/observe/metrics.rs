@@ -12,7 +12,7 @@ use super::histogram::{self, Histogram};
 use super::peers::Peers;
 use super::polls::PollCounters;
 use super::process;
-use super::rule_metrics::{RuleMetrics, escape};
+use super::rule_metrics::{RuleMetrics, escape_label};
 use crate::net::protocol::Protocol;
 
 /// All counters of the server. Relaxed ordering suffices, because no other memory access depends on the counters.
@@ -22,8 +22,8 @@ pub struct Metrics {
     protocol_counters: [FrontCounters; Protocol::ALL.len()],
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
-    /// The duration of engine calls that take, including store time. A call decides one request, or on a shared store a
-    /// part of a list.
+    /// The duration of engine calls that take tokens, including store time. A call decides one request, or on a shared
+    /// store a part of a list.
     pub decision_time: Histogram,
     /// The polls of the rules service, if this server polls one.
     pub polls: PollCounters,
@@ -33,7 +33,7 @@ pub struct Metrics {
     descriptors: Striped<2, 8>,
     /// The counts of a shared store, if there is one.
     store: Mutex<Option<StoreCounts>>,
-    /// Statistics of leases and views. With them, this node decides without a store call per request.
+    /// Statistics of leases and views, with which this node decides without a store call per request.
     shared: Mutex<Option<SharingStats>>,
     /// The servers that share limits with this server, if the store is `peers`.
     pub peers: Peers,
@@ -80,7 +80,7 @@ impl FrontCounters {
     }
 
     /// Counts a malformed or unauthorized request.
-    pub fn malformed(&self) {
+    pub fn count_malformed(&self) {
         self.counts.add(Stripe::of_thread(), Counter::Malformed as usize, 1);
     }
 
@@ -140,12 +140,12 @@ impl Metrics {
     }
 
     /// Counts a rule change that took effect.
-    pub fn reloaded(&self) {
+    pub fn count_reload(&self) {
         self.reloads.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a rule change that was refused.
-    pub fn reload_refused(&self) {
+    pub fn count_refused_reload(&self) {
         self.reloads_refused.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -157,12 +157,12 @@ impl Metrics {
     }
 
     /// Sets the counts of a shared store.
-    pub fn set_store(&self, counts: StoreCounts) {
+    pub fn set_store_counts(&self, counts: StoreCounts) {
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts);
     }
 
     /// Sets the statistics of leases and views on a shared store.
-    pub fn set_shared(&self, shared: SharingStats) {
+    pub fn set_sharing_stats(&self, shared: SharingStats) {
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared);
     }
 
@@ -325,7 +325,7 @@ fn write_sharing_metrics(page: &mut MetricsText, shared: &SharingStats) {
         "Tokens that this node admitted beyond a limit of a rule with consistency eventual; they are owed.",
     );
     for Overshoot { domain, rule, tokens } in &shared.overshoot {
-        let (domain, rule) = (escape(domain), escape(rule));
+        let (domain, rule) = (escape_label(domain), escape_label(rule));
         page.write_line(&format!("{{domain=\"{domain}\",rule=\"{rule}\"}}"), tokens);
     }
     page.write_gauge(
@@ -390,15 +390,15 @@ mod tests {
     fn page_has_every_metric_once_with_its_value() {
         let metrics = Metrics::default();
         metrics.front_counters(Protocol::Resp).count_decisions(OutcomeTotals { allowed: 5, denied: 2, observed: 0 });
-        metrics.front_counters(Protocol::Http).malformed();
-        metrics.reload_refused();
+        metrics.front_counters(Protocol::Http).count_malformed();
+        metrics.count_refused_reload();
         metrics.count_descriptors(3, 1);
         let mut durations = Durations { micros: 9_000, ..Durations::default() };
         (durations.counts[0], durations.counts[1], durations.counts[10]) = (1, 2, 1);
-        metrics.peers.set(crate::observe::peers::sample());
-        metrics.set_store(StoreCounts { calls: 20, charges: 50, failures: 0, durations });
+        metrics.peers.set(crate::observe::peers::sample_status());
+        metrics.set_store_counts(StoreCounts { calls: 20, charges: 50, failures: 0, durations });
         let overshoot = vec![Overshoot { domain: "a".into(), rule: "b".into(), tokens: 8 }];
-        metrics.set_shared(SharingStats { overshoot, views: 2, dropped: 3, leased_keys: 4, leased_tokens: 5 });
+        metrics.set_sharing_stats(SharingStats { overshoot, views: 2, dropped: 3, leased_keys: 4, leased_tokens: 5 });
         let engine = Engine::new(MemoryStore::new(10).unwrap()).unwrap();
         let text = "domain: a\nrules:\n- {id: b, limit: 1/s}\n";
         engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();

@@ -7,7 +7,7 @@ use tollgate_peers::{NodeInfo, NodeStatus, Stage};
 use utoipa::ToSchema;
 
 use super::metrics::MetricsText;
-use super::rule_metrics::escape;
+use super::rule_metrics::escape_label;
 
 /// The last status of the peers, or `None` if the store is not `peers`.
 #[derive(Debug, Default)]
@@ -38,23 +38,23 @@ pub struct PeersPage {
 /// A server of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
-    /// Its id, which changes with every restart.
+    /// The id of the server, which changes with every restart.
     pub id: String,
     /// Its name.
     pub name: String,
-    /// The address at which others reach it.
+    /// The address at which others reach the server.
     pub address: String,
     /// `joining`, `ready` or `leaving`. Ready servers are the homes of keys.
     pub state: String,
-    /// The revision of the rules that it runs; null if it has none.
+    /// The revision of the rules that the server runs; null if it has none.
     pub revision: Option<u64>,
-    /// The first 16 digits of the checksum of its rules, equal on servers with the same rules; null if not known.
+    /// The first 16 digits of the checksum of the server's rules, equal on servers with the same rules; null if not known.
     pub checksum: Option<String>,
-    /// Number of its links to other servers.
+    /// Number of links of the server to other servers.
     pub links: u16,
-    /// Number of keys whose home it is. An estimate if there are more than about 4,000 keys.
+    /// Number of keys whose home is the server. An estimate if there are more than about 4,000 keys.
     pub homes: u64,
-    /// Number of tokens that all servers together admitted beyond a limit, as seen by it.
+    /// Number of tokens that all servers together admitted beyond a limit, as seen by the server.
     pub overshoot: u64,
 }
 
@@ -202,12 +202,12 @@ impl Peers {
 
 /// Returns the label of a peer. Names are escaped, because other servers choose them.
 fn peer_label(info: &NodeInfo) -> String {
-    format!("{{peer=\"{}\"}}", escape(&info.name))
+    format!("{{peer=\"{}\"}}", escape_label(&info.name))
 }
 
 /// Returns a sample status with all values set, for tests of the metrics.
 #[cfg(test)]
-pub(crate) fn sample() -> NodeStatus {
+pub(crate) fn sample_status() -> NodeStatus {
     use tollgate_peers::mesh::MeshCounts;
     use tollgate_peers::table::TableCounts;
     use tollgate_peers::{LinkCounts, NodeFigures, NodeId, PeerStatus};
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn names_of_peers_are_escaped_in_labels() {
-        let info = NodeInfo { name: r#"a"} 1 \n"#.to_owned(), ..sample().info };
+        let info = NodeInfo { name: r#"a"} 1 \n"#.to_owned(), ..sample_status().info };
         assert_eq!(peer_label(&info), r#"{peer="a\"} 1 \\n"}"#);
     }
 
@@ -253,7 +253,7 @@ mod tests {
     fn page_shows_this_server_and_the_others() {
         let peers = Peers::default();
         assert_eq!((peers.page().node, peers.page().nodes), (None, 1));
-        peers.set(sample());
+        peers.set(sample_status());
         let page = peers.page();
         assert_eq!(page.node.as_ref().map(|node| &*node.name), Some("n1"));
         assert_eq!((page.peers[0].unacknowledged, page.peers[0].missing, page.overshoot), (4, 5, 13));

@@ -79,7 +79,7 @@ mod tests {
         assert!(value("process_virtual_memory_bytes") >= memory);
         assert!(value("process_threads") >= 1);
         assert!((3..=value("process_max_fds")).contains(&value("process_open_fds")));
-        // After 2020 and before 2100.
+        // The start time is after 2020 and before 2100.
         assert!((1_577_836_800..4_102_444_800).contains(&value("process_start_time_seconds")));
         assert!(page.text.contains("\nprocess_cpu_seconds_total "), "{}", page.text);
     }

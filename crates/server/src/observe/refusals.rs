@@ -76,7 +76,7 @@ impl RefusalLog {
         let refusing = decision.counters().find(|counter| counter.refused && counter.rule == rule);
         let key = refusing.and_then(|counter| top.display_key(&counter));
         let why = explain().map(|mut explanation| {
-            top.conceal(&mut explanation);
+            top.conceal_values(&mut explanation);
             summarise_explanation(&explanation)
         });
         let retry_after_ms = match retry {

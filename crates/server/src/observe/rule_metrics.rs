@@ -15,7 +15,7 @@ use tollgate_engine::{ActiveRule, RuleSet};
 use super::metrics::MetricsText;
 
 /// Maximum number of rules with their own series.
-pub const MAX_RULES: usize = 1_000;
+pub const MAX_OWN_SERIES: usize = 1_000;
 
 /// The outcomes of a rule's decisions, in the order of [`OutcomeCounts`].
 const OUTCOMES: [&str; 4] = ["allow", "deny", "shadow", "fallback"];
@@ -54,7 +54,7 @@ impl RuleMetrics {
         let rules = rules.rules();
         let rows: Vec<RuleSample<'_>> = rules.iter().map(RuleSample::new).collect();
         let (shown, shared_series) =
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).select_busiest(&rows, MAX_RULES);
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).select_busiest(&rows, MAX_OWN_SERIES);
         page.write_head(
             "tollgate_rule_decisions_total",
             "counter",
@@ -133,7 +133,7 @@ impl<'a> RuleSample<'a> {
     }
 
     fn format_labels(&self) -> String {
-        format!("domain=\"{}\",rule=\"{}\"", escape(self.domain), escape(self.id))
+        format!("domain=\"{}\",rule=\"{}\"", escape_label(self.domain), escape_label(self.id))
     }
 
     fn total_decisions(&self) -> u64 {
@@ -142,7 +142,7 @@ impl<'a> RuleSample<'a> {
 }
 
 /// Escapes the value of a label.
-pub(super) fn escape(text: &str) -> String {
+pub(super) fn escape_label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 23), ("d", 2)]), ("a c".into(), 25));
         // `b` has lost its own series, so its new decision is added to the shared series.
         assert_eq!(scrape(&[("a", 9), ("b", 9), ("c", 50), ("d", 2)]), ("a c".into(), 26));
-        // A rule is deleted.
+        // Deleting `b` does not decrease the shared series.
         assert_eq!(scrape(&[("a", 9), ("c", 50), ("d", 2)]), ("a c".into(), 26));
         assert_eq!(scrape(&[("a", 9), ("c", 50), ("d", 4)]), ("a c".into(), 28));
     }
@@ -178,14 +178,14 @@ mod tests {
     fn number_of_series_is_bounded() {
         let engine = Engine::new(MemoryStore::new(10).unwrap()).unwrap();
         let rule = |id| format!("- {{id: r{id}, when: {{a: x{id}}}, limits: [7/s, 9/m]}}\n");
-        let rules: String = (0..3 * MAX_RULES).map(rule).collect();
+        let rules: String = (0..3 * MAX_OWN_SERIES).map(rule).collect();
         let text = format!("domain: a\nrules:\n{rules}");
         engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();
         let mut page = MetricsText::default();
         RuleMetrics::default().write(&mut page, &engine.rules());
         let count = |prefix: &str| page.text.lines().filter(|line| line.starts_with(prefix)).count();
-        assert_eq!(count("tollgate_rule_decisions_total"), 4 * (MAX_RULES + 1));
-        assert_eq!(count("tollgate_rule_limit"), 2 * MAX_RULES);
+        assert_eq!(count("tollgate_rule_decisions_total"), 4 * (MAX_OWN_SERIES + 1));
+        assert_eq!(count("tollgate_rule_limit"), 2 * MAX_OWN_SERIES);
         assert!(page.text.contains("tollgate_rule_limit{domain=\"a\",rule=\"r0\",limit=\"2\"} 9\n"));
     }
 }

@@ -67,13 +67,13 @@ struct RuleTable {
 
 #[derive(Debug, Default)]
 struct RuleCounts {
-    charged: Heaviest,
-    refused: Heaviest,
+    charged: HeaviestKeys,
+    refused: HeaviestKeys,
 }
 
 /// The heaviest keys, by Space-Saving.
 #[derive(Debug, Default)]
-pub(crate) struct Heaviest(Vec<HeavyKey>);
+pub(crate) struct HeaviestKeys(Vec<HeavyKey>);
 
 #[derive(Debug)]
 struct HeavyKey {
@@ -84,7 +84,7 @@ struct HeavyKey {
     error: u64,
 }
 
-impl Heaviest {
+impl HeaviestKeys {
     pub(crate) fn add(&mut self, fingerprint: u64, weight: u64, name: impl FnOnce() -> String) {
         if let Some(known) = self.0.iter_mut().find(|heavy| heavy.fingerprint == fingerprint) {
             known.count = known.count.saturating_add(weight);
@@ -168,7 +168,7 @@ impl TopKeys {
     }
 
     /// Replaces the values in an explanation by hashes or `…`, if keys must not be shown in plain text.
-    pub fn conceal(&self, explanation: &mut Explanation) {
+    pub fn conceal_values(&self, explanation: &mut Explanation) {
         match self.names {
             KeyDisplay::Plain => {}
             KeyDisplay::Hashed => explanation.conceal(|value| format!("#{:016x}", self.hasher.hash_one(value))),
@@ -222,7 +222,7 @@ pub struct TopKey {
     pub key: String,
     /// Number of charged tokens, or of refused requests.
     pub count: u64,
-    /// The maximum amount by which the count may be too high; it is never too low.
+    /// The maximum amount by which the count may be too high, apart from sampling errors.
     pub error: u64,
 }
 
@@ -259,13 +259,13 @@ pub(crate) fn sample_weight() -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn names_and_counts(heaviest: &Heaviest) -> Vec<(String, u64)> {
+    fn names_and_counts(heaviest: &HeaviestKeys) -> Vec<(String, u64)> {
         heaviest.list().into_iter().map(|top| (top.key, top.count)).collect()
     }
 
     #[test]
     fn heaviest_key_is_kept_and_no_count_is_too_low() {
-        let mut heaviest = Heaviest::default();
+        let mut heaviest = HeaviestKeys::default();
         // Every eleventh decision has key 0. Every other key occurs only once.
         for n in 0..100_000_u64 {
             let key = if n % 11 == 0 { 0 } else { n };
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn old_counts_fade() {
-        let mut heaviest = Heaviest::default();
+        let mut heaviest = HeaviestKeys::default();
         heaviest.add(1, 100, || "old".into());
         heaviest.add(2, 1, || "once".into());
         heaviest.halve_counts();

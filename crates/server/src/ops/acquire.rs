@@ -158,7 +158,7 @@ pub async fn acquire<S: Store>(
     {
         tokio::select! {
             () = sleep(wait.into()) => decisions.finish_delays(),
-            // The reply then reports the delay, and the caller waits itself.
+            // On shutdown, the reply reports the delay, and the caller waits.
             () = wait_for_shutdown(app) => {}
         }
     }

@@ -30,7 +30,7 @@ pub enum ErrorKind {
     KeyReused,
     /// The audit-log queue is full, so the action was not carried out.
     NotRecorded,
-    /// The store failed. It may still have carried out the operation.
+    /// The store failed, but may have carried out the operation.
     StoreFailed,
 }
 
@@ -54,7 +54,7 @@ impl OpError {
     }
 
     /// Returns an error about the idempotency key.
-    pub fn key(kind: ErrorKind, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub fn about_key(kind: ErrorKind, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, field: None, detail: detail.into() }
     }
 }

@@ -84,10 +84,10 @@ impl IdempotencyTable {
     ///
     /// # Errors
     /// Returns an error if the key has an invalid length, is in use, or was used with another request.
-    pub fn begin(&self, key: &[u8], request: impl Hash, now: Time<Mono>) -> Result<KeyLookup<'_>, OpError> {
+    pub fn look_up_or_insert(&self, key: &[u8], request: impl Hash, now: Time<Mono>) -> Result<KeyLookup<'_>, OpError> {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             let detail = format!("an idempotency key must have 1 to {MAX_KEY_BYTES} bytes");
-            return Err(OpError::key(ErrorKind::Invalid, detail));
+            return Err(OpError::about_key(ErrorKind::Invalid, detail));
         }
         let request_hash = self.hasher.hash_one(request);
         let mut table = self.lock_table();
@@ -95,11 +95,11 @@ impl IdempotencyTable {
             return match &entry.results {
                 _ if entry.request_hash != request_hash => {
                     let detail = "this idempotency key was used with another request; use a new key for each request";
-                    Err(OpError::key(ErrorKind::KeyReused, detail))
+                    Err(OpError::about_key(ErrorKind::KeyReused, detail))
                 }
                 None => {
                     let detail = "a request with this idempotency key is running; try again when it has finished";
-                    Err(OpError::key(ErrorKind::KeyInUse, detail))
+                    Err(OpError::about_key(ErrorKind::KeyInUse, detail))
                 }
                 Some((results, _)) => {
                     self.replayed.fetch_add(1, Ordering::Relaxed);
@@ -161,7 +161,7 @@ impl KeyLookup<'_> {
     /// Stores the results if this is the first call with the key.
     pub fn store(self, results: Vec<Result<Output<'static>, OpError>>) {
         if let Self::First(ticket) = self {
-            let size = |result: &Result<Output<'_>, OpError>| result.as_ref().map_or(128, Output::bytes);
+            let size = |result: &Result<Output<'_>, OpError>| result.as_ref().map_or(128, Output::approximate_bytes);
             let size = results.iter().map(size).sum();
             ticket.store(results.into(), size);
         }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     fn begin_with_new_key<'t>(table: &'t IdempotencyTable, key: &str, now: Time<Mono>) -> Ticket<'t> {
-        match table.begin(key.as_bytes(), "asked", now) {
+        match table.look_up_or_insert(key.as_bytes(), "asked", now) {
             Ok(KeyLookup::First(ticket)) => ticket,
             other => panic!("{other:?}"),
         }
@@ -206,7 +206,7 @@ mod tests {
 
     /// Returns the number of counters in the result that is stored under `key`.
     fn stored_counter_count(table: &IdempotencyTable, key: &str, now: Time<Mono>) -> Option<usize> {
-        match table.begin(key.as_bytes(), "asked", now) {
+        match table.look_up_or_insert(key.as_bytes(), "asked", now) {
             Ok(KeyLookup::Replay(results)) => match &results[..] {
                 [Ok(Output::Reset(counters))] => Some(*counters),
                 other => panic!("{other:?}"),
@@ -220,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn stored_result_is_replayed_within_the_window() {
+    fn stored_result_is_replayed_until_its_key_expires() {
         let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
         begin_with_new_key(&table, "k", now).store(reset_results(7), 10);
         let almost = Time::from_nanos(now.as_nanos() + KEY_LIFETIME.as_nanos() - 1);
         assert_eq!(stored_counter_count(&table, "k", almost), Some(7));
-        assert_eq!(error_kind(table.begin(b"k", "another", almost)), Some(ErrorKind::KeyReused));
+        assert_eq!(error_kind(table.look_up_or_insert(b"k", "another", almost)), Some(ErrorKind::KeyReused));
         let later = now.saturating_add(KEY_LIFETIME);
         begin_with_new_key(&table, "k", later).store(reset_results(8), 10);
         assert_eq!(stored_counter_count(&table, "k", later), Some(8));
@@ -236,7 +236,7 @@ mod tests {
     fn running_request_blocks_its_key_and_a_failed_one_frees_it() {
         let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
         let ticket = begin_with_new_key(&table, "k", now);
-        assert_eq!(error_kind(table.begin(b"k", "asked", now)), Some(ErrorKind::KeyInUse));
+        assert_eq!(error_kind(table.look_up_or_insert(b"k", "asked", now)), Some(ErrorKind::KeyInUse));
         drop(ticket);
         drop(begin_with_new_key(&table, "k", now));
         assert_eq!((table.counts().0, table.lock_table().arrival_order.len()), (0, 1));

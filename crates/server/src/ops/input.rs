@@ -28,7 +28,7 @@ pub enum Input<'a> {
 pub struct RequestInput<'a> {
     /// The limits that decide the request.
     pub limits: LimitsInput<'a>,
-    /// The cost. If it is `None`, each rule determines the cost.
+    /// The cost; if `None`, each rule determines it.
     pub cost: Option<Cost>,
     /// Maximum wait for admission.
     pub wait: Duration,
@@ -61,7 +61,7 @@ impl<'a> RequestInput<'a> {
         Self { limits, cost, wait: Duration::ZERO, receipt: false }
     }
 
-    /// Returns the domain. It is empty for an inline limit.
+    /// Returns the domain, which is empty for an inline limit.
     pub fn domain(&self) -> &'a [u8] {
         match &self.limits {
             LimitsInput::Rules { domain, .. } => domain,

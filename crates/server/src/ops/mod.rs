@@ -145,7 +145,7 @@ impl Verb {
 
 /// One row of [`OPERATIONS`].
 #[derive(Debug)]
-pub struct Spec {
+pub struct OperationSpec {
     /// The operation. Several rows may name the same operation.
     pub op: Op,
     /// The HTTP path. Pages accept GET and HEAD, all other operations POST.
@@ -173,7 +173,7 @@ pub struct RespCommand {
 
 /// All operations. The most frequent operation comes first, because lookups are linear.
 #[rustfmt::skip]
-pub const OPERATIONS: &[Spec] = &[
+pub const OPERATIONS: &[OperationSpec] = &[
     verb_spec(Verb::Check, "/v1/check", "TG.CHECK", "Takes the cost of the request, or refuses it and takes nothing"),
     verb_spec(Verb::Peek, "/v1/peek", "TG.PEEK", "Returns what a check would decide, and takes nothing"),
     verb_spec(Verb::TakeUpTo, "/v1/take-up-to", "TG.TAKEUPTO", "Takes as much of the cost as is available"),
@@ -187,12 +187,12 @@ pub const OPERATIONS: &[Spec] = &[
     operation_spec(Op::Refund, "/v1/release", ("TG.RELEASE", 2, RECEIPT_ARGS), "Releases a slot"),
     operation_spec(Op::Renew, "/v1/renew", ("TG.RENEW", 2, RECEIPT_ARGS), "Extends the lease of a slot"),
     operation_spec(Op::Refund, "/v1/refund", ("TG.REFUND", 2, RECEIPT_ARGS), "Refunds what a decision took"),
-    Spec { role: Some(Role::Operator), ..operation_spec(Op::Reset, "/v1/reset", ("TG.RESET", 3, REQUEST_ARGS), "Resets counters; for operators") },
-    Spec { keyed: false, ..operation_spec(Op::Explain, "/v1/explain", ("TG.EXPLAIN", 3, UNKEYED_REQUEST_ARGS), "Explains what a check would decide, and takes nothing") },
-    Spec { op: Op::SetEnforcement, role: Some(Role::Operator), ..page_spec(ServerPage::Enforcement, "/v1/enforcement", "The kill switch of this server; for operators") },
+    OperationSpec { role: Some(Role::Operator), ..operation_spec(Op::Reset, "/v1/reset", ("TG.RESET", 3, REQUEST_ARGS), "Resets counters; for operators") },
+    OperationSpec { keyed: false, ..operation_spec(Op::Explain, "/v1/explain", ("TG.EXPLAIN", 3, UNKEYED_REQUEST_ARGS), "Explains what a check would decide, and takes nothing") },
+    OperationSpec { op: Op::SetEnforcement, role: Some(Role::Operator), ..page_spec(ServerPage::Enforcement, "/v1/enforcement", "The kill switch of this server; for operators") },
     page_spec(ServerPage::Enforcement, "/v1/enforcement", "Whether refusals are enforced"),
-    Spec { role: None, ..page_spec(ServerPage::Health, "/healthz", "Whether the server runs") },
-    Spec { role: None, ..page_spec(ServerPage::Readiness, "/readyz", "Whether the server accepts requests") },
+    OperationSpec { role: None, ..page_spec(ServerPage::Health, "/healthz", "Whether the server runs") },
+    OperationSpec { role: None, ..page_spec(ServerPage::Readiness, "/readyz", "Whether the server accepts requests") },
     page_spec(ServerPage::TopKeys, "/v1/top", "The heaviest keys, by rule"),
     page_spec(ServerPage::Metrics, "/metrics", "All counters, for Prometheus"),
     page_spec(ServerPage::RulesStatus, "/v1/rules-status", "The source of the rules, and the result of the last load"),
@@ -201,7 +201,7 @@ pub const OPERATIONS: &[Spec] = &[
 ];
 
 /// The row of the operation `check`.
-pub const CHECK_SPEC: &Spec = &OPERATIONS[0];
+pub const CHECK_SPEC: &OperationSpec = &OPERATIONS[0];
 
 const DRAIN_ARGS: &str = "<domain> [ONCE <key>] [<name> <value> ...]";
 const REQUEST_ARGS: &str = "<domain> <cost or -> [ONCE <key>] [<name> <value> ...]";
@@ -215,21 +215,28 @@ const fn operation_spec(
     path: &'static str,
     (name, arity, args): (&'static str, usize, &'static str),
     summary: &'static str,
-) -> Spec {
-    Spec { op, path, command: Some(RespCommand { name, arity, args }), role: Some(Role::Reader), keyed: true, summary }
+) -> OperationSpec {
+    OperationSpec {
+        op,
+        path,
+        command: Some(RespCommand { name, arity, args }),
+        role: Some(Role::Reader),
+        keyed: true,
+        summary,
+    }
 }
 
-const fn verb_spec(verb: Verb, path: &'static str, name: &'static str, summary: &'static str) -> Spec {
+const fn verb_spec(verb: Verb, path: &'static str, name: &'static str, summary: &'static str) -> OperationSpec {
     let keyed = verb.take_mode().is_some();
     let args = if keyed { REQUEST_ARGS } else { UNKEYED_REQUEST_ARGS };
-    Spec { keyed, ..operation_spec(Op::Decide(verb), path, (name, 3, args), summary) }
+    OperationSpec { keyed, ..operation_spec(Op::Decide(verb), path, (name, 3, args), summary) }
 }
 
-const fn page_spec(page: ServerPage, path: &'static str, summary: &'static str) -> Spec {
-    Spec { op: Op::Page(page), path, command: None, role: Some(Role::Reader), keyed: false, summary }
+const fn page_spec(page: ServerPage, path: &'static str, summary: &'static str) -> OperationSpec {
+    OperationSpec { op: Op::Page(page), path, command: None, role: Some(Role::Reader), keyed: false, summary }
 }
 
-impl Spec {
+impl OperationSpec {
     /// Finds a Redis-protocol command by name, ignoring case.
     pub fn find_command(name: &[u8]) -> Option<(&'static Self, &'static RespCommand)> {
         let mut commands = OPERATIONS.iter().filter_map(|spec| Some((spec, spec.command.as_ref()?)));

@@ -13,7 +13,7 @@ use super::explain::explain;
 use super::idempotency::KeyLookup;
 use super::input::{Input, RequestInput};
 use super::view::{DecisionView, Output, ViewOptions};
-use super::{Op, Spec, Verb, acquire, pages};
+use super::{Op, OperationSpec, Verb, acquire, pages};
 use crate::app::App;
 use crate::control::NotedAction;
 use crate::control::api::{AuditQueue, AuditSlot};
@@ -37,7 +37,7 @@ pub struct Caller<'a> {
 
 impl Caller<'_> {
     /// Returns whether the response is full. The remaining calls are then not run.
-    fn is_full(&self) -> bool {
+    fn is_response_full(&self) -> bool {
         self.is_full.is_some_and(|is_full| is_full.load(Ordering::Relaxed))
     }
 }
@@ -66,7 +66,7 @@ pub struct Reply<'r> {
 pub async fn run<S: Store>(
     app: &App<S>,
     caller: Caller<'_>,
-    spec: &Spec,
+    spec: &OperationSpec,
     calls: &mut [Call<'_>],
     reply: impl FnMut(Reply<'_>),
 ) {
@@ -87,7 +87,7 @@ const LIST_PART_SIZE: usize = 64;
 struct ListRun<'a, S> {
     app: &'a App<S>,
     caller: Caller<'a>,
-    spec: &'a Spec,
+    spec: &'a OperationSpec,
     resets: ResetRecord<'a>,
     /// Number of finished calls.
     finished: usize,
@@ -97,7 +97,7 @@ struct ListRun<'a, S> {
 }
 
 impl<'a, S: Store> ListRun<'a, S> {
-    fn new(app: &'a App<S>, caller: Caller<'a>, spec: &'a Spec, count: usize) -> Self {
+    fn new(app: &'a App<S>, caller: Caller<'a>, spec: &'a OperationSpec, count: usize) -> Self {
         let turn_start = (count > 1 && !app.engine.store().can_fail()).then(|| app.now());
         Self { app, caller, spec, resets: ResetRecord::default(), finished: 0, turn_start }
     }
@@ -112,7 +112,7 @@ impl<'a, S: Store> ListRun<'a, S> {
             let part = if app.engine.store().can_fail() { LIST_PART_SIZE } else { 1 };
             for part in calls.chunks_mut(part) {
                 self.yield_turn().await;
-                if caller.is_full() {
+                if caller.is_response_full() {
                     part.iter_mut().for_each(|call| call.input = Err(OpError::response_full()));
                 }
                 let first = self.finished;
@@ -129,7 +129,7 @@ impl<'a, S: Store> ListRun<'a, S> {
             if self.finished > 0 {
                 yield_now().await;
             }
-            if caller.is_full() {
+            if caller.is_response_full() {
                 call.input = Err(OpError::response_full());
             }
             let result = match (&call.input, &call.key) {
@@ -221,7 +221,7 @@ impl<'a> ResetRecord<'a> {
 pub async fn run_list<'a, S: Store, T>(
     app: &App<S>,
     caller: Caller<'_>,
-    spec: &Spec,
+    spec: &OperationSpec,
     key: KeyLookup<'_>,
     items: &'a [T],
     mut call: impl FnMut(&'a T) -> Call<'a>,
@@ -251,7 +251,7 @@ pub async fn run_list<'a, S: Store, T>(
 }
 
 /// Replaces the input of a call with an error if the caller lacks the required role in the domain.
-fn check_rights(access: &Access, spec: &Spec, call: &mut Call<'_>) {
+fn check_rights(access: &Access, spec: &OperationSpec, call: &mut Call<'_>) {
     let (Ok(input), Some(role)) = (&call.input, spec.role) else { return };
     let allowed = match input {
         // Inline limits belong to no domain, and read operations are allowed in every domain.

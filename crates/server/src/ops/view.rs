@@ -241,7 +241,7 @@ impl Output<'_> {
     }
 
     /// Returns the approximate memory size of the owned copy.
-    pub fn bytes(&self) -> usize {
+    pub fn approximate_bytes(&self) -> usize {
         let mut bytes = size_of::<Output<'static>>();
         if let Self::Decision(decision) = self {
             bytes += decision.receipt.as_ref().map_or(0, String::len);
@@ -276,7 +276,7 @@ pub(crate) mod tests {
     use tollgate::core::Nanos;
 
     /// Returns sample outputs. Together they cover every field, both present and absent, and every kind of value.
-    pub(crate) fn samples() -> Vec<Output<'static>> {
+    pub(crate) fn sample_outputs() -> Vec<Output<'static>> {
         let limit = |rule: &str, limit, remaining, retry, reset, shadow| {
             let report = Report { limit, remaining, retry, reset: Nanos::from_nanos(reset) };
             (rule.into(), LimitReport { item: 0, rule: "", limit: 0, report, window: None, shadow, refused: false })

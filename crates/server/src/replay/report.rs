@@ -4,7 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::problems::ProblemCount;
-use crate::observe::top_keys::{Heaviest, TopKey};
+use crate::observe::top_keys::{HeaviestKeys, TopKey};
 
 /// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -134,7 +134,7 @@ pub struct KeyCount {
 impl KeyCount {
     /// Returns the heaviest keys whose error is at most half of their count. If many keys have only a few requests
     /// each, the errors are as large as the counts.
-    pub(super) fn list(keys: &Heaviest) -> Vec<Self> {
+    pub(super) fn list(keys: &HeaviestKeys) -> Vec<Self> {
         let known = keys.list().into_iter().filter(|key| key.error <= key.count / 2);
         known.map(|TopKey { key, count, error }| Self { key, count, error }).collect()
     }

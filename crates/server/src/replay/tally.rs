@@ -11,7 +11,7 @@ use super::report::{ComparisonReport, KeyCount, RuleReport, RunReport, TimelineR
 use super::requests::LineFile;
 use super::simulation::{PLANNED, Simulation};
 use super::timeline::Timeline;
-use crate::observe::top_keys::{Heaviest, sample_weight};
+use crate::observe::top_keys::{HeaviestKeys, sample_weight};
 
 /// Which of a request's two times is used to decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +108,8 @@ struct RuleTally {
     keys: DistinctKeys,
     refused_keys: RefusedKeys,
     timeline: Timeline<1>,
-    top_charged: Heaviest,
-    top_refused: Heaviest,
+    top_charged: HeaviestKeys,
+    top_refused: HeaviestKeys,
 }
 
 /// Requests that two rule sets decide differently.
@@ -125,7 +125,7 @@ struct RuleSetComparison {
 struct DecisionDifference {
     requests: u64,
     keys: RefusedKeys,
-    top: Heaviest,
+    top: HeaviestKeys,
 }
 
 impl<'a> Pass<'a> {
@@ -291,8 +291,8 @@ impl RuleTally {
             keys: DistinctKeys::new(),
             refused_keys: RefusedKeys::default(),
             timeline: Timeline::default(),
-            top_charged: Heaviest::default(),
-            top_refused: Heaviest::default(),
+            top_charged: HeaviestKeys::default(),
+            top_refused: HeaviestKeys::default(),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::ops::idempotency::KeyLookup;
 use crate::ops::input::{self, Input, LimitsInput, RequestInput};
 use crate::ops::run::{Call, Caller, Reply, run};
 use crate::ops::view::Output;
-use crate::ops::{OPERATIONS, Op, RespCommand, Spec, Verb};
+use crate::ops::{OPERATIONS, Op, OperationSpec, RespCommand, Verb};
 
 /// Maximum number of commands in a batch.
 const MAX_BATCHED_COMMANDS: usize = 64;
@@ -27,7 +27,7 @@ const MAX_BATCHED_COMMANDS: usize = 64;
 /// Consecutive commands of one verb that are run together, or a single command of another operation.
 #[derive(Debug)]
 pub(super) struct Batch<'a> {
-    spec: &'static Spec,
+    spec: &'static OperationSpec,
     calls: Vec<Call<'a>>,
     /// The limit of each `CL.THROTTLE` call, which is needed to write its reply. `None` for other calls. Empty if the
     /// batch has no `CL.THROTTLE` call.
@@ -40,7 +40,7 @@ pub(super) struct Batch<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BatchCommand {
     /// An operation.
-    Op(&'static Spec, &'static RespCommand),
+    Op(&'static OperationSpec, &'static RespCommand),
     /// `CL.THROTTLE` with a shared store.
     Throttle,
 }
@@ -48,14 +48,14 @@ pub(super) enum BatchCommand {
 impl BatchCommand {
     /// Finds a command by name. Finds `CL.THROTTLE` only if its keys are in a shared store.
     pub(super) fn find<S>(app: &App<S>, name: &[u8]) -> Option<Self> {
-        match Spec::find_command(name) {
+        match OperationSpec::find_command(name) {
             Some((spec, command)) => Some(Self::Op(spec, command)),
             None => (app.throttles.is_none() && throttle::is_throttle(name)).then_some(Self::Throttle),
         }
     }
 
     /// Returns the operation of the command. For `CL.THROTTLE`, this is a check.
-    fn spec(self) -> &'static Spec {
+    fn spec(self) -> &'static OperationSpec {
         match self {
             Self::Op(spec, _) => spec,
             Self::Throttle => &OPERATIONS[0],
@@ -83,7 +83,7 @@ impl<'a> Batch<'a> {
                 match reply {
                     Ok(reply) => replies.write_throttle_reply(reply),
                     Err(error) => {
-                        app.metrics.front_counters(Protocol::Resp).malformed();
+                        app.metrics.front_counters(Protocol::Resp).count_malformed();
                         replies.write_error_reply(&error);
                     }
                 }
@@ -157,7 +157,7 @@ impl<'a> Batch<'a> {
             },
             Err(error) => {
                 if error.kind != ErrorKind::StoreFailed {
-                    app.metrics.front_counters(Protocol::Resp).malformed();
+                    app.metrics.front_counters(Protocol::Resp).count_malformed();
                 }
                 write_error(replies, error);
             }
@@ -190,7 +190,7 @@ fn remove_idempotency_key<'a>(command: &RespCommand, args: &mut Vec<&'a [u8]>) -
 /// Builds the call of an operation from the words of a command, without `ONCE key`.
 fn build_call<'a, S: Store>(
     app: &'a App<S>,
-    spec: &Spec,
+    spec: &OperationSpec,
     command: &RespCommand,
     key: Option<&[u8]>,
     args: &[&'a [u8]],
@@ -199,7 +199,7 @@ fn build_call<'a, S: Store>(
         let input = read_input(spec.op, command, args)?;
         let key = match key.filter(|_| spec.keyed) {
             None => KeyLookup::NoKey,
-            Some(key) => app.idempotency.begin(key, (Protocol::Resp, args), app.now())?,
+            Some(key) => app.idempotency.look_up_or_insert(key, (Protocol::Resp, args), app.now())?,
         };
         Ok((input, key))
     };

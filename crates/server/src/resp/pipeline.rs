@@ -52,7 +52,7 @@ pub(super) fn answer<'a, S: Store>(
                 at += len;
                 let Some(name) = args.first() else { continue };
                 if !authenticated && !command::is_allowed_before_auth(name) {
-                    app.metrics.front_counters(Protocol::Resp).malformed();
+                    app.metrics.front_counters(Protocol::Resp).count_malformed();
                     replies.write_error_reply(NO_AUTH);
                 } else if session.in_transaction && !command::ends_transaction(name) {
                     local.decide(cache, replies);

@@ -132,7 +132,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
             }
             Err(error) => {
                 self.decide(cache, replies);
-                self.app.metrics.front_counters(Protocol::Resp).malformed();
+                self.app.metrics.front_counters(Protocol::Resp).count_malformed();
                 replies.write_error_reply(&error);
             }
         }

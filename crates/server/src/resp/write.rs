@@ -81,14 +81,14 @@ fn to_saturated_i64(number: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::view::tests::samples;
+    use crate::ops::view::tests::sample_outputs;
     use crate::resp::wire::RespVersion;
 
     #[test]
     fn every_field_is_written_as_clients_expect() {
         let mut page = String::new();
         for (version, replayed) in [(RespVersion::Two, false), (RespVersion::Two, true), (RespVersion::Three, false)] {
-            for output in samples() {
+            for output in sample_outputs() {
                 let mut replies = Replies { bytes: Vec::new(), version };
                 write(&mut replies, &output, replayed);
                 page += &format!("{}\n", replies.bytes.escape_ascii());

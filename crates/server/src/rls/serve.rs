@@ -378,7 +378,7 @@ impl<S: Store + 'static> RlsSession<S> {
                 self.http2.respond(stream, RESPONSE_HEADERS, OK_TRAILERS, |out| frame(out, |out| response.encode(out)));
             }
             Err(error) => {
-                self.app.metrics.front_counters(Protocol::Rls).malformed();
+                self.app.metrics.front_counters(Protocol::Rls).count_malformed();
                 self.http2.respond_without_body(stream, &error.block());
             }
         }

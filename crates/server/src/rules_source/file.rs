@@ -98,7 +98,7 @@ fn reload_if_changed<S: Store>(app: &App<S>, files: &mut WatchedFiles) {
     let why = match files.poll() {
         Ok(None) => return,
         Ok(Some(texts)) => match install_texts(app, files, &texts) {
-            Ok(()) => return app.metrics.reloaded(),
+            Ok(()) => return app.metrics.count_reload(),
             Err(mistakes) => mistakes.to_string(),
         },
         Err(error) => format!("cannot read the rules: {error:#}"),

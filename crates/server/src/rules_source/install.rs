@@ -65,7 +65,7 @@ pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, snapshot: &Arc<Snaps
 
 /// Counts, records and logs a refusal.
 pub(super) fn record_refusal<S: Store>(app: &App<S>, revision: i64, why: &str) {
-    app.metrics.reload_refused();
+    app.metrics.count_refused_reload();
     app.source.set_refused(revision, why);
     for line in why.lines() {
         tracing::error!("{line}");
@@ -90,7 +90,7 @@ fn compile_snapshot<S: Store>(app: &App<S>, snapshot: &Snapshot) -> InstallOutco
         Rules::read(&[Source { name: &name, text: snapshot.rules.as_bytes() }]).map(Rules::with_hidden_positions);
     match rules.and_then(|rules| put_in_force(app, &rules)) {
         Ok(_) => {
-            app.metrics.reloaded();
+            app.metrics.count_reload();
             InstallOutcome::New
         }
         Err(mistakes) => InstallOutcome::Refused(mistakes.to_string()),

@@ -123,7 +123,7 @@ async fn follow_redis(mut health: watch::Receiver<Health>, mut nodes: watch::Rec
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         match &*health.borrow_and_update() {
-            Health::Up => app.health.up(),
+            Health::Up => app.health.set_up(),
             Health::Connecting => app.health.set_down("not connected yet"),
             Health::Down { why } => app.health.set_down(why),
         }
@@ -134,9 +134,9 @@ async fn follow_redis(mut health: watch::Receiver<Health>, mut nodes: watch::Rec
             changed = health.changed() => changed,
             changed = nodes.changed() => changed,
             _ = every_second.tick() => {
-                app.metrics.set_store(app.engine.store().counts());
-                app.metrics.set_shared(app.engine.store().shared());
-                stalls.log(app.engine.counts().fallback, app.health.is_up());
+                app.metrics.set_store_counts(app.engine.store().counts());
+                app.metrics.set_sharing_stats(app.engine.store().shared());
+                stalls.log_ended_stall(app.engine.counts().fallback, app.health.is_up());
                 Ok(())
             }
         };
@@ -159,14 +159,14 @@ async fn follow_peers(store: Arc<PeerStore>, app: Arc<App<Arc<PeerStore>>>) {
         store.set_rules(rules.revision.and_then(|it| u64::try_from(it).ok()).unwrap_or(0), checksum.unwrap_or(0));
         let status = store.status();
         match status.has_majority {
-            true => app.health.up(),
+            true => app.health.set_up(),
             false => app.health.set_down("this server does not see a majority of the servers that share the limits"),
         }
         app.engine.set_nodes(status.nodes);
         if app.health.is_up() {
             app.engine.repay().await;
         }
-        stalls.log(app.engine.counts().fallback, app.health.is_up());
+        stalls.log_ended_stall(app.engine.counts().fallback, app.health.is_up());
         app.metrics.peers.set(status);
     }
 }

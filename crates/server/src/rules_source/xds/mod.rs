@@ -463,7 +463,7 @@ fn install_files<S: Store>(app: &App<S>, files: &[ConfigFile]) -> Result<usize, 
         files.iter().map(|file| Source { name: &file.name, text: file.text.as_bytes() }).collect();
     let rules = Rules::read(&sources).map_err(|mistakes| mistakes.to_string())?;
     let version = put_in_force(app, &rules).map_err(|mistakes| mistakes.to_string())?;
-    app.metrics.reloaded();
+    app.metrics.count_reload();
     app.source.set_loaded(i64::try_from(version).unwrap_or(i64::MAX), "", app.now());
     Ok(rules.len())
 }

@@ -206,7 +206,7 @@ mod tests {
     fn missing_majority_and_links_and_other_rules_are_reported() {
         let peers = crate::observe::peers::Peers::default();
         assert!(peers_finding(&peers.page()).is_none(), "another store");
-        peers.set(crate::observe::peers::sample());
+        peers.set(crate::observe::peers::sample_status());
         let well = peers.page();
         assert_eq!(peers_finding(&well).unwrap().to_string(), "ok       peers         2 servers, all linked");
         let text = |change: &dyn Fn(&mut PeersPage)| {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::http::bounds::{MAX_ATTRIBUTE_VALUES, MAX_BATCH};
 use crate::ops::idempotency::MAX_KEY_BYTES;
-use crate::ops::{OPERATIONS, Op, ServerPage, Spec};
+use crate::ops::{OPERATIONS, Op, OperationSpec, ServerPage};
 
 /// The algorithms of the rule language.
 pub(super) const ALGORITHMS: [&str; 8] = [
@@ -166,7 +166,7 @@ pub(super) fn operation_paths() -> Value {
 }
 
 /// Returns a unique name: the path, with the prefix `set_` for the second operation on the same path.
-fn operation_id(spec: &Spec) -> String {
+fn operation_id(spec: &OperationSpec) -> String {
     let name = spec.path.trim_start_matches("/v1").trim_start_matches('/').replace(['-', '.'], "_");
     if spec.op == Op::SetEnforcement { format!("set_{name}") } else { name }
 }
