@@ -155,13 +155,17 @@ fn markdown_table() -> String {
         ("replay: a line; longer lines are counted and skipped", bytes(replay::MAX_LINE_BYTES)),
         (
             "replay: parts of logs in memory, up to 64 logs that cover the same time; for each further log",
-            format!("{}, {}", bytes(replay::ALL_CHUNKS_BYTES), bytes(replay::CHUNKS_PER_LOG * replay::MIN_CHUNK_BYTES)),
+            format!(
+                "{}, {}",
+                bytes(replay::MAX_TOTAL_CHUNK_BYTES),
+                bytes(replay::CHUNKS_PER_LOG * replay::MIN_CHUNK_BYTES)
+            ),
         ),
         ("replay: refused keys that are counted separately", replay::MAX_REFUSED_KEYS.to_string()),
         ("replay: clients whose peaks are kept for suggestions", replay::MAX_CLIENTS.to_string()),
         (
             "replay: expansion of a compressed log",
-            format!("{}-fold after {}", replay::MAX_RATIO, bytes(replay::MAX_BOMB_BYTES as usize)),
+            format!("{}-fold after {}", replay::MAX_EXPANSION_RATIO, bytes(replay::MAX_BOMB_BYTES as usize)),
         ),
     ];
     let mut table = String::from("| what | bound |\n|---|---|\n");

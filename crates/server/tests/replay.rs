@@ -300,7 +300,7 @@ fn gzip_bomb_ends_at_the_bound() {
         );
         (report.result.map(|run| run.requests), report.errors.concat())
     };
-    assert_eq!(with(4 << 20), (Some(3), "log: read only in part: it has more than 4 MiB".into()));
+    assert_eq!(with(4 << 20), (Some(3), "log: read only in part: the log has more than 4 MiB".into()));
     assert_eq!(with(u64::MAX), (Some(3), String::new()));
 }
 
@@ -444,7 +444,7 @@ fn mistakes_are_reported_with_a_correction() {
     fails(
         &["replay", "--rules", &rules, "--set", "plna=free", &log],
         "",
-        "`plna` is not read; requests need: client_ip",
+        "`plna` is not used; used attributes: client_ip",
     );
     fails(&["replay", "--rules", &rules, "--domain", "web", &log], "", "unknown domain `web`; the rules have: api");
     fails(&["replay"], "x", "suggestions need the log twice");

@@ -143,22 +143,19 @@ impl Extractor {
             |name: &str| mapping.map.iter().find(|(attribute, _)| attribute == name).map(|(_, field)| &**field);
         let time = match mapped("time") {
             Some(field) => {
-                let found = if has(format, field) { format.field_number(field) } else { None };
+                let found = if has(format, field) { format.field_index(field) } else { None };
                 found.ok_or_else(|| {
                     format!(
-                        "--map time={field}: the log has no such field, but {}",
+                        "--map time={field}: the log has no such field; available: {}",
                         join_field_names(format.available())
                     )
                 })?
             }
             None => {
-                let found =
-                    TIME_FIELDS.iter().find(|name| has(format, name)).and_then(|name| format.field_number(name));
+                let found = TIME_FIELDS.iter().find(|name| has(format, name)).and_then(|name| format.field_index(name));
                 found.ok_or_else(|| {
                     let fields = join_field_names(format.available());
-                    format!(
-                        "no field of the log is known to be the time; name it with --map time=FIELD, one of {fields}"
-                    )
+                    format!("the log has no known time field; name one with --map time=FIELD, one of {fields}")
                 })?
             }
         };
@@ -169,7 +166,7 @@ impl Extractor {
                 // A mapped field is accepted even if the sample lacks it, because it may occur in only some of the JSON
                 // lines.
                 if (has(format, &field) || mapped(name).is_some())
-                    && let Some(field) = format.field_number(&field)
+                    && let Some(field) = format.field_index(&field)
                 {
                     source.fields.push((field, transform));
                 }
@@ -177,7 +174,7 @@ impl Extractor {
             if source.fields.is_empty() && !mapping.set.iter().any(|(attribute, _)| **attribute == **name) {
                 if let Some(field) = mapped(name) {
                     let fields = join_field_names(format.available());
-                    return Err(format!("--map {name}={field}: the log has no such field, but {fields}"));
+                    return Err(format!("--map {name}={field}: the log has no such field; available: {fields}"));
                 }
                 missing.push(name.clone());
             }
@@ -194,11 +191,11 @@ impl Extractor {
         fields: &[Span; MAX_FIELDS],
         parser: &mut TimeParser,
     ) -> Option<LogTime> {
-        fields.get(self.time)?.of(text).and_then(|text| parser.parse(text))
+        fields.get(self.time)?.bytes_in(text).and_then(|text| parser.parse(text))
     }
 
-    /// Appends the span of each attribute of a line. A value that differs from its field is appended to `extra`. Its
-    /// span is relative to the concatenation of `text` and `extra`.
+    /// Appends the span of each attribute of a line. A value that differs from its field is appended to `extra`. The
+    /// span of such a value is relative to the concatenation of `text` and `extra`.
     #[inline]
     pub(super) fn push_attributes(
         &self,
@@ -295,7 +292,7 @@ fn candidate_fields(name: &str, mapped: Option<&str>) -> Vec<(String, FieldTrans
 /// Converts a field and returns the span of the result. Appends the result to `extra` if it differs from the field.
 #[inline]
 fn convert_field(format: &Format, text: &[u8], span: Span, transform: &FieldTransform, extra: &mut Vec<u8>) -> Span {
-    let Some(raw) = span.of(text) else { return Span::NONE };
+    let Some(raw) = span.bytes_in(text) else { return Span::NONE };
     if raw.is_empty() || raw == b"-" && format.dash_means_missing() {
         return Span::NONE;
     }
@@ -336,7 +333,7 @@ fn convert_field_slow(
     transform: &FieldTransform,
     extra: &mut Vec<u8>,
 ) -> Span {
-    let Some(raw) = span.of(text) else { return Span::NONE };
+    let Some(raw) = span.bytes_in(text) else { return Span::NONE };
     let plain = if span.is_escaped() { format.unescape(raw) } else { raw.into() };
     let start = extra.len();
     match transform {
@@ -462,8 +459,10 @@ mod tests {
         assert!(format.parse(line, 0, &mut fields), "{head}");
         extractor.push_attributes(&format, line, &fields, &mut extra, &mut spans);
         let all = [line, &extra].concat();
-        let found: Vec<Option<String>> =
-            spans.iter().map(|span| span.of(&all).map(|value| String::from_utf8_lossy(value).into_owned())).collect();
+        let found: Vec<Option<String>> = spans
+            .iter()
+            .map(|span| span.bytes_in(&all).map(|value| String::from_utf8_lossy(value).into_owned()))
+            .collect();
         assert_eq!(found.iter().map(Option::as_deref).collect::<Vec<_>>(), expected, "{head}");
     }
 
@@ -527,7 +526,7 @@ mod tests {
         let mut format = Format::from_description("$msec $a", b"").expect("a format");
         let mapping = Mapping { map: vec![("k".into(), "b".into())], set: Vec::new() };
         let error = Extractor::new(&mut format, &["k".into()], &mapping).unwrap_err();
-        assert!(error.contains("--map k=b: the log has no such field, but msec, a"), "{error}");
+        assert!(error.contains("--map k=b: the log has no such field; available: msec, a"), "{error}");
         let (_, missing) = Extractor::new(&mut format, &["k".into(), "a".into()], &Mapping::default()).unwrap();
         assert_eq!(missing.iter().map(|name| &**name).collect::<Vec<_>>(), ["k"]);
     }

@@ -12,7 +12,7 @@ use super::bounds::{MAX_FIELDS, MAX_LINE_BYTES};
 use super::format::Format;
 use super::format::span::Span;
 use super::format::time::TimeParser;
-use super::input::{BYTE_ORDER_MARK, Source};
+use super::input::{BYTE_ORDER_MARK, LogSource};
 use super::problems::{LineProblem, Problems};
 
 /// Parsed lines, ordered by time.
@@ -71,7 +71,7 @@ impl Chunk {
         let ChunkBuffers { text, extra, spans, attributes, .. } = &self.buffers;
         let span = *spans.get(row as usize * attributes + attribute)?;
         match span.start().checked_sub(text.len()) {
-            None => span.of(text),
+            None => span.bytes_in(text),
             Some(_) if span.is_none() => None,
             Some(start) => extra.get(start..start + span.len()),
         }
@@ -98,7 +98,7 @@ impl ChunkPool {
 
 /// Reads a log and sends its chunks, until the log ends or the receiver is dropped.
 pub(super) struct ChunkReader<'s> {
-    pub(super) source: &'s Source,
+    pub(super) source: &'s LogSource,
     /// The index of the log, for error messages.
     pub(super) number: usize,
     /// The number of attributes per request.
@@ -112,7 +112,7 @@ pub(super) struct ChunkReader<'s> {
 }
 
 impl ChunkReader<'_> {
-    /// Sends all chunks. If reading fails, then sends the error.
+    /// Sends all chunks and, if reading fails, the error.
     pub(super) fn send_all(self, to: &SyncSender<Result<Chunk, String>>) {
         if let Err(error) = self.read_all(to) {
             // Sending fails only if the receiver was dropped. The error is then not needed.
@@ -182,7 +182,7 @@ impl ChunkReader<'_> {
         if line.len() > MAX_LINE_BYTES {
             return buffers.add_problem(self, LineProblem::TooLong);
         }
-        let Source { format, extractor, .. } = self.source;
+        let LogSource { format, extractor, .. } = self.source;
         fields[..format.field_count().min(MAX_FIELDS)].fill(Span::NONE);
         if !format.parse(line, start, fields) {
             return self.add_unreadable(buffers, line);

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::report::{ComparisonReport, KeyCount, Report, RuleReport, RunReport, SuggestionReport};
 use super::show::{
-    BOTH_BURSTS, candidate_table, format_estimate, format_length, format_number, format_percent, format_time,
-    show_comparison,
+    BOTH_BURSTS, candidate_table, format_comparison, format_estimate, format_length, format_number, format_percent,
+    format_time,
 };
 use super::svg::{self, escape};
 
@@ -47,7 +47,8 @@ impl Report {
             write_comparison(&mut page, comparison);
         }
         if let Some(comparison) = &self.against_at_once {
-            let _ = writeln!(page, "<p>If all requests of a second come at once: {}.</p>", show_comparison(comparison));
+            let _ =
+                writeln!(page, "<p>If all requests of a second come at once: {}.</p>", format_comparison(comparison));
         }
         if let Some(suggestion) = &self.suggestion {
             write_suggestion(&mut page, suggestion);
@@ -94,7 +95,7 @@ impl Report {
     fn write_html_run(&self, page: &mut String, run: &RunReport) {
         if run.overflowed > 0 {
             let times = format_number(run.overflowed);
-            let _ = writeln!(page, "<p class=\"note\">Not exact: a key got no entry {times} times.</p>");
+            let _ = writeln!(page, "<p class=\"note\">Not exact: the table had no entry for a key {times} times.</p>");
         }
         let share = format_percent(run.refused, run.requests);
         let refused = match &self.at_once {

@@ -11,7 +11,7 @@ use flate2::bufread::MultiGzDecoder;
 use jiff::tz::TimeZone;
 
 use super::attributes::{Extractor, Mapping};
-use super::bounds::{FORMAT_SAMPLE_BYTES, MAX_BOMB_BYTES, MAX_FIELDS, MAX_RATIO};
+use super::bounds::{FORMAT_SAMPLE_BYTES, MAX_BOMB_BYTES, MAX_EXPANSION_RATIO, MAX_FIELDS};
 use super::format::span::Span;
 use super::format::time::TimeParser;
 use super::format::{Format, sample_lines};
@@ -93,7 +93,7 @@ pub(super) struct ReadOptions<'o> {
 }
 
 /// A log whose format is known.
-pub(super) struct Source {
+pub(super) struct LogSource {
     pub(super) name: String,
     log: Log,
     pub(super) format: Format,
@@ -117,7 +117,7 @@ struct OpenedLog {
     rest: Box<dyn Read + Send>,
 }
 
-impl Source {
+impl LogSource {
     /// Opens a log and detects its format. Returns `None` if the log is empty.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl Source {
                     .map(|line| String::from_utf8_lossy(&line[..line.len().min(120)]).into_owned());
                 let line = line.unwrap_or_default().replace(|letter: char| letter.is_control(), "�");
                 failed(format!(
-                    "unknown format; describe it with --format, like nginx's log_format. It begins with: {line}"
+                    "unknown format; describe it with --format, like nginx's log_format; the log begins with: {line}"
                 ))
             })?,
         };
@@ -161,7 +161,7 @@ impl Source {
             }
         }
         if first == u64::MAX {
-            let detail = "none of its first lines has the format and a valid time";
+            let detail = "none of its first lines matches the format and has a valid time";
             return Err(failed(format!("{detail} (format: {})", format.name())));
         }
         let opened = matches!(log, Log::StandardInput).then_some(OpenedLog { head, rest: stream });
@@ -230,7 +230,7 @@ impl Read for BoundedReader {
             // Reads one more byte, because a log of exactly the maximum length is not an error.
             return match self.inner.read(&mut buffer[..1])? {
                 0 => Ok(0),
-                _ => Err(io::Error::other(format!("it has more than {} MiB", max >> 20))),
+                _ => Err(io::Error::other(format!("the log has more than {} MiB", max >> 20))),
             };
         }
         let length = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -266,10 +266,10 @@ impl<R: Read> Read for ExpansionGuard<R> {
         let count = self.inner.read(buffer)?;
         self.expanded += count as u64;
         let read = self.read.load(Ordering::Relaxed).max(1);
-        if self.expanded > MAX_BOMB_BYTES && self.expanded / read > MAX_RATIO {
+        if self.expanded > MAX_BOMB_BYTES && self.expanded / read > MAX_EXPANSION_RATIO {
             let expanded = self.expanded / read;
             return Err(io::Error::other(format!(
-                "expands {expanded}-fold, which no log does (maximum {MAX_RATIO}-fold after {} GiB)",
+                "expands {expanded}-fold, which no log does (maximum {MAX_EXPANSION_RATIO}-fold after {} GiB)",
                 MAX_BOMB_BYTES >> 30
             )));
         }
@@ -305,7 +305,7 @@ mod tests {
         let max = 2 << 20;
         assert_eq!(read(max - 1, max, false), (max - 1, String::new()));
         assert_eq!(read(max, max, false), (max, String::new()));
-        assert_eq!(read(max + 1, max, false), (max, "it has more than 2 MiB".into()));
+        assert_eq!(read(max + 1, max, false), (max, "the log has more than 2 MiB".into()));
         let (length, error) = read(10, max, true);
         assert!(length == 0 && error.contains("stopped"), "{error}");
     }

@@ -8,7 +8,7 @@ use super::bounds::MAX_REFUSED_KEYS;
 
 /// Returns a hash of a key. The hash must not be reported, because it is not seeded and may reveal the key.
 #[inline]
-pub(super) fn hash(key: &[u8]) -> u64 {
+pub(super) fn hash_key(key: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(key);
     // Mixes all bits, because `DistinctKeys` uses the high bits and hash maps use the low bits.
@@ -122,7 +122,7 @@ impl KeyNames {
         Self { hasher: hashed.then(RandomState::new) }
     }
 
-    pub(super) fn show(&self, counter: &tollgate_engine::Counter<'_>) -> String {
+    pub(super) fn format_key(&self, counter: &tollgate_engine::Counter<'_>) -> String {
         match &self.hasher {
             None => counter.name(crate::observe::top_keys::MAX_NAME_CHARS),
             Some(hasher) => format!("#{:016x}", hasher.hash_one(counter.key)),
@@ -139,8 +139,8 @@ mod tests {
         for keys in [0_u64, 1, 1_000, 1_000_000] {
             let mut distinct = DistinctKeys::new();
             for key in 0..keys {
-                distinct.add(hash(&key.to_le_bytes()));
-                distinct.add(hash(&key.to_le_bytes()));
+                distinct.add(hash_key(&key.to_le_bytes()));
+                distinct.add(hash_key(&key.to_le_bytes()));
             }
             let error = distinct.count().abs_diff(keys) as f64 / (keys.max(1) as f64);
             assert!(error < 0.01, "{keys}: {}", distinct.count());

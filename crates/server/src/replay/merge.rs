@@ -18,11 +18,11 @@ use tollgate::clock::{Clock, PreciseClock};
 use tollgate_engine::Attribute;
 
 use super::bounds::{
-    ALL_CHUNKS_BYTES, BATCH_LINES, CHUNK_BYTES, CHUNKS_PER_LOG, MAX_FUTURE_NANOS, MAX_LATE_NANOS, MAX_SPREAD,
-    MIN_CHUNK_BYTES,
+    BATCH_LINES, CHUNK_BYTES, CHUNKS_PER_LOG, MAX_FUTURE_NANOS, MAX_LATE_NANOS, MAX_SPREAD_GROUP,
+    MAX_TOTAL_CHUNK_BYTES, MIN_CHUNK_BYTES,
 };
 use super::chunk::{Chunk, ChunkPool, ChunkReader};
-use super::input::Source;
+use super::input::LogSource;
 use super::problems::{LineProblem, Problems};
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -109,8 +109,8 @@ pub(super) struct LogSummary {
 }
 
 /// Reads all logs and passes their requests to the consumers. Each consumer runs on its own thread.
-pub(super) fn run(
-    sources: &[Source],
+pub(super) fn merge_logs(
+    sources: &[LogSource],
     attributes: usize,
     zone: &TimeZone,
     consumers: Vec<&mut dyn Consumer>,
@@ -119,7 +119,7 @@ pub(super) fn run(
     let clock = PreciseClock::new();
     let start = clock.mono();
     let latest = clock.wall(start).as_nanos().saturating_add(MAX_FUTURE_NANOS);
-    let size = (ALL_CHUNKS_BYTES / (sources.len() * CHUNKS_PER_LOG).max(1)).clamp(MIN_CHUNK_BYTES, CHUNK_BYTES);
+    let size = (MAX_TOTAL_CHUNK_BYTES / (sources.len() * CHUNKS_PER_LOG).max(1)).clamp(MIN_CHUNK_BYTES, CHUNK_BYTES);
     scope(|scope| {
         let mut outputs = Vec::new();
         for consumer in consumers {
@@ -348,7 +348,7 @@ impl MergedSequence {
             if second != self.second {
                 self.end_second(true);
                 (self.second, self.used_nanos) = (second, 0);
-            } else if self.batch.slots.len() - self.second_start >= MAX_SPREAD {
+            } else if self.batch.slots.len() - self.second_start >= MAX_SPREAD_GROUP {
                 self.end_second(false);
             }
             self.spreads_second |= has_whole_seconds;

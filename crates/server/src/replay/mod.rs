@@ -43,13 +43,13 @@ pub use report::{
 };
 
 use bounds::MAX_LOGS;
-use input::{ReadOptions, Source};
+use input::{LogSource, ReadOptions};
 use keys::KeyNames;
 use merge::{Consumer, LineAttributes};
 use requests::{LineFile, RequestWriter};
 use simulation::Simulation;
 use suggest::{Peaks, Trial, TrialError};
-use tally::{Pass, RuleRun, Times};
+use tally::{Pass, RuleRun, TimeChoice};
 
 /// Options of a replay.
 #[derive(Clone, Debug)]
@@ -153,7 +153,7 @@ pub fn replay(
     };
     let mut sources = Vec::new();
     for log in logs {
-        sources.extend(Source::prepare(log, &read_options).map_err(ReplayError::Invalid)?);
+        sources.extend(LogSource::prepare(log, &read_options).map_err(ReplayError::Invalid)?);
     }
     let names = KeyNames::new(options.hash_keys);
     let has_whole_seconds = sources.iter().any(|source| source.has_whole_seconds);
@@ -161,8 +161,8 @@ pub fn replay(
     let (at_once, against_at_once) = (once(&options.rules)?, once(&options.against)?);
     let pass = |run, against, times| Pass::new(run, against, &attributes, times, names.clone());
     let decisions = options.decisions.as_deref().map(LineFile::create).transpose()?;
-    let mut main = main.map(|run| pass(run, against, Times::Spread).with_decisions(decisions));
-    let mut at_once = at_once.map(|run| pass(run, against_at_once, Times::Logged));
+    let mut main = main.map(|run| pass(run, against, TimeChoice::Spread).with_decisions(decisions));
+    let mut at_once = at_once.map(|run| pass(run, against_at_once, TimeChoice::Logged));
     let mut peaks = reads_twice.then(|| Peaks::new(&options.suggest, &attributes, has_whole_seconds));
     let mut requests = match (&options.requests, &main) {
         (Some(path), Some(main)) => Some(RequestWriter {
@@ -170,7 +170,9 @@ pub fn replay(
             domain: main.domain().to_owned(),
             attributes: &attributes,
         }),
-        (Some(_), None) => return Err(ReplayError::Invalid("requests are written for rules; name a rule file".into())),
+        (Some(_), None) => {
+            return Err(ReplayError::Invalid("requests can be written only with rules; name a rule file".into()));
+        }
         (None, _) => None,
     };
     let mut consumers: Vec<&mut dyn Consumer> = Vec::new();
@@ -181,13 +183,13 @@ pub fn replay(
     let passes = if reads_twice { 2 } else { 1 };
     let mut show_pass = |pass: u32, progress: ReplayProgress| show(ReplayProgress { pass: (pass, passes), ..progress });
     let count = attributes.names.len();
-    let summary = merge::run(&sources, count, &options.zone, consumers, &mut |progress| show_pass(1, progress));
+    let summary = merge::merge_logs(&sources, count, &options.zone, consumers, &mut |progress| show_pass(1, progress));
     requests.map_or(Ok(()), |requests| requests.file.finish())?;
     let suggestion = match &peaks {
         Some(peaks) => {
             let candidates = peaks.candidates();
             let mut trial = Trial::new(&options.suggest, &attributes, candidates, options.capacity)?;
-            merge::run(&sources, count, &options.zone, vec![&mut trial], &mut |progress| show_pass(2, progress));
+            merge::merge_logs(&sources, count, &options.zone, vec![&mut trial], &mut |progress| show_pass(2, progress));
             let domain = options.domain.as_deref().unwrap_or("api");
             Some(trial.finish(&options.suggest, domain, peaks))
         }
@@ -272,12 +274,12 @@ fn check_mapping(mapping: &Mapping, attributes: &LineAttributes) -> Result<(), R
         None => Ok(()),
         Some(name) => {
             let known = attributes.names.join(", ");
-            Err(ReplayError::Invalid(format!("the attribute `{name}` is not read; requests need: {known}")))
+            Err(ReplayError::Invalid(format!("the attribute `{name}` is not used; used attributes: {known}")))
         }
     }
 }
 
-fn log_report(source: &Source) -> LogReport {
+fn log_report(source: &LogSource) -> LogReport {
     LogReport {
         name: source.name.clone(),
         format: source.format.name().to_owned(),

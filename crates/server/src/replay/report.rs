@@ -55,7 +55,7 @@ pub struct LogReport {
     pub name: String,
     /// Its format.
     pub format: String,
-    /// Whether its times are in whole seconds.
+    /// Whether the times in the log are whole seconds.
     pub whole_seconds: bool,
     /// Attributes that the rules need and the log lacks.
     pub missing_attributes: Vec<String>,
@@ -84,7 +84,7 @@ pub struct RunReport {
     pub unlisted_matches: u64,
     /// The requests over time.
     pub timeline: TimelineReport,
-    /// How many times the table had no room for a key. If this is not 0, the result is not exact; use a larger
+    /// How many times the table had no entry for a key. If this is not 0, the result is not exact; use a larger
     /// `--capacity`.
     pub overflowed: u64,
 }
@@ -94,7 +94,7 @@ pub struct RunReport {
 pub struct RuleReport {
     /// Its id.
     pub rule: String,
-    /// Whether it is a shadow rule.
+    /// Whether the rule is a shadow rule.
     pub is_shadow: bool,
     /// The number of requests that the rule matched.
     pub matched: u64,
@@ -204,7 +204,7 @@ impl SuggestionReport {
 /// The distribution of the clients' highest request counts in an interval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PeakReport {
-    /// The interval: a second, a minute, an hour.
+    /// The interval: a second, a minute or an hour.
     pub interval: &'static str,
     /// Half of the clients have at most this many requests in every such interval.
     pub half: u64,

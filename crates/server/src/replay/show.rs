@@ -31,12 +31,12 @@ pub(super) fn candidate_table(suggestion: &SuggestionReport) -> (Vec<&'static st
 }
 
 /// Describes the difference between two rule sets in one line.
-pub(super) fn show_comparison(comparison: &ComparisonReport) -> String {
+pub(super) fn format_comparison(comparison: &ComparisonReport) -> String {
     let ComparisonReport { newly_refused, newly_refused_keys, relieved, relieved_keys, .. } = comparison;
     let [newly, newly_keys, relieved, relieved_keys] =
         [newly_refused, newly_refused_keys, relieved, relieved_keys].map(|number| format_number(*number));
     format!(
-        "newly refused {newly} requests of {newly_keys} keys, no longer refused {relieved} requests of {relieved_keys} keys"
+        "newly refused: {newly} requests of {newly_keys} keys; no longer refused: {relieved} requests of {relieved_keys} keys"
     )
 }
 
@@ -112,7 +112,7 @@ pub(super) fn format_time(millis: u64) -> String {
 }
 
 /// Formats the label of a time axis whose labels are `step_ms` apart.
-pub(super) fn mark(millis: u64, step_ms: u64) -> String {
+pub(super) fn axis_time_label(millis: u64, step_ms: u64) -> String {
     match step_ms {
         0..60_000 => format_timestamp(millis, "%H:%M:%S"),
         60_000..86_400_000 => format_timestamp(millis, "%H:%M"),

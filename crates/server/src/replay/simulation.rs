@@ -22,22 +22,22 @@ pub(crate) fn simulated_engine(keys: usize) -> Result<(SimulatedEngine, Arc<Manu
 }
 
 /// Number of requests that are planned together, so that the store can prefetch their keys.
-pub(super) const PLANNED: usize = 16;
+pub(super) const MAX_PLANNED_REQUESTS: usize = 16;
 
 /// Decides requests at simulated times.
 #[derive(Debug)]
 pub(super) struct Simulation {
     pub(super) engine: SimulatedEngine,
     clock: Arc<ManualClock>,
-    /// One buffer per planned request. They are on the heap because they take several kilobytes, and a `Simulation` is
-    /// moved.
+    /// One buffer per planned request. The buffers take several kilobytes and a `Simulation` is moved, so they are on
+    /// the heap.
     decisions: Box<[Decisions]>,
 }
 
 impl Simulation {
     pub(super) fn new(keys: usize) -> Result<Self, CapacityError> {
         let (engine, clock) = simulated_engine(keys)?;
-        let decisions = std::iter::repeat_with(Decisions::default).take(PLANNED).collect();
+        let decisions = std::iter::repeat_with(Decisions::default).take(MAX_PLANNED_REQUESTS).collect();
         Ok(Self { engine, clock, decisions })
     }
 
@@ -52,7 +52,7 @@ impl Simulation {
 
     /// Prefetches the table entries of the first `count` planned requests. With a million keys, memory latency
     /// dominates a decision; prefetching hides most of it.
-    pub(super) fn fetch(&self, count: usize) {
+    pub(super) fn prefetch(&self, count: usize) {
         self.engine.prefetch_planned(&self.decisions[..count]);
     }
 

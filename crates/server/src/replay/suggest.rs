@@ -15,7 +15,7 @@ use tollgate_engine::Attribute;
 use tollgate_engine::rules::{Mistakes, Rules, Source};
 
 use super::bounds::MAX_CLIENTS;
-use super::keys::hash;
+use super::keys::hash_key;
 use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use super::report::{AtOnceReport, CandidateReport, PeakReport, SuggestionReport};
 use super::simulation::Simulation;
@@ -228,9 +228,9 @@ fn attribute_indices(per: &[String], attributes: &LineAttributes) -> Vec<usize> 
 fn client_hash(batch: &LineBatch, request: &LoggedRequest, per: &[usize], attributes: &LineAttributes) -> u64 {
     let value = |index: usize| attributes.constants[index].as_deref().or_else(|| batch.value(request, index));
     match per {
-        [index] => value(*index).map_or(0, hash),
+        [index] => value(*index).map_or(0, hash_key),
         several => several.iter().fold(0, |sum: u64, index| {
-            sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ value(*index).map_or(1, hash)
+            sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ value(*index).map_or(1, hash_key)
         }),
     }
 }

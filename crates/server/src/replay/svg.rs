@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use super::report::{SuggestionReport, TimelineReport};
-use super::show::{format_number, format_short, mark};
+use super::show::{axis_time_label, format_number, format_short};
 
 const CHART_WIDTH: u64 = 760;
 const PLOT_LEFT: u64 = 64;
@@ -123,7 +123,7 @@ fn draw_time_axis(svg: &mut String, timeline: &TimelineReport, y: u64) {
     while at <= timeline.start_ms + length {
         let x = PLOT_LEFT + (PLOT_RIGHT - PLOT_LEFT) * (at - timeline.start_ms) / length;
         let class = if x > PLOT_RIGHT - 40 { "e" } else { "m" };
-        draw_text(svg, class, x, y, &mark(at, step));
+        draw_text(svg, class, x, y, &axis_time_label(at, step));
         at += step;
     }
 }

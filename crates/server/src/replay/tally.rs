@@ -4,18 +4,18 @@ use tollgate::{Outcome, Retry};
 use tollgate_engine::{Counter, Decision, RuleOutcome, RuleSet, Store};
 
 use super::ReplayError;
-use super::bounds::{MAX_LISTED, MAX_RULES};
-use super::keys::{DistinctKeys, KeyBudget, KeyNames, RefusedKeys, hash};
+use super::bounds::{MAX_REPORTED_RULES, MAX_RULES_WITH_LISTED_KEYS};
+use super::keys::{DistinctKeys, KeyBudget, KeyNames, RefusedKeys, hash_key};
 use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use super::report::{ComparisonReport, KeyCount, RuleReport, RunReport, TimelineReport};
 use super::requests::LineFile;
-use super::simulation::{PLANNED, Simulation};
+use super::simulation::{MAX_PLANNED_REQUESTS, Simulation};
 use super::timeline::Timeline;
 use crate::observe::top_keys::{HeaviestKeys, sample_weight};
 
 /// Which of a request's two times is used to decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Times {
+pub(super) enum TimeChoice {
     /// The spread time, if the log has whole seconds; otherwise the exact time.
     Spread,
     /// The time as logged.
@@ -39,19 +39,19 @@ impl RuleRun {
         self.simulation.engine.rules().attributes(self.domain.as_bytes()).unwrap_or_default().to_vec()
     }
 
-    /// Plans up to [`PLANNED`] requests.
-    fn plan(&mut self, batch: &LineBatch, requests: &[LoggedRequest], attributes: &LineAttributes, times: Times) {
+    /// Plans up to [`MAX_PLANNED_REQUESTS`] requests.
+    fn plan(&mut self, batch: &LineBatch, requests: &[LoggedRequest], attributes: &LineAttributes, times: TimeChoice) {
         let mut request_attributes = smallvec::SmallVec::new();
         for (index, request) in requests.iter().enumerate() {
             request_attributes.clear();
             batch.push_attributes(request, attributes, &mut request_attributes);
             self.simulation.plan(index, self.domain.as_bytes(), &request_attributes, times.decision_time(request));
         }
-        self.simulation.fetch(requests.len());
+        self.simulation.prefetch(requests.len());
     }
 }
 
-impl Times {
+impl TimeChoice {
     #[inline]
     fn decision_time(self, request: &LoggedRequest) -> u64 {
         match self {
@@ -69,7 +69,7 @@ pub(super) struct Pass<'a> {
     /// The old rules to compare with, and the differences so far.
     against: Option<(RuleRun, RuleSetComparison)>,
     attributes: &'a LineAttributes,
-    times: Times,
+    times: TimeChoice,
     names: KeyNames,
     /// The file for the decisions.
     decisions: Option<LineFile>,
@@ -133,7 +133,7 @@ impl<'a> Pass<'a> {
         run: RuleRun,
         against: Option<RuleRun>,
         attributes: &'a LineAttributes,
-        times: Times,
+        times: TimeChoice,
         names: KeyNames,
     ) -> Self {
         let against = against.map(|run| (run, RuleSetComparison::default()));
@@ -183,7 +183,7 @@ impl<'a> Pass<'a> {
 
 impl Consumer for Pass<'_> {
     fn consume(&mut self, batch: &LineBatch) {
-        for requests in batch.slots.chunks(PLANNED) {
+        for requests in batch.slots.chunks(MAX_PLANNED_REQUESTS) {
             self.run.plan(batch, requests, self.attributes, self.times);
             if let Some((against, _)) = &mut self.against {
                 against.plan(batch, requests, self.attributes, self.times);
@@ -226,8 +226,8 @@ impl ReplayTally {
         let mut reports: Vec<RuleReport> = Vec::new();
         for (number, rule) in rules.rules().iter().enumerate().filter(|(_, rule)| rule.domain() == domain) {
             let tally = self.rules.get(number).and_then(Option::as_deref);
-            // If there are more than `MAX_RULES` rules, only rules with matches are reported.
-            if tally.is_some() || rules.rules().len() <= MAX_RULES {
+            // If there are more than `MAX_REPORTED_RULES` rules, only rules with matches are reported.
+            if tally.is_some() || rules.rules().len() <= MAX_REPORTED_RULES {
                 reports.push(RuleTally::report(tally, rule.id(), rule.is_shadow(), &self.timeline));
             }
         }
@@ -236,7 +236,7 @@ impl ReplayTally {
             let rule = &reports[*index];
             std::cmp::Reverse((rule.refused + rule.shadow_refused, rule.matched))
         });
-        for index in by_refusals.into_iter().skip(MAX_LISTED) {
+        for index in by_refusals.into_iter().skip(MAX_RULES_WITH_LISTED_KEYS) {
             reports[index].top_charged.clear();
             reports[index].top_refused.clear();
             reports[index].timeline.clear();
@@ -274,7 +274,7 @@ fn tally_of_rule<'t>(
         rules.resize_with(number + 1, || None);
     }
     let slot = &mut rules[number];
-    if slot.is_none() && *rule_tallies < MAX_RULES {
+    if slot.is_none() && *rule_tallies < MAX_REPORTED_RULES {
         *rule_tallies += 1;
         *slot = Some(Box::new(RuleTally::new()));
     }
@@ -306,7 +306,7 @@ impl RuleTally {
         budget: &mut KeyBudget,
     ) {
         self.matched += 1;
-        let hash = hash(matched.counter.key);
+        let hash = hash_key(matched.counter.key);
         self.keys.add(hash);
         match matched.outcome {
             Some(Outcome::Deny(retry)) => {
@@ -320,7 +320,7 @@ impl RuleTally {
             && matched.counter.taken.get() > 0
         {
             let weight = weight.saturating_mul(matched.counter.taken.get());
-            self.top_charged.add(hash, weight, || names.show(&matched.counter));
+            self.top_charged.add(hash, weight, || names.format_key(&matched.counter));
         }
     }
 
@@ -331,7 +331,7 @@ impl RuleTally {
             self.refused += 1;
         }
         self.timeline.add(at, 0);
-        self.top_refused.add(hash, 1, || names.show(&matched.counter));
+        self.top_refused.add(hash, 1, || names.format_key(&matched.counter));
     }
 
     fn report(tally: Option<&Self>, id: &str, is_shadow: bool, timeline: &Timeline<3>) -> RuleReport {
@@ -392,14 +392,14 @@ impl DecisionDifference {
         self.requests += 1;
         let refuses = |matched: &RuleOutcome<'_>| !matched.is_shadow && matched.counter.refused;
         let Some(matched) = refusal.rule_outcomes().find(refuses) else { return };
-        let hash = hash(matched.counter.key);
+        let hash = hash_key(matched.counter.key);
         self.keys.add(hash, at, None, budget);
         self.top.add(hash, 1, || name_with_rule(&matched.counter, names));
     }
 }
 
 fn name_with_rule(counter: &Counter<'_>, names: &KeyNames) -> String {
-    match names.show(counter) {
+    match names.format_key(counter) {
         name if name.is_empty() => format!("all requests ({})", counter.rule),
         name => format!("{name} ({})", counter.rule),
     }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::report::{ComparisonReport, KeyCount, Report, RuleReport, RunReport, SuggestionReport, TimelineReport};
 use super::show::{
-    BOTH_BURSTS, candidate_table, format_estimate, format_length, format_number, format_percent, format_time,
-    join_columns, mark, show_comparison, strip_control_characters,
+    BOTH_BURSTS, axis_time_label, candidate_table, format_comparison, format_estimate, format_length, format_number,
+    format_percent, format_time, join_columns, strip_control_characters,
 };
 
 /// The width of charts, in characters.
@@ -29,7 +29,7 @@ impl Report {
             write_comparison(&mut out, comparison, self.result.as_ref().map_or(0, |run| run.requests));
         }
         if let Some(comparison) = &self.against_at_once {
-            let _ = writeln!(out, "at once: {}", show_comparison(comparison));
+            let _ = writeln!(out, "at once: {}", format_comparison(comparison));
         }
         if let Some(suggestion) = &self.suggestion {
             write_suggestion(&mut out, suggestion);
@@ -70,7 +70,7 @@ impl Report {
         for log in self.logs.iter().filter(|log| !log.missing_attributes.is_empty()) {
             let _ = writeln!(
                 out,
-                "! {} does not have {}, which rules read; name the field with --map, or a value with --set",
+                "! {} does not have {}, which rules read; name the field with --map, or set a value with --set",
                 strip_control_characters(&log.name),
                 log.missing_attributes.join(", ")
             );
@@ -80,7 +80,10 @@ impl Report {
     fn write_run_result(&self, out: &mut String, run: &RunReport) {
         if run.overflowed > 0 {
             let times = format_number(run.overflowed);
-            let _ = writeln!(out, "! not exact: a key got no entry {times} times; choose a larger --capacity");
+            let _ = writeln!(
+                out,
+                "! not exact: the table had no entry for a key {times} times; choose a larger --capacity"
+            );
         }
         out.push('\n');
         let mut table = ReportTable::new(&["", "requests", "refused", "", "delayed", "shadow"]);
@@ -162,7 +165,7 @@ fn write_timeline(out: &mut String, timeline: &TimelineReport) {
     let shown = columns.div_ceil(size as usize);
     let (start, end) = (timeline.start_ms, timeline.start_ms + timeline.column_ms * columns as u64);
     let step = timeline.column_ms * columns as u64 / 2;
-    let (start, end) = (mark(start, step), mark(end, step));
+    let (start, end) = (axis_time_label(start, step), axis_time_label(end, step));
     let _ = writeln!(out, "         {start}{end:>width$}", width = shown.saturating_sub(start.chars().count()));
 }
 

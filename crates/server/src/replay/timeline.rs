@@ -1,6 +1,6 @@
 //! Counts over time in a limited number of columns. Columns are merged into longer ones as the covered time grows.
 
-use super::bounds::MAX_COLUMNS;
+use super::bounds::MAX_TIMELINE_COLUMNS;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -58,13 +58,13 @@ impl<const N: usize> Timeline<N> {
             self.first_column = at / Self::column_nanos(self.length_index);
         }
         let mut index = (at / Self::column_nanos(self.length_index)).saturating_sub(self.first_column);
-        while index >= MAX_COLUMNS as u64 && self.length_index + 1 < COLUMN_SECONDS.len() {
+        while index >= MAX_TIMELINE_COLUMNS as u64 && self.length_index + 1 < COLUMN_SECONDS.len() {
             self.merge_columns(self.length_index + 1);
             index = (at / Self::column_nanos(self.length_index)).saturating_sub(self.first_column);
         }
         // The index is always in range: with the longest columns, the timeline covers seven centuries, and times are
         // between 1970 and 2554.
-        let index = index.min(MAX_COLUMNS as u64 - 1) as usize;
+        let index = index.min(MAX_TIMELINE_COLUMNS as u64 - 1) as usize;
         if index >= self.columns.len() {
             self.columns.resize(index + 1, [0; N]);
         }
@@ -140,7 +140,7 @@ mod tests {
             }
             let (start, length, columns) = all.columns();
             assert!(start <= times[0] && times[0] < start + length, "{span}");
-            assert!(columns.len() <= MAX_COLUMNS);
+            assert!(columns.len() <= MAX_TIMELINE_COLUMNS);
             assert_eq!(columns.iter().flatten().sum::<u64>(), 1_000);
             assert_eq!(
                 some.counts_in_columns_of(&all, 0),

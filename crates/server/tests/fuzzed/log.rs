@@ -25,7 +25,7 @@ pub fn check(input: &[u8]) {
 fn parse_lines(mut format: Format, input: &[u8]) {
     let names = format.available().to_vec();
     for name in names.iter().take(MAX_FIELDS / 2) {
-        let _ = format.field_number(name);
+        let _ = format.field_index(name);
     }
     for line in input.split(|byte| *byte == b'\n') {
         let mut fields = [Span::NONE; MAX_FIELDS];

@@ -15,13 +15,13 @@ pub struct Csv {
 
 impl Csv {
     /// Returns the format defined by a header line, or `None` if the line does not look like a header.
-    pub(super) fn of_header(line: &[u8]) -> Option<Self> {
+    pub(super) fn from_header(line: &[u8]) -> Option<Self> {
         let separator = *b",;\t".iter().max_by_key(|byte| memchr::memchr_iter(**byte, line).count())?;
         let mut csv = Self { separator, header: line.into(), names: Vec::new() };
         let mut fields = [Span::NONE; MAX_FIELDS];
         let count = csv.split_values(line, 0, &mut fields)?;
         for span in &fields[..count] {
-            let name = str::from_utf8(span.of(line)?).ok()?.trim();
+            let name = str::from_utf8(span.bytes_in(line)?).ok()?.trim();
             let is_name = |letter: char| letter.is_ascii_alphanumeric() || "_-.@$ ".contains(letter);
             if name.is_empty() || !name.chars().all(is_name) || name.starts_with(|first: char| first.is_ascii_digit()) {
                 return None;
@@ -95,14 +95,14 @@ mod tests {
         let mut fields = [Span::NONE; MAX_FIELDS];
         csv.parse(line.as_bytes(), 0, &mut fields).then(|| {
             let value =
-                |span: &Span| String::from_utf8_lossy(span.of(line.as_bytes()).unwrap_or_default()).into_owned();
+                |span: &Span| String::from_utf8_lossy(span.bytes_in(line.as_bytes()).unwrap_or_default()).into_owned();
             fields[..csv.names().len()].iter().map(value).collect()
         })
     }
 
     #[test]
     fn line_is_split_into_one_value_per_column() {
-        let csv = Csv::of_header(b"time;client_ip;path").unwrap();
+        let csv = Csv::from_header(b"time;client_ip;path").unwrap();
         assert_eq!(csv.names(), ["time", "client_ip", "path"]);
         assert_eq!(parse_values(&csv, "1;2;3").unwrap(), ["1", "2", "3"]);
         assert_eq!(parse_values(&csv, "1;\"a;b\";\"x\"\"y\"").unwrap(), ["1", "a;b", "x\"\"y"]);
@@ -114,9 +114,9 @@ mod tests {
 
     #[test]
     fn header_line_must_consist_of_column_names() {
-        assert!(Csv::of_header(b"time,path").is_some());
+        assert!(Csv::from_header(b"time,path").is_some());
         for line in ["10.0.0.1,GET", "time", "", "{\"a\":1,\"b\":2}", "a,,b"] {
-            assert!(Csv::of_header(line.as_bytes()).is_none(), "{line}");
+            assert!(Csv::from_header(line.as_bytes()).is_none(), "{line}");
         }
     }
 }

@@ -31,7 +31,7 @@ struct NotJson;
 
 impl Json {
     /// Returns a format with the fields of the sample lines, or `None` if no line is an object with fields.
-    pub(super) fn of_sample(lines: &[&[u8]]) -> Option<Self> {
+    pub(super) fn from_sample(lines: &[&[u8]]) -> Option<Self> {
         let mut available: Vec<String> = Vec::new();
         for line in lines {
             if let Ok(value) = serde_json::from_slice::<serde_json::Value>(line) {
@@ -263,12 +263,13 @@ mod tests {
     #[test]
     fn only_wanted_fields_are_read() {
         let line = br#" {"a": {"x": [1, {"b": 2}], "y": true}, "list":["v","w"], "n": null, "A.B": "1", "z": 1.5e3} "#;
-        let mut json = Json::of_sample(&[line]).unwrap();
+        let mut json = Json::from_sample(&[line]).unwrap();
         let names = ["a.y", "LIST", "n", "z", "missing", "a.x.b"];
         let places: Vec<usize> = names.iter().map(|name| json.add_field(name)).collect();
         let mut fields = [Span::NONE; 8];
         assert!(json.parse(line, 0, &mut fields));
-        let value = |place: usize| fields[place].of(line).map(|value| String::from_utf8_lossy(value).into_owned());
+        let value =
+            |place: usize| fields[place].bytes_in(line).map(|value| String::from_utf8_lossy(value).into_owned());
         let values: Vec<Option<String>> = places.into_iter().map(value).collect();
         let text = |text: &str| Some(text.to_owned());
         assert_eq!(values, [text("true"), text("v"), None, text("1.5e3"), None, None]);
@@ -276,7 +277,7 @@ mod tests {
 
     #[test]
     fn broken_json_is_refused() {
-        let mut json = Json::of_sample(&[b"{\"a\":1}"]).unwrap();
+        let mut json = Json::from_sample(&[b"{\"a\":1}"]).unwrap();
         json.add_field("a");
         let mut fields = [Span::NONE; 8];
         let deep = format!("{{\"b\":{}1{}}}", "[".repeat(99), "]".repeat(99));

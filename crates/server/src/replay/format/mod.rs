@@ -13,7 +13,7 @@ use json::Json;
 use pattern::Pattern;
 use span::Span;
 
-use super::bounds::{FORMAT_SAMPLE_BYTES, MAX_FIELDS, SAMPLE_LINES};
+use super::bounds::{FORMAT_SAMPLE_BYTES, FORMAT_SAMPLE_LINES, MAX_FIELDS};
 
 /// The format of a log.
 #[derive(Clone, Debug)]
@@ -46,8 +46,8 @@ impl Format {
             Ok(Self { name: text.to_owned(), kind })
         };
         match text {
-            "json" | "caddy" => named(Json::of_sample(&lines).map(FormatKind::Json)),
-            "csv" => named(lines.first().and_then(|line| Csv::of_header(line)).map(FormatKind::Csv)),
+            "json" | "caddy" => named(Json::from_sample(&lines).map(FormatKind::Json)),
+            "csv" => named(lines.first().and_then(|line| Csv::from_header(line)).map(FormatKind::Csv)),
             _ => {
                 let known: Vec<Pattern> = pattern::known_formats()
                     .into_iter()
@@ -74,11 +74,12 @@ impl Format {
     pub fn detect(head: &[u8]) -> Option<Self> {
         let lines = sample_lines(head);
         let mut formats: Vec<Self> = Vec::new();
-        formats.extend(Json::of_sample(&lines).map(|json| Self { name: "json".into(), kind: FormatKind::Json(json) }));
+        formats
+            .extend(Json::from_sample(&lines).map(|json| Self { name: "json".into(), kind: FormatKind::Json(json) }));
         for (name, pattern) in pattern::known_formats() {
             formats.push(Self { name: name.into(), kind: FormatKind::Pattern(pattern) });
         }
-        let csv = lines.first().and_then(|line| Csv::of_header(line));
+        let csv = lines.first().and_then(|line| Csv::from_header(line));
         formats.extend(csv.map(|csv| Self { name: "csv".into(), kind: FormatKind::Csv(csv) }));
         // If two formats match the same number of lines, the earlier format is used. More specific formats are listed
         // first.
@@ -117,7 +118,7 @@ impl Format {
     }
 
     /// Returns the index of a field, or `None` if the format lacks the field.
-    pub fn field_number(&mut self, name: &str) -> Option<usize> {
+    pub fn field_index(&mut self, name: &str) -> Option<usize> {
         let place = |names: &[String]| names.iter().position(|known| known.eq_ignore_ascii_case(name));
         match &mut self.kind {
             FormatKind::Pattern(pattern) => place(pattern.names()),
@@ -185,7 +186,7 @@ pub(super) fn sample_lines(head: &[u8]) -> Vec<&[u8]> {
     let end = if head.len() < FORMAT_SAMPLE_BYTES { None } else { memchr::memrchr(b'\n', head) };
     let whole = end.map_or(head, |end| &head[..end]);
     let lines = whole.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-    lines.filter(|line| !line.is_empty()).take(SAMPLE_LINES).collect()
+    lines.filter(|line| !line.is_empty()).take(FORMAT_SAMPLE_LINES).collect()
 }
 
 /// Returns the number of lines that match a pattern and have a valid time in its time field.
@@ -195,7 +196,7 @@ fn count_pattern_matches(pattern: &Pattern, lines: &[&[u8]]) -> usize {
     let mut parser = time::TimeParser::new(jiff::tz::TimeZone::UTC);
     let fits = |line: &&&[u8]| {
         let parsed = pattern.parse(line, 0, &mut fields);
-        parsed && time.is_none_or(|time| fields[time].of(line).is_some_and(|text| parser.parse(text).is_some()))
+        parsed && time.is_none_or(|time| fields[time].bytes_in(line).is_some_and(|text| parser.parse(text).is_some()))
     };
     lines.iter().filter(fits).count()
 }

@@ -50,7 +50,8 @@ impl Pattern {
             parse_apache(&text)?
         } else {
             return Err(
-                "a format has fields, such as $remote_addr of nginx, %h of Apache or %START_TIME% of Envoy".into()
+                "no fields in the format; write them like $remote_addr (nginx), %h (Apache) or %START_TIME% (Envoy)"
+                    .into(),
             );
         };
         Self::from_parts(parts)
@@ -105,7 +106,7 @@ impl Pattern {
             None => Ok(self),
             Some(index) => {
                 let (name, next) = (&self.names[index], &self.names[index + 1]);
-                Err(format!("nothing separates the fields `{name}` and `{next}`, so the end of the first is unknown"))
+                Err(format!("nothing separates the fields `{name}` and `{next}`, so the end of `{name}` is unknown"))
             }
         }
     }
@@ -297,9 +298,9 @@ fn parse_envoy(text: &str) -> Result<Vec<FormatPart>, String> {
         let closing = match after.find('(') {
             Some(open) if !after[..open].contains('%') => {
                 let close = after[open..].find(')').ok_or("a `(` without `)`")? + open;
-                close + after[close..].find('%').ok_or("a `%` without a second one")?
+                close + after[close..].find('%').ok_or("a `%` without a closing `%`")?
             }
-            Some(_) | None => after.find('%').ok_or("a `%` without a second one")?,
+            Some(_) | None => after.find('%').ok_or("a `%` without a closing `%`")?,
         };
         let (command, next) = (&after[..closing], &after[closing + 1..]);
         rest = next;
@@ -366,7 +367,7 @@ mod tests {
         let mut spans = [Span::NONE; MAX_FIELDS];
         pattern.parse(line.as_bytes(), 0, &mut spans).then(|| {
             let value =
-                |span: &Span| String::from_utf8_lossy(span.of(line.as_bytes()).unwrap_or_default()).into_owned();
+                |span: &Span| String::from_utf8_lossy(span.bytes_in(line.as_bytes()).unwrap_or_default()).into_owned();
             pattern.names().iter().cloned().zip(spans.iter().map(value)).collect()
         })
     }
@@ -423,11 +424,11 @@ mod tests {
     #[test]
     fn wrong_formats_are_reported() {
         for (format, error) in [
-            ("plain", "a format has fields"),
+            ("plain", "no fields in the format"),
             ("$a$b", "nothing separates"),
             ("$ x", "without the name"),
             ("${a", "without `}`"),
-            ("%START_TIME", "a `%` without a second one"),
+            ("%START_TIME", "a `%` without a closing `%`"),
             ("%h %", "a `%` without a directive"),
         ] {
             assert!(Pattern::new(format).unwrap_err().contains(error), "{format}");

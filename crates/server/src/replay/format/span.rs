@@ -54,7 +54,7 @@ impl Span {
     /// Returns the bytes of the value in `text`, without decoding escape sequences. Returns `None` if the value is
     /// missing or the span is out of bounds.
     #[inline]
-    pub fn of(self, text: &[u8]) -> Option<&[u8]> {
+    pub fn bytes_in(self, text: &[u8]) -> Option<&[u8]> {
         if self.is_none() { None } else { text.get(self.start()..self.start() + self.len()) }
     }
 }
