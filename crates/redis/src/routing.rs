@@ -154,7 +154,7 @@ impl RedisStore {
         let mut errors: Vec<StoreError> = Vec::new();
         let mut note =
             |at: usize, answer: Result<PartAnswer, StoreError>, machine: &mut Parts, actions: &mut Vec<Action>| {
-                machine.on(at, reply_of(&answer), actions);
+                machine.on_reply(at, reply_of(&answer), actions);
                 match answer {
                     Ok(answer) => return Some(answer),
                     Err(error) => errors.push(error),

@@ -1,4 +1,5 @@
-//! A keyed hash for caller-chosen keys. It takes a third of the instructions of the standard library's hash.
+//! A keyed hash for caller-chosen keys. It executes a third as many instructions as the standard library's default
+//! hash.
 //!
 //! The seven-byte chunks of a key are the coefficients of a polynomial modulo the prime 2⁶¹−1. The hash is the value of
 //! this polynomial at a secret point. Two different keys of up to `n` bytes collide at no more than `n/7 + 2` points.
@@ -8,7 +9,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 const PRIME: u64 = (1 << 61) - 1;
-/// Bytes per chunk. A chunk is less than the prime.
+/// Bytes per chunk. Seven bytes, so that every chunk is less than the prime.
 const CHUNK_BYTES: usize = 7;
 
 /// Builds hashers with the secret point of one table.
@@ -36,7 +37,7 @@ impl BuildHasher for KeyHash {
 #[derive(Clone, Copy, Debug)]
 pub struct KeyHasher {
     point: u64,
-    /// Less than 2⁶¹ + 8.
+    /// The value of the polynomial so far, less than 2⁶¹ + 8.
     sum: u64,
 }
 
@@ -57,8 +58,8 @@ impl Hasher for KeyHasher {
             self.add(u64::from_le_bytes(*eight) & ((1 << 56) - 1));
             rest = &rest[CHUNK_BYTES..];
         }
-        // The remaining bytes form at most one chunk. Its length needs no hashing, because the key length was already
-        // hashed.
+        // The remaining bytes form the last chunk. The hasher has already hashed the key length, so the length of this
+        // chunk need not be hashed.
         self.add(rest.iter().rev().fold(0, |chunk, byte| chunk << 8 | u64::from(*byte)));
     }
 

@@ -9,8 +9,8 @@
 //! |---|---|---|
 //! | [`lease`] | a pool grants tokens in advance; nodes spend them without a round trip | 0 |
 //! | [`tally`] | nodes decide from their own views and merge their charges into the store | (N − 1)·(B + r·δ) |
-//! | [`parts`] | a group of charges at several places, all or none, without a lock | min(H, r·c), with H the amount held for refunds and c the time that holds overlap |
-//! | [`shares`] | while the store does not answer, each node admits its share of the remaining tokens | during a fault of length P: B·(N − 1)/N + N·C + min(B, r·P), with C the largest cost |
+//! | [`parts`] | a group of charges at several places, all or none, without a lock | min(H, r·c), where H is the amount held by groups that will be refunded and c the longest time in which holds overlap |
+//! | [`shares`] | while the store does not answer, each node admits its share of the remaining tokens | during a fault of length P: B·(N − 1)/N + N·C + min(B, r·P), where C is the largest cost |
 
 pub mod hash;
 pub mod lease;

@@ -3,7 +3,8 @@
 //! **A share** is the limit with rate and burst divided by the node count `N`. The burst is rounded up, so all shares
 //! together are at least the whole limit. A key for which the store has answered starts with `⌈left/N⌉` tokens, where
 //! `left` is the remaining amount that the store last reported. An unknown key starts as a new key. The share is not a
-//! conversion of the store's state: a log with 60 of 100 used, converted to a share of 25, would have nothing left.
+//! conversion of the store's state: if a log with 60 of 100 used were converted to a share of 25, the share would have
+//! nothing left.
 //!
 //! **Debt.** With `h` tokens in the share, a request of cost `c` is admitted if `c ≤ h`. If `h ≥ 1`, it is also
 //! admitted if `c` is at most `left` minus this node's admissions since that report: `c ≤ left − (⌈left/N⌉ − h)`. The
@@ -27,14 +28,14 @@
 //! ```
 //!
 //! Once all nodes have charged their arrears, the excess is a debt in the store, so the sum of `pᵢ` is zero and only
-//! `min(B, r·P)` remains. In a window nothing refills, so `min(B, r·P)` is zero.
+//! `min(B, r·P)` remains. Nothing refills within a window, so `min(B, r·P)` is zero for windows.
 
 use tollgate_core::{Algorithm, Limit, LimitError, Limits, Nanos, Params, Phase, Rate, Report, WindowParams};
 
 /// Usage of one limit of a key at an instant. Times are nanoseconds of this node's monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitUsage {
-    /// Amount used. The remaining amount follows from it under any parameters.
+    /// Amount used. With any parameters, the remaining amount is the capacity minus this amount.
     pub used: u64,
     /// Time of the report.
     pub at: u64,
@@ -50,8 +51,8 @@ impl LimitUsage {
     }
 
     /// Returns the used amount of `limit` at an instant, if nothing more is taken. For a sliding window, a log or
-    /// leases, a report does not say when each part expires, so the whole amount counts as used until the last part
-    /// expires.
+    /// concurrency slots, a report does not contain the expiry of each part, so the whole amount counts as used until
+    /// the last part expires.
     pub fn used_at(&self, limit: &Limit, now: u64) -> u64 {
         if now >= self.full_at {
             return 0;
@@ -62,7 +63,7 @@ impl LimitUsage {
                 elapsed * u128::from(bucket.rate.count()) / u128::from(bucket.rate.per().as_nanos().max(1))
             }
             Params::IntervalBucket { refill, period, .. } => {
-                let passed = self.steps_from(self.at, period) - self.steps_from(now, period);
+                let passed = self.refill_steps_until_full(self.at, period) - self.refill_steps_until_full(now, period);
                 u128::from(passed) * u128::from(refill)
             }
             Params::FixedWindow { .. }
@@ -83,7 +84,7 @@ impl LimitUsage {
 
     /// Returns the first instant at which at least `cost` tokens of `limit` remain. `cost` must not exceed the
     /// capacity.
-    pub fn instant_left(&self, limit: &Limit, cost: u64) -> u64 {
+    pub fn available_at(&self, limit: &Limit, cost: u64) -> u64 {
         let missing = u128::from(self.used.saturating_sub(limit.capacity().saturating_sub(cost)));
         let wait = match limit.params() {
             Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
@@ -91,7 +92,7 @@ impl LimitUsage {
             }
             Params::IntervalBucket { refill, period, .. } => {
                 let steps = u64::try_from(missing.div_ceil(u128::from(refill.max(1)))).unwrap_or(u64::MAX);
-                let further = self.steps_from(self.at, period).saturating_sub(steps);
+                let further = self.refill_steps_until_full(self.at, period).saturating_sub(steps);
                 return self.full_at.saturating_sub(further.saturating_mul(period.as_nanos()));
             }
             _ if missing == 0 => 0,
@@ -101,7 +102,7 @@ impl LimitUsage {
     }
 
     /// Returns the number of refill steps that an interval bucket needs from the instant `at` until it is full.
-    fn steps_from(&self, at: u64, period: Nanos) -> u64 {
+    fn refill_steps_until_full(&self, at: u64, period: Nanos) -> u64 {
         self.full_at.saturating_sub(at).div_ceil(period.as_nanos().max(1))
     }
 }
@@ -131,8 +132,8 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
             *max_debt
         }
         Params::FixedWindow { window, phase } => {
-            // Only the store knows the offsets of spread windows. The first window ends at the time that the store
-            // reported; each later window begins with a request.
+            // Only the store knows the offsets of spread windows. So the share's first window ends at the time that the
+            // store reported, and each later window begins with a request.
             if *phase == Phase::Spread {
                 *phase = Phase::FirstRequest;
             }
@@ -186,7 +187,8 @@ fn max_debt_of(params: &mut Params) -> Option<&mut u64> {
 pub struct ShareStart {
     /// The share, with initial amounts that put a new key into this key's state.
     pub limits: Limits,
-    /// Used amount of each limit. Only concurrency limits use it: they have no initial amount, so slots are taken.
+    /// Used amount of each limit. Only concurrency limits use this amount: they have no initial amount, so the fallback
+    /// takes slots instead.
     pub used: [u64; Limits::MAX],
 }
 
@@ -204,7 +206,7 @@ impl ShareStart {
         let mut starts = Vec::with_capacity(limits.as_slice().len());
         for (position, (share, limit)) in share.as_slice().iter().zip(limits.as_slice()).enumerate() {
             let start = seen(position).map(|seen| {
-                let part = part_of_node(seen.left_at(limit, now), nodes).min(share.capacity());
+                let part = initial_tokens_of_node(seen.left_at(limit, now), nodes).min(share.capacity());
                 if let Some(used) = used.get_mut(position) {
                     *used = share.capacity() - part;
                 }
@@ -217,14 +219,14 @@ impl ShareStart {
 }
 
 /// Returns the part of the remaining amount `left` with which each of `nodes` nodes starts.
-pub fn part_of_node(left: u64, nodes: u32) -> u64 {
+pub fn initial_tokens_of_node(left: u64, nodes: u32) -> u64 {
     left.div_ceil(nodes.max(1).into())
 }
 
-/// Returns whether the share has a token left and a cost is at most the remaining amount that the store last reported,
-/// minus this node's admissions since that report. `share_remaining` is the remaining amount of the share.
+/// Returns whether a cost above the share may be admitted. The share must have a token left, and the cost must be at
+/// most the store's last reported remaining amount minus this node's admissions since that report.
 pub fn fits_store_remaining(cost: u64, share_remaining: u64, store_remaining: u64, nodes: u32) -> bool {
-    let spent_here = part_of_node(store_remaining, nodes).saturating_sub(share_remaining);
+    let spent_here = initial_tokens_of_node(store_remaining, nodes).saturating_sub(share_remaining);
     share_remaining > 0 && cost <= store_remaining.saturating_sub(spent_here)
 }
 
@@ -266,8 +268,8 @@ impl Arrears {
         self.admitted = self.due(share, now).saturating_add(cost);
         self.share = LimitUsage::new(report, now);
         if into_debt && report.remaining == 0 {
-            // The report does not contain the depth of the debt. Before this cost, the used amount was at most the
-            // limit or an earlier debt.
+            // The report does not contain the amount of the debt. Before this cost, the used amount was at most the
+            // limit, or the limit plus an earlier debt.
             self.share.used = self.share.used.max(used_before).saturating_add(cost);
         }
     }
@@ -322,44 +324,48 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const MINUTE: Nanos = Nanos::from_secs(60);
 
-    fn rate(text: &str) -> Rate {
+    fn parse_rate(text: &str) -> Rate {
         text.parse().unwrap()
     }
 
     fn bucket(text: &str, burst: u64) -> Limit {
-        TokenBucket::new(rate(text), burst).unwrap().into()
+        TokenBucket::new(parse_rate(text), burst).unwrap().into()
     }
 
-    fn check(limit: impl Into<Limit>, nodes: u32, expected: impl Into<Limit>) {
+    fn assert_share(limit: impl Into<Limit>, nodes: u32, expected: impl Into<Limit>) {
         let (limit, expected) = (limit.into(), expected.into());
         assert_eq!(share_of_node(&limit.into(), nodes).as_slice(), [expected], "{limit:?} for {nodes}");
     }
 
     #[test]
     fn share_is_divided_and_rounded_up() {
-        let share = |text, burst, debt| TokenBucket::new(rate(text), burst).unwrap().max_debt(debt).unwrap();
-        check(bucket("100/s", 1_000), 4, share("25/s", 250, 750));
-        check(bucket("10/s", 5), 3, share("10/3s", 2, 3));
-        check(bucket("1/h", 7), 2, share("1/2h", 4, 4));
-        check(FixedWindow::new(60, MINUTE).unwrap(), 4, FixedWindow::new(15, MINUTE).unwrap().max_debt(45).unwrap());
+        let share = |text, burst, debt| TokenBucket::new(parse_rate(text), burst).unwrap().max_debt(debt).unwrap();
+        assert_share(bucket("100/s", 1_000), 4, share("25/s", 250, 750));
+        assert_share(bucket("10/s", 5), 3, share("10/3s", 2, 3));
+        assert_share(bucket("1/h", 7), 2, share("1/2h", 4, 4));
+        assert_share(
+            FixedWindow::new(60, MINUTE).unwrap(),
+            4,
+            FixedWindow::new(15, MINUTE).unwrap().max_debt(45).unwrap(),
+        );
         let log = |limit| SlidingLog::new(limit, Nanos::SECOND).unwrap();
-        check(log(5), 2, log(3).max_debt(3).unwrap());
+        assert_share(log(5), 2, log(3).max_debt(3).unwrap());
         let interval = |refill, burst| IntervalBucket::new(refill, MINUTE).unwrap().burst(burst).unwrap();
-        check(interval(60, 90), 4, interval(15, 23).max_debt(67).unwrap());
+        assert_share(interval(60, 90), 4, interval(15, 23).max_debt(67).unwrap());
         let slices = |limit| SlidingSlices::new(limit, MINUTE, Nanos::from_secs(6)).unwrap();
-        check(slices(60), 4, slices(15).max_debt(45).unwrap());
+        assert_share(slices(60), 4, slices(15).max_debt(45).unwrap());
         let slots = |limit| Concurrency::new(limit, MINUTE).unwrap();
-        check(slots(3), 2, slots(2).max_debt(2).unwrap());
+        assert_share(slots(3), 2, slots(2).max_debt(2).unwrap());
     }
 
     #[test]
     fn single_node_has_the_whole_limit() {
-        check(bucket("10/s", 50), 1, bucket("10/s", 50));
+        assert_share(bucket("10/s", 50), 1, bucket("10/s", 50));
     }
 
     #[test]
     fn limit_that_cannot_be_divided_stays_whole() {
-        check(bucket("1/5000week", 1), 100, bucket("1/5000week", 1));
+        assert_share(bucket("1/5000week", 1), 100, bucket("1/5000week", 1));
     }
 
     fn report(limit: u64, remaining: u64, reset: u64) -> Report {
@@ -373,7 +379,7 @@ mod tests {
         let mut arrears = Arrears::default();
         arrears.add(&share, 20, false, &report(100, 40, 6), 0);
         let due = |arrears: &Arrears, seconds: u64| arrears.due(&share, seconds * SECOND);
-        assert_eq!([0, 3, 4, 5, 6].map(|at| due(&arrears, at)), [20, 20, 20, 10, 0], "the first 40 refill first");
+        assert_eq!([0, 3, 4, 5, 6].map(|at| due(&arrears, at)), [20, 20, 20, 10, 0], "the 40 used before refill first");
         arrears.add(&share, 30, false, &report(100, 60, 4), 5 * SECOND);
         assert_eq!(due(&arrears, 5), 40);
         arrears.give_back(15);
@@ -390,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn arrears_include_debt_on_debt() {
+    fn arrears_include_repeated_debt() {
         let share: Limit = FixedWindow::new(10, MINUTE).unwrap().max_debt(50).unwrap().into();
         let mut arrears = Arrears::default();
         arrears.add(&share, 5, true, &report(10, 5, 60), 0);
@@ -405,13 +411,13 @@ mod tests {
         earlier.add(&share, 5, false, &report(100, 95, 5), 0);
         later.add(&share, 7, false, &report(100, 89, 11), SECOND);
         later.restore(&earlier);
-        assert_eq!(later.due(&share, SECOND), 11, "one token of both has refilled");
+        assert_eq!(later.due(&share, SECOND), 11, "one token of the two arrears together has refilled");
     }
 
     #[test]
-    fn limits_owe_their_arrears_except_logs_and_slots() {
+    fn arrears_are_charged_with_raised_debt_except_for_logs_and_slots() {
         let owing = |limit: Limit| with_arrears(&limit.into()).map(|limits| limits.as_slice()[0]);
-        let with_debt = TokenBucket::new(rate("10/s"), 50).unwrap().max_debt(100).unwrap();
+        let with_debt = TokenBucket::new(parse_rate("10/s"), 50).unwrap().max_debt(100).unwrap();
         assert_eq!(owing(bucket("10/s", 50)), Some(with_debt.into()));
         assert_eq!(owing(SlidingLog::new(5, Nanos::SECOND).unwrap().into()), None);
         assert!(!has_arrears(&Limit::from(Concurrency::new(3, MINUTE).unwrap()).into()));

@@ -143,7 +143,7 @@ impl Usage {
 
     /// Returns the wait until the limit at `position` has `cost` remaining; `cost` must be at most its capacity.
     pub(super) fn until_left(&self, position: usize, limit: &Limit, cost: u64) -> Nanos {
-        let at = self.limit_usage(position).map_or(0, |seen| seen.instant_left(limit, cost));
+        let at = self.limit_usage(position).map_or(0, |seen| seen.available_at(limit, cost));
         Nanos::from_nanos(at.saturating_sub(self.now))
     }
 

@@ -1,7 +1,7 @@
 -- The pool of a key: the tokens that nodes hold in leases under `consistency: leased`. `exchange.lua` grants the leases. Every
 -- script that changes the state of a key with a pool uses this file to maintain the pool's invariant, the floor.
 --
--- Mirrors `tollgate_share::lease::Pool::touch` and its helpers for times in whole microseconds.
+-- Mirrors `tollgate_share::lease::Pool::advance_to` and its helpers for times in whole microseconds.
 --
 -- Value    stored under a key with a pool: the version (1 byte, value 3); the epoch of the pool (7), which is its creation time;
 --          the instant until which it is hungry (7); the number of slices (1); for each slice its expiry (7), its sum (7) and its

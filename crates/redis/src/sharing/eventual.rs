@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, Limits, Now, Outcome, Stamps, Time, Verdict, Wall};
 use tollgate_engine::Exactness;
 use tollgate_engine::store::{Answers, Charge, StoreError, SyncEvery};
-use tollgate_share::tally::{self, Bounds, RECENT_NANOS, ReadReason, Tally, with_debt_of};
+use tollgate_share::tally::{self, Bounds, RECENT_NANOS, ReadReason, Tally, with_debt_that_fits};
 
 use crate::batcher::ReplyPart;
 use crate::lanes::{SHARDS, local_shard_of};
@@ -55,7 +55,7 @@ pub(super) struct DebtLimits {
 impl DebtLimits {
     fn new(limits: &Limits) -> Result<Self, StoreError> {
         let why = || StoreError::Rejected { why: "these limits cannot be merged".to_owned() };
-        let with_debt = with_debt_of(limits, |limits| EncodedLimits::new(limits).is_ok()).ok_or_else(why)?;
+        let with_debt = with_debt_that_fits(limits, |limits| EncodedLimits::new(limits).is_ok()).ok_or_else(why)?;
         let encoded = EncodedLimits::new(&with_debt).map_err(|why| StoreError::Rejected { why })?;
         Ok(Self { limits: limits.clone(), with_debt: Arc::new(with_debt), encoded: Arc::new(encoded) })
     }
@@ -194,7 +194,7 @@ impl Cycle {
     }
 
     fn wake_if_urgent(&self, tally: &mut Tally) {
-        if tally.take_urgent() {
+        if tally.take_urgent_flag() {
             self.urgent.notify_one();
         }
     }
@@ -220,7 +220,7 @@ impl Cycle {
     /// Returns the limits for reading the key from the store, or `None` if the key has a usable view.
     pub(super) fn to_read(&self, charge: &Charge<'_>) -> Result<Option<Arc<DebtLimits>>, StoreError> {
         let mut shard = self.lock(self.shard_of(charge));
-        if !shard.tally.is_unread(charge.key, self.now()) {
+        if !shard.tally.must_be_read(charge.key, self.now()) {
             return Ok(None);
         }
         shard.indebted.of(charge).map(|indebted| Some(indebted.clone()))

@@ -218,7 +218,7 @@ fn collect(shard: &mut TallyShard, at: u64, number: u8, messages: &mut Vec<(u8, 
         let is_recent = payload.is_recent(at);
         messages.push((number, Message::Merge(payload, is_recent)));
     }
-    let reads = shard.tally.reads(MAX_ITEMS);
+    let reads = shard.tally.keys_to_read(MAX_ITEMS);
     is_full |= reads.len() >= MAX_ITEMS;
     messages.extend(reads.into_iter().map(|(key, limits)| (number, Message::Read(key, limits))));
     is_full

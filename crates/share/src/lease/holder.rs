@@ -46,7 +46,7 @@ pub struct Holder {
     /// than the held tokens.
     refused_until: u64,
     refused_cost: u64,
-    /// Instant at which the refused need can be met.
+    /// Instant at which the pool can meet the refused need.
     retry_at: u64,
     hungry: bool,
     last_exchange_at: u64,
@@ -59,7 +59,7 @@ struct HeldLease {
     epoch: u64,
     slice_expiry: u64,
     left: u64,
-    /// Spent but not reported.
+    /// Tokens that are spent but not reported to the pool.
     spent: u64,
     /// Instant from which the lease must not be spent.
     deadline: u64,
@@ -131,7 +131,7 @@ impl Holder {
 
     /// Takes `cost` from the held tokens. If too few tokens are held, takes nothing and returns `None`.
     pub fn try_take(&mut self, now: u64, cost: u64) -> Option<Reservation> {
-        self.expire(now);
+        self.drop_expired(now);
         if cost > self.held() {
             return None;
         }
@@ -195,20 +195,20 @@ impl Holder {
     /// Returns whether to start an exchange in the background: to request tokens ahead of need, to report spent tokens,
     /// or to return unneeded tokens.
     pub fn is_due(&mut self, now: u64) -> bool {
-        self.expire(now);
+        self.drop_expired(now);
         if self.in_flight.is_some() || now < self.last_exchange_at.saturating_add(MIN_EXCHANGE_INTERVAL) {
             return false;
         }
         let unreported = self.leases.iter().any(|lease| lease.spent > 0 || lease.left > 0);
         let regular = unreported && now >= self.last_exchange_at.saturating_add(MAX_EXCHANGE_INTERVAL);
-        let is_low = self.granted > 0 && self.held() < self.granted.div_ceil(4) && self.wants(now) > 0;
+        let is_low = self.granted > 0 && self.held() < self.granted.div_ceil(4) && self.wanted_amount(now) > 0;
         let idle = self.held() > 0 && now >= self.used_at.saturating_add(MAX_EXCHANGE_INTERVAL);
         let hungry = self.hungry && self.held() > self.amount_to_keep(now);
         regular || idle || hungry || (is_low && now >= self.refused_until)
     }
 
-    /// Starts an exchange with this need. Call it only if no exchange is in flight. Report the outcome through
-    /// [`on_grant`](Self::on_grant), [`on_no_grant`](Self::on_no_grant), [`on_unknown`](Self::on_unknown) or
+    /// Starts an exchange with this need. Call this function only if no exchange is in flight. Report the outcome
+    /// through [`on_grant`](Self::on_grant), [`on_no_grant`](Self::on_no_grant), [`on_unknown`](Self::on_unknown) or
     /// [`on_unavailable`](Self::on_unavailable).
     pub fn exchange(&mut self, now: u64, need: Need) -> Exchange {
         let keep = if now >= self.used_at.saturating_add(MAX_EXCHANGE_INTERVAL) {
@@ -218,13 +218,13 @@ impl Holder {
         } else {
             u64::MAX
         };
-        self.begin(now, need, keep)
+        self.begin_exchange(now, need, keep)
     }
 
     /// Starts an exchange that reports all spent tokens and returns all held tokens. Used when the node stops, and for
     /// operations that need the pool's state.
     pub fn drain(&mut self, now: u64, need: Need) -> Exchange {
-        self.begin(now, need, 0)
+        self.begin_exchange(now, need, 0)
     }
 
     /// Returns whether an exchange is in flight.
@@ -234,7 +234,7 @@ impl Holder {
 
     /// Processes the pool's answer. Returns whether the need was met.
     pub fn on_grant(&mut self, now: u64, grant: &Grant) -> bool {
-        let Some(flight) = self.settle(grant.epoch) else { return grant.refused.is_none() };
+        let Some(flight) = self.end_exchange(grant.epoch) else { return grant.refused.is_none() };
         self.left = grant.left;
         self.reset_at = now.saturating_add(grant.reset);
         self.hungry = grant.hungry;
@@ -261,20 +261,20 @@ impl Holder {
             self.refused_cost = 0;
             self.retry_at = self.refused_until;
         }
-        self.expire(now);
+        self.drop_expired(now);
         grant.refused.is_none()
     }
 
-    /// Processes an answer without a grant: the store has other parameters for the key. The store has processed the
+    /// Processes an answer without a grant. The store has other parameters for the key, but it has processed the
     /// report.
     pub fn on_no_grant(&mut self, now: u64, epoch: u64) {
-        self.settle(epoch);
-        self.expire(now);
+        self.end_exchange(epoch);
+        self.drop_expired(now);
     }
 
     /// Ends the exchange in flight and returns it. If the pool's epoch has changed, the new pool has counted the held
-    /// tokens from the report, so their leases get the new epoch.
-    fn settle(&mut self, epoch: u64) -> Option<InFlight> {
+    /// tokens of the reported leases, so these leases get the new epoch.
+    fn end_exchange(&mut self, epoch: u64) -> Option<InFlight> {
         let flight = self.in_flight.take()?;
         for lease in self.leases.iter_mut().filter(|lease| lease.epoch != epoch) {
             if flight
@@ -289,7 +289,8 @@ impl Holder {
     }
 
     /// Ends an exchange that got no answer. The pool may have executed the exchange, so it is not repeated. The node
-    /// forgets the reported and returned tokens; if the pool did not execute the exchange, they expire in the pool.
+    /// forgets the reported and returned tokens; if the pool did not execute the exchange, these tokens expire in the
+    /// pool.
     pub fn on_unknown(&mut self) {
         self.in_flight = None;
     }
@@ -309,11 +310,11 @@ impl Holder {
         }
     }
 
-    fn begin(&mut self, now: u64, need: Need, keep: u64) -> Exchange {
-        self.expire(now);
+    fn begin_exchange(&mut self, now: u64, need: Need, keep: u64) -> Exchange {
+        self.drop_expired(now);
         let mut back = self.held().saturating_sub(keep);
         let mut settle: Vec<LeaseReport> = Vec::with_capacity(self.leases.len().min(MAX_REPORTS));
-        // Returns tokens of the leases that expire first, because those leases are the least useful.
+        // The leases that expire first are the least useful, so their tokens are returned first.
         for lease in self.leases.iter_mut().take(MAX_REPORTS) {
             let returned = back.min(lease.left);
             back -= returned;
@@ -334,7 +335,7 @@ impl Holder {
             // No tokens are requested ahead of need until a request asks the pool.
             self.granted = 0;
         }
-        let wants = if returning { 0 } else { self.wants(now).saturating_sub(self.held()) };
+        let wants = if returning { 0 } else { self.wanted_amount(now).saturating_sub(self.held()) };
         self.in_flight = Some(InFlight { sent_at: now, need, settle: settle.clone(), wants, returning });
         self.last_exchange_at = now;
         self.hungry = false;
@@ -342,7 +343,7 @@ impl Holder {
     }
 
     /// Drops expired leases, and leases with nothing left to spend or report.
-    fn expire(&mut self, now: u64) {
+    fn drop_expired(&mut self, now: u64) {
         let in_flight = &self.in_flight;
         let is_in_report = |lease: &HeldLease| {
             in_flight.as_ref().is_some_and(|flight| {
@@ -375,7 +376,7 @@ impl Holder {
     }
 
     /// Returns the amount likely to be needed in the next second.
-    fn wants(&self, now: u64) -> u64 {
+    fn wanted_amount(&self, now: u64) -> u64 {
         self.demand.per_second(now)
     }
 
@@ -398,11 +399,11 @@ struct Demand {
 
 impl Demand {
     fn record(&mut self, now: u64, cost: u64) {
-        *self = self.at(now);
+        *self = self.advanced_to(now);
         self.count = self.count.saturating_add(cost.min(u64::MAX >> 16));
     }
 
-    fn at(&self, now: u64) -> Self {
+    fn advanced_to(&self, now: u64) -> Self {
         let tick = now / DEMAND_TICK;
         let passed = tick.saturating_sub(self.tick);
         if passed == 0 {
@@ -417,7 +418,7 @@ impl Demand {
 
     /// Returns the demand per second: the average, or the count of the current tick if it is larger.
     fn per_second(&self, now: u64) -> u64 {
-        let current = self.at(now);
+        let current = self.advanced_to(now);
         (current.average.saturating_mul(10) / 16).max(current.count)
     }
 }
@@ -431,7 +432,7 @@ mod tests {
     const LIMITS: [PoolLimit; 1] =
         [PoolLimit::Bucket { count: 100, per: SECOND, burst: 100, max_debt: 0, initial: 100 }];
 
-    fn ask(holder: &mut Holder, pool: &mut Pool, now: u64, need: Need) -> bool {
+    fn exchange_with_pool(holder: &mut Holder, pool: &mut Pool, now: u64, need: Need) -> bool {
         let sent = holder.exchange(now, need);
         let grant = pool.exchange(&LIMITS, now, &sent);
         holder.on_grant(now, &grant)
@@ -443,14 +444,14 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(holder.take(NOW, 1), TakeResult::Ask);
         }
-        assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
-        assert_eq!((holder.held(), pool.outstanding()), (20, 20), "as much as the recent demand");
+        assert!(exchange_with_pool(&mut holder, &mut pool, NOW, Need::Spend(1)));
+        assert_eq!((holder.held(), pool.outstanding()), (20, 20), "the lease equals the recent demand");
         for _ in 0..15 {
             assert!(matches!(holder.take(NOW, 1), TakeResult::Held(_)));
         }
         assert!(!holder.is_due(NOW + MIN_EXCHANGE_INTERVAL));
         assert!(matches!(holder.take(NOW, 1), TakeResult::Held(_)));
-        assert!(holder.is_due(NOW + MIN_EXCHANGE_INTERVAL), "less than a quarter is left");
+        assert!(holder.is_due(NOW + MIN_EXCHANGE_INTERVAL), "less than a quarter of the lease is left");
         assert_eq!(holder.exchange(NOW + MIN_EXCHANGE_INTERVAL, Need::default()).settle[0].spent, 16);
         assert_eq!(holder.take(NOW + MIN_EXCHANGE_INTERVAL, 5), TakeResult::Wait);
     }
@@ -460,7 +461,7 @@ mod tests {
         let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
         pool.exchange(&LIMITS, NOW, &Exchange { need: Need::Spend(100), ..Exchange::default() });
         assert_eq!(holder.take(NOW, 5), TakeResult::Ask);
-        assert!(!ask(&mut holder, &mut pool, NOW, Need::Spend(5)));
+        assert!(!exchange_with_pool(&mut holder, &mut pool, NOW, Need::Spend(5)));
         assert_eq!(holder.take(NOW, 5), TakeResult::Refused(50 * MILLI));
         assert_eq!(holder.take(NOW, 4), TakeResult::Ask, "a smaller cost may fit");
         assert_eq!(holder.take(NOW + 49 * MILLI, 5), TakeResult::Refused(MILLI));
@@ -473,15 +474,15 @@ mod tests {
         for _ in 0..10 {
             holder.take(NOW, 1);
         }
-        assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
+        assert!(exchange_with_pool(&mut holder, &mut pool, NOW, Need::Spend(1)));
         let later = NOW + MAX_EXCHANGE_INTERVAL;
         assert!(holder.is_due(later));
-        assert!(ask(&mut holder, &mut pool, later, Need::default()));
+        assert!(exchange_with_pool(&mut holder, &mut pool, later, Need::default()));
         assert_eq!((holder.held(), pool.outstanding(), holder.is_idle(later)), (0, 0, true));
         for _ in 0..10 {
             holder.take(later, 1);
         }
-        assert!(ask(&mut holder, &mut pool, later, Need::Spend(1)) && holder.held() > 0);
+        assert!(exchange_with_pool(&mut holder, &mut pool, later, Need::Spend(1)) && holder.held() > 0);
         let sent = holder.drain(later, Need::default());
         let grant = pool.exchange(&LIMITS, later, &sent);
         assert!(holder.on_grant(later, &grant));
@@ -494,7 +495,7 @@ mod tests {
         for _ in 0..40 {
             holder.take(NOW, 1);
         }
-        assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
+        assert!(exchange_with_pool(&mut holder, &mut pool, NOW, Need::Spend(1)));
         let TakeResult::Held(_) = holder.take(NOW, 10) else { panic!("40 are held") };
         let sent = holder.exchange(NOW + SECOND / 2, Need::default());
         assert_eq!(sent.settle[0].spent, 10);
@@ -511,12 +512,12 @@ mod tests {
         for _ in 0..10 {
             holder.take(NOW, 1);
         }
-        assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
+        assert!(exchange_with_pool(&mut holder, &mut pool, NOW, Need::Spend(1)));
         let TakeResult::Held(reserved) = holder.take(NOW, 2) else { panic!("10 are held") };
         holder.put_back(&reserved);
         assert_eq!(holder.held(), 10);
         let end = NOW + 5 * SECOND - 5 * SECOND / 100;
-        let TakeResult::Held(reserved) = holder.take(end - 1, 2) else { panic!("it lasts until {end}") };
+        let TakeResult::Held(reserved) = holder.take(end - 1, 2) else { panic!("the lease lasts until {end}") };
         assert_eq!(holder.take(end, 1), TakeResult::Ask);
         holder.put_back(&reserved);
         assert_eq!(holder.held(), 0);
@@ -528,10 +529,10 @@ mod tests {
         for _ in 0..40 {
             holder.take(NOW, 1);
         }
-        assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
+        assert!(exchange_with_pool(&mut holder, &mut pool, NOW, Need::Spend(1)));
         holder.take(NOW, 10);
         let mut pool = Pool::new(&LIMITS, 2, NOW);
-        assert!(ask(&mut holder, &mut pool, NOW + SECOND / 2, Need::default()));
+        assert!(exchange_with_pool(&mut holder, &mut pool, NOW + SECOND / 2, Need::default()));
         assert!(pool.outstanding() >= 30);
         let before = pool.outstanding();
         let sent = holder.exchange(NOW + SECOND, Need::default());

@@ -30,8 +30,8 @@
 //! A(s, t] ≤ Φ(s) + r·(t − s) − Φ(t) + u(t) ≤ B + r·(t − s)      since u(t) ≤ O(t) ≤ Φ(t)
 //! ```
 //!
-//! For fixed windows, `E = 0` in each window. A grant counts in the window in which it is made, a
-//! lease never outlasts that window, and a return counts only in the same window.
+//! For fixed windows, `E = 0` in each window. A grant counts in the window in which the pool makes it, a lease never
+//! outlasts that window, and a return counts only in the same window.
 //!
 //! **Faults.** The tokens of a crashed node stay outstanding until their slice expires. An exchange
 //! whose answer is lost is never repeated, because a return that is sent twice would be credited

@@ -10,8 +10,8 @@ const SECOND: u64 = 1_000_000_000;
 /// The pool of a key, shared by all limits of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Identifies this pool. A later pool of the same key has another epoch, so nodes detect a store that lost its
-    /// state.
+    /// Identifies this pool. A later pool of the same key has a different epoch, so nodes can detect that the store
+    /// lost its state.
     pub epoch: u64,
     /// Parameters of the last take. `levels` are measured under these parameters.
     pub limits: Vec<PoolLimit>,
@@ -117,8 +117,8 @@ pub struct Grant {
 }
 
 impl Pool {
-    /// A pool with this many slices leases nothing in advance that would need another slice. Slices expire at whole
-    /// seconds within a lease's duration and at window ends, so few pools have this many.
+    /// A pool with this many slices makes no lease in advance that would need another slice. Slices expire at whole
+    /// seconds within a lease's duration and at window ends, so few pools reach this number.
     pub const MAX_SLICES: usize = 16;
 
     /// Creates the pool of a new key.
@@ -134,29 +134,29 @@ impl Pool {
 
     /// Advances the pool to `now`. Expired slices count as spent, and the pool refills to the burst minus the
     /// outstanding tokens.
-    pub fn touch(&mut self, now: u64) {
+    pub fn advance_to(&mut self, now: u64) {
         while let Some(slice) = self.slices.first().copied().filter(|slice| slice.expiry <= now) {
             self.raise_floor(slice.expiry);
             self.slices.remove(0);
         }
         for (limit, level) in self.limits.iter().zip(&mut self.levels) {
-            *level = limit.current(*level, now);
+            *level = limit.level_at(*level, now);
         }
         self.raise_floor(now);
         // If the clock was set back, shortens old leases so that they do not outlast a lease granted now.
-        let latest = whole_second(now.saturating_add(TTL.as_nanos()));
+        let latest = round_up_to_second(now.saturating_add(TTL.as_nanos()));
         while let Some(slice) = self.slices.last().copied().filter(|slice| slice.expiry > latest.saturating_add(SECOND))
         {
             self.slices.pop();
-            self.add(latest, slice.sum, slice.count);
+            self.add_to_slice(latest, slice.sum, slice.count);
         }
     }
 
-    /// Settles the reported leases, meets the need if enough tokens are left, and leases further tokens to the node.
+    /// Applies the reports, meets the need if enough tokens are left, and leases further tokens to the node.
     pub fn exchange(&mut self, limits: &[PoolLimit], now: u64, exchange: &Exchange) -> Grant {
-        self.touch(now);
+        self.advance_to(now);
         for settle in &exchange.settle {
-            self.settle(now, settle);
+            self.apply_report(now, settle);
         }
         // The state belongs to the parameters of its last take. Only another take converts the state to new parameters.
         // Refunds and resets use the old parameters.
@@ -164,7 +164,7 @@ impl Pool {
         let limits = if matches!(exchange.need, Need::Refund(_) | Need::Reset) { &own } else { limits };
         let converted = (self.limits != limits).then(|| self.convert(limits, now));
         let levels = converted.as_deref().unwrap_or(&self.levels);
-        let refused = self.meet(limits, levels, now, exchange.need);
+        let refused = self.amount_for_need(limits, levels, now, exchange.need);
         let mut grant = Grant {
             taken: 0,
             refused: None,
@@ -190,7 +190,7 @@ impl Pool {
                     Need::Refund(_) | Need::Reset => (0, 0),
                 };
                 self.give_or_reset(limits, &mut levels, now, exchange.need, &mut grant);
-                grant.leased = hold + self.spare(limits, &levels, now, need, exchange.wants);
+                grant.leased = hold + self.amount_to_lease(limits, &levels, now, need, exchange.wants);
                 let all = spend + grant.leased;
                 if all > 0 {
                     for (limit, level) in limits.iter().zip(&mut levels) {
@@ -202,9 +202,9 @@ impl Pool {
                     self.levels.clone_from(&levels);
                 }
                 if grant.leased > 0 {
-                    grant.slice_expiry = self.expiry(now);
+                    grant.slice_expiry = self.new_lease_expiry(now);
                     grant.lasts = grant.slice_expiry - now;
-                    self.add(grant.slice_expiry, grant.leased, 1);
+                    self.add_to_slice(grant.slice_expiry, grant.leased, 1);
                 }
             }
         }
@@ -218,20 +218,20 @@ impl Pool {
     fn raise_floor(&mut self, at: u64) {
         let outstanding = self.outstanding();
         for (limit, level) in self.limits.iter().zip(&mut self.levels) {
-            *level = limit.at_least(*level, at, outstanding);
+            *level = limit.with_min_used(*level, at, outstanding);
         }
     }
 
-    fn settle(&mut self, now: u64, settle: &LeaseReport) {
+    fn apply_report(&mut self, now: u64, settle: &LeaseReport) {
         if settle.epoch != self.epoch {
-            // The state that granted the lease was lost, so the spent and held tokens are taken from the new state.
+            // The pool that granted the lease was lost, so the spent and held tokens are taken from this pool.
             let live = settle.slice_expiry > now;
             let asserted = settle.spent.saturating_add(settle.held);
             for (limit, level) in self.limits.iter().zip(&mut self.levels) {
-                *level = limit.current(limit.take(*level, now, asserted), now);
+                *level = limit.level_at(limit.take(*level, now, asserted), now);
             }
             if live && settle.held > 0 {
-                self.add(settle.slice_expiry, settle.held, 1);
+                self.add_to_slice(settle.slice_expiry, settle.held, 1);
             }
             return;
         }
@@ -248,7 +248,7 @@ impl Pool {
             self.slices.remove(at);
         }
         for (limit, level) in self.limits.iter().zip(&mut self.levels) {
-            *level = limit.current(limit.give(*level, back), now);
+            *level = limit.level_at(limit.give(*level, back), now);
         }
         self.raise_floor(now);
     }
@@ -263,25 +263,25 @@ impl Pool {
         limits.iter().enumerate().map(|(index, limit)| limit.level_with(now, used(index))).collect()
     }
 
-    /// Returns the amount taken for the need. The error is the wait in nanoseconds.
-    fn meet(&self, limits: &[PoolLimit], levels: &[Level], now: u64, need: Need) -> Result<u64, u64> {
+    /// Returns the amount that the pool can take for the need. The error is the wait in nanoseconds.
+    fn amount_for_need(&self, limits: &[PoolLimit], levels: &[Level], now: u64, need: Need) -> Result<u64, u64> {
         let each = || limits.iter().zip(levels);
         let left = each().map(|(limit, level)| limit.left(*level, now)).min().unwrap_or(0);
         match need {
             Need::Refund(_) | Need::Reset | Need::UpTo(0) => Ok(0),
             Need::Spend(need) | Need::Hold(need) if need <= left => Ok(need),
-            Need::Spend(need) | Need::Hold(need) => Err(self.wait(limits, levels, now, need)),
+            Need::Spend(need) | Need::Hold(need) => Err(self.wait_for_tokens(limits, levels, now, need)),
             Need::UpTo(most) if left > 0 => Ok(most.min(left)),
-            Need::UpTo(_) => Err(self.wait(limits, levels, now, 1)),
+            Need::UpTo(_) => Err(self.wait_for_tokens(limits, levels, now, 1)),
             Need::Regardless(cost) => {
                 let fits = each().all(|(limit, level)| cost <= limit.chargeable(*level, now));
-                if fits { Ok(cost) } else { Err(self.wait(limits, levels, now, cost)) }
+                if fits { Ok(cost) } else { Err(self.wait_for_tokens(limits, levels, now, cost)) }
             }
         }
     }
 
     /// Returns the nanoseconds until `need` tokens are left, through refills and through the expiry of slices.
-    fn wait(&self, limits: &[PoolLimit], levels: &[Level], now: u64, need: u64) -> u64 {
+    fn wait_for_tokens(&self, limits: &[PoolLimit], levels: &[Level], now: u64, need: u64) -> u64 {
         let mut wait = 0;
         for (limit, level) in limits.iter().zip(levels) {
             let Some(most) = limit.capacity().checked_sub(need) else { return u64::MAX };
@@ -312,13 +312,13 @@ impl Pool {
         for (limit, level) in limits.iter().zip(levels) {
             *level = match need {
                 Need::Reset => limit.level_with(now, outstanding),
-                _ => limit.at_least(limit.give(*level, grant.taken), now, outstanding),
+                _ => limit.with_min_used(limit.give(*level, grant.taken), now, outstanding),
             };
         }
     }
 
     /// Returns the amount that can be leased beyond the need.
-    fn spare(&self, limits: &[PoolLimit], levels: &[Level], now: u64, need: u64, wants: u64) -> u64 {
+    fn amount_to_lease(&self, limits: &[PoolLimit], levels: &[Level], now: u64, need: u64, wants: u64) -> u64 {
         let (outstanding, mut spare) = (self.outstanding(), wants);
         let leases = self.slices.iter().map(|slice| slice.count).sum::<u64>().max(1);
         for (limit, level) in limits.iter().zip(levels) {
@@ -328,18 +328,18 @@ impl Pool {
                 .min(left.div_ceil(2 * leases))
                 .min((limit.capacity() / 2).saturating_sub(outstanding));
         }
-        let is_full =
-            self.slices.len() >= Self::MAX_SLICES && !self.slices.iter().any(|s| s.expiry == self.expiry(now));
+        let expiry = self.new_lease_expiry(now);
+        let is_full = self.slices.len() >= Self::MAX_SLICES && !self.slices.iter().any(|slice| slice.expiry == expiry);
         if is_full { 0 } else { spare }
     }
 
     /// Returns the expiry of a lease granted at `now`.
-    fn expiry(&self, now: u64) -> u64 {
-        let whole = whole_second(now.saturating_add(TTL.as_nanos()));
+    fn new_lease_expiry(&self, now: u64) -> u64 {
+        let whole = round_up_to_second(now.saturating_add(TTL.as_nanos()));
         self.limits.iter().fold(whole, |expiry, limit| expiry.min(limit.window_end(now)))
     }
 
-    fn add(&mut self, expiry: u64, sum: u64, count: u64) {
+    fn add_to_slice(&mut self, expiry: u64, sum: u64, count: u64) {
         let at = self.slices.partition_point(|slice| slice.expiry < expiry);
         match self.slices.get_mut(at).filter(|slice| slice.expiry == expiry) {
             Some(slice) => {
@@ -352,7 +352,7 @@ impl Pool {
 }
 
 /// Rounds up to a whole second.
-fn whole_second(nanos: u64) -> u64 {
+fn round_up_to_second(nanos: u64) -> u64 {
     nanos.div_ceil(SECOND).saturating_mul(SECOND)
 }
 
@@ -362,16 +362,16 @@ mod tests {
 
     const NOW: u64 = 1_000 * SECOND;
 
-    /// One token per second.
+    /// Returns a bucket that refills one token per second.
     fn bucket(burst: u64) -> [PoolLimit; 1] {
         [PoolLimit::Bucket { count: 1, per: SECOND, burst, max_debt: 4, initial: burst }]
     }
 
-    fn spend(need: u64, wants: u64) -> Exchange {
+    fn exchange_to_spend(need: u64, wants: u64) -> Exchange {
         Exchange { need: Need::Spend(need), wants, settle: Vec::new() }
     }
 
-    fn settle(grant: &Grant, spent: u64, back: u64) -> Exchange {
+    fn report_lease(grant: &Grant, spent: u64, back: u64) -> Exchange {
         let held = grant.leased - spent - back;
         let settle = LeaseReport { epoch: grant.epoch, slice_expiry: grant.slice_expiry, spent, back, held };
         Exchange { settle: vec![settle], ..Exchange::default() }
@@ -380,50 +380,50 @@ mod tests {
     #[test]
     fn grant_is_half_of_the_remaining_tokens_and_at_most_half_of_the_burst_is_leased() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
-        let first = pool.exchange(&limits, NOW, &spend(10, 1_000));
+        let first = pool.exchange(&limits, NOW, &exchange_to_spend(10, 1_000));
         assert_eq!((first.taken, first.leased, first.left), (10, 50, 40));
         assert_eq!((first.slice_expiry, first.lasts), (NOW + 5 * SECOND, 5 * SECOND));
-        let second = pool.exchange(&limits, NOW, &spend(1, 1_000));
-        assert_eq!((second.leased, second.left), (0, 39), "half of the burst is out");
-        let refused = pool.exchange(&limits, NOW, &spend(40, 0));
+        let second = pool.exchange(&limits, NOW, &exchange_to_spend(1, 1_000));
+        assert_eq!((second.leased, second.left), (0, 39), "half of the burst is outstanding");
+        let refused = pool.exchange(&limits, NOW, &exchange_to_spend(40, 0));
         assert_eq!((refused.refused, refused.hungry), (Some(SECOND), false));
-        assert!(pool.exchange(&limits, NOW, &spend(0, 0)).hungry);
+        assert!(pool.exchange(&limits, NOW, &exchange_to_spend(0, 0)).hungry);
     }
 
     #[test]
     fn pool_refills_to_the_burst_minus_the_outstanding_tokens() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
-        let grant = pool.exchange(&limits, NOW, &spend(0, 40));
+        let grant = pool.exchange(&limits, NOW, &exchange_to_spend(0, 40));
         assert_eq!(grant.leased, 40);
-        assert_eq!(pool.exchange(&limits, NOW + 4 * SECOND, &spend(0, 0)).left, 60);
-        assert_eq!(pool.exchange(&limits, NOW + 4 * SECOND, &settle(&grant, 30, 0)).left, 60, "spent stays spent");
+        assert_eq!(pool.exchange(&limits, NOW + 4 * SECOND, &exchange_to_spend(0, 0)).left, 60);
+        assert_eq!(pool.exchange(&limits, NOW + 4 * SECOND, &report_lease(&grant, 30, 0)).left, 60);
         assert_eq!(pool.outstanding(), 10);
     }
 
     #[test]
     fn return_is_credited_once_and_expiry_counts_as_spent() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
-        let grant = pool.exchange(&limits, NOW, &spend(0, 40));
-        assert_eq!(pool.exchange(&limits, NOW, &settle(&grant, 0, 25)).left, 85);
+        let grant = pool.exchange(&limits, NOW, &exchange_to_spend(0, 40));
+        assert_eq!(pool.exchange(&limits, NOW, &report_lease(&grant, 0, 25)).left, 85);
         assert_eq!(pool.outstanding(), 15);
-        let late = pool.exchange(&limits, NOW + 5 * SECOND, &settle(&grant, 0, 15));
+        let late = pool.exchange(&limits, NOW + 5 * SECOND, &report_lease(&grant, 0, 15));
         assert_eq!((late.left, pool.outstanding()), (85, 0), "the slice has expired");
-        assert_eq!(pool.exchange(&limits, NOW + 6 * SECOND, &spend(0, 0)).left, 86, "refills from the expiry on");
+        assert_eq!(pool.exchange(&limits, NOW + 6 * SECOND, &exchange_to_spend(0, 0)).left, 86);
     }
 
     #[test]
     fn leases_are_counted_again_after_a_lost_state() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
-        let grant = pool.exchange(&limits, NOW, &spend(0, 40));
+        let grant = pool.exchange(&limits, NOW, &exchange_to_spend(0, 40));
         let mut empty = Pool::new(&limits, 8, NOW + SECOND);
-        let reply = empty.exchange(&limits, NOW + SECOND, &settle(&grant, 10, 0));
+        let reply = empty.exchange(&limits, NOW + SECOND, &report_lease(&grant, 10, 0));
         assert_eq!((reply.left, reply.epoch, empty.outstanding()), (60, 8, 30));
     }
 
     #[test]
     fn charge_goes_into_debt_and_a_reset_keeps_outstanding_tokens() {
         let (limits, mut pool) = (bucket(10), Pool::new(&bucket(10), 7, NOW));
-        pool.exchange(&limits, NOW, &spend(0, 4));
+        pool.exchange(&limits, NOW, &exchange_to_spend(0, 4));
         let need = |need| Exchange { need, ..Exchange::default() };
         assert_eq!(pool.exchange(&limits, NOW, &need(Need::Regardless(10))).taken, 10);
         assert!(pool.exchange(&limits, NOW, &need(Need::Regardless(1))).refused.is_some());
@@ -437,19 +437,19 @@ mod tests {
     #[test]
     fn wait_covers_the_expiry_of_slices_that_must_expire() {
         let (limits, mut pool) = (bucket(10), Pool::new(&bucket(10), 7, NOW));
-        assert_eq!(pool.exchange(&limits, NOW, &spend(0, 5)).leased, 5);
-        assert_eq!(pool.exchange(&limits, NOW, &spend(6, 0)).refused, Some(5 * SECOND));
+        assert_eq!(pool.exchange(&limits, NOW, &exchange_to_spend(0, 5)).leased, 5);
+        assert_eq!(pool.exchange(&limits, NOW, &exchange_to_spend(6, 0)).refused, Some(5 * SECOND));
     }
 
     #[test]
     fn only_a_take_converts_the_state_to_changed_parameters() {
         let mut pool = Pool::new(&bucket(10), 7, NOW);
-        pool.exchange(&bucket(10), NOW, &spend(8, 0));
-        assert!(pool.exchange(&bucket(9), NOW, &spend(2, 0)).refused.is_some());
+        pool.exchange(&bucket(10), NOW, &exchange_to_spend(8, 0));
+        assert!(pool.exchange(&bucket(9), NOW, &exchange_to_spend(2, 0)).refused.is_some());
         assert_eq!(pool.limits, bucket(10));
-        assert_eq!(pool.exchange(&bucket(9), NOW, &spend(0, 0)).left, 1);
+        assert_eq!(pool.exchange(&bucket(9), NOW, &exchange_to_spend(0, 0)).left, 1);
         assert_eq!(pool.limits, bucket(10));
-        assert_eq!(pool.exchange(&bucket(9), NOW, &spend(1, 0)).left, 0);
+        assert_eq!(pool.exchange(&bucket(9), NOW, &exchange_to_spend(1, 0)).left, 0);
         assert_eq!(pool.limits, bucket(9));
     }
 
@@ -458,18 +458,18 @@ mod tests {
         let limits =
             [PoolLimit::Window { limit: 10, length: 3 * SECOND, offset: SECOND / 2, max_debt: 0, initial: 10 }];
         let mut pool = Pool::new(&limits, 7, NOW);
-        let grant = pool.exchange(&limits, NOW, &spend(1, 4));
+        let grant = pool.exchange(&limits, NOW, &exchange_to_spend(1, 4));
         assert_eq!((grant.leased, grant.slice_expiry), (4, limits[0].window_end(NOW)));
-        assert_eq!(pool.exchange(&limits, NOW, &settle(&grant, 1, 2)).left, 7);
-        let next = pool.exchange(&limits, grant.slice_expiry, &settle(&grant, 0, 1));
+        assert_eq!(pool.exchange(&limits, NOW, &report_lease(&grant, 1, 2)).left, 7);
+        let next = pool.exchange(&limits, grant.slice_expiry, &report_lease(&grant, 0, 1));
         assert_eq!((next.left, pool.outstanding()), (10, 0));
     }
 
     #[test]
     fn leases_from_before_a_clock_step_back_do_not_outlast_new_ones() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
-        pool.exchange(&limits, NOW + 100 * SECOND, &spend(0, 40));
-        pool.exchange(&limits, NOW, &spend(0, 0));
+        pool.exchange(&limits, NOW + 100 * SECOND, &exchange_to_spend(0, 40));
+        pool.exchange(&limits, NOW, &exchange_to_spend(0, 0));
         assert_eq!((pool.slices[0].expiry, pool.outstanding()), (NOW + 5 * SECOND, 40));
     }
 }

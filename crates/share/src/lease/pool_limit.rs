@@ -116,7 +116,7 @@ impl PoolLimit {
     pub fn level_with(&self, now: u64, used: u64) -> Level {
         match *self {
             Self::Bucket { count, per, .. } => {
-                Level::Bucket { ticks: wide(now) * wide(count) + wide(used) * wide(per) }
+                Level::Bucket { ticks: to_u128(now) * to_u128(count) + to_u128(used) * to_u128(per) }
             }
             Self::Window { .. } => Level::Window { end: self.window_end(now), used },
         }
@@ -135,37 +135,41 @@ impl PoolLimit {
 
     /// Returns the level at `now`. Moves a window's level to the current window, and caps a level that is implausibly
     /// far ahead of the clock.
-    pub fn current(&self, level: Level, now: u64) -> Level {
+    pub fn level_at(&self, level: Level, now: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
-                let most = wide(now) * wide(count) + wide(self.max_used()) * wide(per);
-                if ticks > most + wide(MAX_CLOCK_LEAD) * wide(count) { Level::Bucket { ticks: most } } else { level }
+                let most = to_u128(now) * to_u128(count) + to_u128(self.max_used()) * to_u128(per);
+                if ticks > most + to_u128(MAX_CLOCK_LEAD) * to_u128(count) {
+                    Level::Bucket { ticks: most }
+                } else {
+                    level
+                }
             }
             (Self::Window { limit, length, .. }, Level::Window { end, used }) => {
                 let (present, used) = (self.window_end(now), used.min(self.max_used()));
-                // A stored window after the current window means that the clock was set back. The stored window stays
-                // if the step was at most a window or a second, whichever is longer.
+                // A stored window after the current window means that the clock was set back. The stored window is kept
+                // if the clock was set back by at most a window or a second, whichever is longer.
                 let most = now.saturating_add(length).saturating_add(length.max(MAX_CLOCK_LEAD));
                 if used > 0 && now < end && end <= most {
                     Level::Window { end, used }
                 } else if used == 0 || end > present {
                     Level::Window { end: present, used }
                 } else {
-                    // Each window that has begun since then repays up to `limit` of the debt.
+                    // Each window that has begun since `end` repays up to `limit` of the debt.
                     let begun = 1 + (now - end) / length;
                     Level::Window { end: present, used: used.saturating_sub(limit.saturating_mul(begun)) }
                 }
             }
-            // Not reached: a state of another algorithm is converted first.
+            // Unreachable: a level of another algorithm is converted before this call.
             (_, level) => level,
         }
     }
 
     /// Returns the level with at least `used` tokens used at the instant `at`.
-    pub fn at_least(&self, level: Level, at: u64, used: u64) -> Level {
+    pub fn with_min_used(&self, level: Level, at: u64, used: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
-                Level::Bucket { ticks: ticks.max(wide(at) * wide(count) + wide(used) * wide(per)) }
+                Level::Bucket { ticks: ticks.max(to_u128(at) * to_u128(count) + to_u128(used) * to_u128(per)) }
             }
             (_, Level::Window { end, used: counted }) if at < end => Level::Window { end, used: counted.max(used) },
             (_, level) => level,
@@ -176,8 +180,8 @@ impl PoolLimit {
     pub fn left(&self, level: Level, now: u64) -> u64 {
         match (*self, level) {
             (Self::Bucket { count, per, burst, .. }, Level::Bucket { ticks }) => {
-                let owed = ticks.saturating_sub(wide(now) * wide(count));
-                narrow((wide(burst) * wide(per)).saturating_sub(owed) / wide(per))
+                let owed = ticks.saturating_sub(to_u128(now) * to_u128(count));
+                to_u64_saturating((to_u128(burst) * to_u128(per)).saturating_sub(owed) / to_u128(per))
             }
             (_, Level::Window { used, .. }) => self.capacity().saturating_sub(used),
             (Self::Window { .. }, Level::Bucket { .. }) => 0,
@@ -193,7 +197,7 @@ impl PoolLimit {
     pub fn used(&self, level: Level, now: u64) -> u64 {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
-                narrow(ticks.saturating_sub(wide(now) * wide(count)).div_ceil(wide(per)))
+                to_u64_saturating(ticks.saturating_sub(to_u128(now) * to_u128(count)).div_ceil(to_u128(per)))
             }
             (_, Level::Window { used, .. }) => used,
             (Self::Window { .. }, Level::Bucket { .. }) => 0,
@@ -204,9 +208,9 @@ impl PoolLimit {
     pub fn take(&self, level: Level, now: u64, tokens: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
-                Level::Bucket { ticks: ticks.max(wide(now) * wide(count)) + wide(tokens) * wide(per) }
+                Level::Bucket { ticks: ticks.max(to_u128(now) * to_u128(count)) + to_u128(tokens) * to_u128(per) }
             }
-            // The core algorithm also caps the count at the limit plus the maximum debt.
+            // Like the core algorithm, caps the count at the limit plus the maximum debt.
             (_, Level::Window { end, used }) => {
                 Level::Window { end, used: used.saturating_add(tokens).min(self.max_used()) }
             }
@@ -218,7 +222,7 @@ impl PoolLimit {
     pub fn give(&self, level: Level, tokens: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { per, .. }, Level::Bucket { ticks }) => {
-                Level::Bucket { ticks: ticks.saturating_sub(wide(tokens) * wide(per)) }
+                Level::Bucket { ticks: ticks.saturating_sub(to_u128(tokens) * to_u128(per)) }
             }
             (_, Level::Window { end, used }) => Level::Window { end, used: used.saturating_sub(tokens) },
             (Self::Window { .. }, level) => level,
@@ -229,8 +233,8 @@ impl PoolLimit {
     pub fn wait(&self, level: Level, now: u64, used: u64) -> u64 {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
-                let late = ticks.saturating_sub(wide(now) * wide(count) + wide(used) * wide(per));
-                narrow(late.div_ceil(wide(count)))
+                let late = ticks.saturating_sub(to_u128(now) * to_u128(count) + to_u128(used) * to_u128(per));
+                to_u64_saturating(late.div_ceil(to_u128(count)))
             }
             (Self::Window { limit, length, .. }, Level::Window { end, used: counted }) => {
                 let over = counted.saturating_sub(used);
@@ -244,8 +248,8 @@ impl PoolLimit {
         }
     }
 
-    /// Returns whether `level` belongs to this algorithm.
-    pub const fn holds(&self, level: &Level) -> bool {
+    /// Returns whether `level` is a level of this limit's algorithm.
+    pub const fn is_level_of_same_algorithm(&self, level: &Level) -> bool {
         matches!(
             (self, level),
             (Self::Bucket { .. }, Level::Bucket { .. }) | (Self::Window { .. }, Level::Window { .. })
@@ -253,11 +257,11 @@ impl PoolLimit {
     }
 }
 
-fn wide(number: u64) -> u128 {
+fn to_u128(number: u64) -> u128 {
     u128::from(number)
 }
 
-fn narrow(number: u128) -> u64 {
+fn to_u64_saturating(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
@@ -284,7 +288,7 @@ mod tests {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 now += (random >> 33) % SECOND / 1_000 * 1_000;
                 let cost = 1 + (random >> 20) % 8;
-                level = pool_limit.current(level, now);
+                level = pool_limit.level_at(level, now);
                 let regardless = random >> 60 == 0;
                 let ask = if regardless { Ask::Regardless(Cost::new(cost)) } else { Ask::Exactly(Cost::new(cost)) };
                 let before = limit.weigh(&*state, &Now::at(now), Ask::Exactly(Cost::new(cost))).outcome();
@@ -312,17 +316,17 @@ mod tests {
     }
 
     #[test]
-    fn floor_and_clock_steps() {
+    fn floor_never_lowers_usage_and_levels_far_ahead_of_the_clock_are_capped() {
         let pool_limit = PoolLimit::Bucket { count: 1, per: SECOND, burst: 10, max_debt: 0, initial: 10 };
         let now = 1_000 * SECOND;
-        let level = pool_limit.at_least(pool_limit.init(now), now, 4);
+        let level = pool_limit.with_min_used(pool_limit.init(now), now, 4);
         assert_eq!(pool_limit.left(level, now), 6);
-        assert_eq!(pool_limit.left(pool_limit.at_least(level, now, 3), now), 6, "a floor never lowers what is used");
+        assert_eq!(pool_limit.left(pool_limit.with_min_used(level, now, 3), now), 6, "a floor never lowers usage");
         let ahead = pool_limit.level_with(now + 100 * SECOND, 10);
         assert_eq!(
-            pool_limit.left(pool_limit.current(ahead, now), now + 10 * SECOND),
+            pool_limit.left(pool_limit.level_at(ahead, now), now + 10 * SECOND),
             10,
-            "at most one burst of refill time"
+            "the level is at most one burst ahead of the clock"
         );
     }
 

@@ -27,17 +27,17 @@
 //! store, passes the state to [`learn`](Tally::learn) and decides again. If the store does not answer,
 //! [`accept_stale`](Tally::accept_stale) allows decisions from a stale view. At each sync the caller sends
 //! [`payload`](Tally::payload) until the store has answered it, then calls [`acknowledge`](Tally::acknowledge) and, for
-//! each item, [`learn_merged`](Tally::learn_merged). The caller also reads the keys that [`reads`](Tally::reads)
-//! returns, to learn the charges of other nodes: these keys were used, but nothing was taken from them. Nodes that send
-//! payloads directly to each other apply received payloads with [`merge`].
+//! each item, [`learn_merged`](Tally::learn_merged). The caller also reads the keys that
+//! [`keys_to_read`](Tally::keys_to_read) returns. Requests used these keys but took nothing, so the answers to payloads
+//! do not contain their states. Nodes that send payloads directly to each other apply received payloads with [`merge`].
 //!
-//! **Guarantee.** With `N` nodes that each exchange within `δ` (sync interval plus round trip),
-//! `E ≤ (N − 1)·(B + r·δ)`. Consider an interval of length `T` and a node `i`. All amounts admitted more than `δ`
-//! before the end of the interval are in node `i`'s view by the end, and their sum is at most `B + r·T`. Each other
-//! node may have admitted another `B + r·δ` that node `i` had not seen. The excess does not accumulate over cycles,
-//! because debt is kept and repaid. Between two answers a view refills by its node's clock. A clock that runs fast by a
-//! fraction `ρ` adds `ρ·r·δ` per node. A round trip that varies by `d` shifts the node's estimate of the store's clock,
-//! and adds `r·d` per node. During a store outage of length `P`, `δ` is `P`.
+//! **Guarantee.** With `N` nodes that each exchange within `δ` (sync interval plus round trip), `E ≤ (N − 1)·(B +
+//! r·δ)`. Consider an interval of length `T` and a node `i`. All amounts admitted more than `δ` before the end of the
+//! interval are in node `i`'s view by the end, and their sum is at most `B + r·T`. Each other node may have admitted
+//! another `B + r·δ` that node `i` had not seen. The excess does not accumulate over cycles, because debt is kept and
+//! repaid. Between two answers from the store, a view refills by its node's clock. A clock that runs fast by a fraction
+//! `ρ` adds `ρ·r·δ` per node. A round trip that varies by `d` shifts the node's estimate of the store's clock, and adds
+//! `r·d` per node. During a store outage of length `P`, `δ` is `P`.
 
 mod unsent;
 mod view;
@@ -50,7 +50,7 @@ use tollgate_core::{Ask, Cost, Limits, Now, Stamps, Verdict};
 use crate::hash::KeyHash;
 use unsent::UnsentCharges;
 pub use unsent::{Item, MAX_ITEMS, Payload};
-pub use view::{MAX_DEBT_FACTOR, merge, with_debt, with_debt_of};
+pub use view::{MAX_DEBT_FACTOR, merge, with_debt, with_debt_that_fits};
 use view::{View, debt};
 
 /// Maximum age of a charge that may go into debt, in nanoseconds. Older charges never take a balance below zero.
@@ -66,7 +66,7 @@ type Views = HashMap<Key, View, KeyHash>;
 pub struct Bounds {
     /// Maximum number of keys with a view.
     pub keys: usize,
-    /// Maximum number of unsent entries. Each key has one entry per second without an answer from the store.
+    /// Maximum number of unsent entries. Each charged key adds one entry per second while the store does not answer.
     pub unsent: usize,
     /// Time in nanoseconds after which a view that was not renewed is stale and has to be read again.
     pub stale_after: u64,
@@ -173,13 +173,13 @@ impl Tally {
         &mut self,
         charge: &Charge<'_>,
     ) -> Result<(&mut View, &mut UnsentCharges, Verdict<Stamps>), ReadReason> {
-        if self.unsent.is_over(charge.at) {
+        if self.unsent.is_tick_over(charge.at) {
             self.seal();
         }
         let view = self.views.get_mut(charge.key).ok_or(ReadReason::FirstTouch)?;
-        view.check_age(charge.at, self.bounds.stale_after)?;
+        view.check_not_stale(charge.at, self.bounds.stale_after)?;
         let verdict = view.take(charge);
-        self.unsent.list(view, charge.at);
+        self.unsent.mark_used(view, charge.at);
         Ok((view, &mut self.unsent, verdict))
     }
 
@@ -188,7 +188,7 @@ impl Tally {
         let Some(view) = self.views.get_mut(key) else { return };
         let back = taken.get().min(view.reserved);
         view.reserved -= back;
-        view.give(now, Cost::new(back), stamps);
+        view.refund(now, Cost::new(back), stamps);
     }
 
     /// Decides like [`decide`](Self::decide) and returns the verdict.
@@ -209,9 +209,9 @@ impl Tally {
         report: impl FnOnce(&Verdict<Stamps>, &Limits, &[u64]) -> T,
     ) -> Result<T, ReadReason> {
         let view = self.views.get_mut(charge.key).ok_or(ReadReason::FirstTouch)?;
-        view.check_age(charge.at, self.bounds.stale_after)?;
+        view.check_not_stale(charge.at, self.bounds.stale_after)?;
         view.used_at = charge.at;
-        self.unsent.list(view, charge.at);
+        self.unsent.mark_used(view, charge.at);
         let verdict = view.weigh(charge.limits, charge.now, charge.ask);
         let (own, words) = view.state();
         Ok(report(&verdict, own, words))
@@ -223,24 +223,24 @@ impl Tally {
     }
 
     /// Returns whether a key has to be read from the store before it is decided.
-    pub fn is_unread(&self, key: &[u8], at: u64) -> bool {
-        self.views.get(key).is_none_or(|view| view.check_age(at, self.bounds.stale_after).is_err())
+    pub fn must_be_read(&self, key: &[u8], at: u64) -> bool {
+        self.views.get(key).is_none_or(|view| view.check_not_stale(at, self.bounds.stale_after).is_err())
     }
 
-    /// Undoes the unsent part of a charge. Returns the amount put back. The remaining amount is in the store or in
+    /// Undoes the unsent part of a charge. Returns the amount put back. The rest of the charge is in the store or in
     /// flight.
     pub fn put_back(&mut self, key: &[u8], now: &Now<'_>, taken: Cost, stamps: Stamps) -> u64 {
         let Some(view) = self.views.get_mut(key) else { return 0 };
         let back = taken.get().min(view.unsent);
         view.unsent -= back;
-        view.give(now, Cost::new(back), stamps);
+        view.refund(now, Cost::new(back), stamps);
         back
     }
 
     /// Adds a charge that did not go through this tally to the next payload. Used for the fallback's admissions during
     /// a store outage.
     pub fn add_external(&mut self, key: Key, limits: Arc<Limits>, at: u64, taken: u64) {
-        if self.unsent.is_over(at) {
+        if self.unsent.is_tick_over(at) {
             self.seal();
         }
         if !self.unsent.add_external(key, limits, at, taken, self.bounds.unsent) {
@@ -314,7 +314,7 @@ impl Tally {
             let frozen = self.unsent.freeze(at);
             self.dropped = self.dropped.saturating_add(frozen.outdated.iter().map(|item| item.cost).sum());
             for item in &frozen.outdated {
-                self.views.get_mut(&item.key).iter_mut().for_each(|view| view.drop_sealed(item.cost));
+                self.views.get_mut(&item.key).iter_mut().for_each(|view| view.subtract_sealed(item.cost));
             }
             for item in &frozen.items {
                 self.views.get_mut(&item.key).iter_mut().for_each(|view| view.freeze(item.cost));
@@ -330,7 +330,7 @@ impl Tally {
 
     /// Returns up to `most` keys that were used since they were last read and have no pending charges, with the limits
     /// of their last request.
-    pub fn reads(&mut self, most: usize) -> Vec<(Key, Arc<Limits>)> {
+    pub fn keys_to_read(&mut self, most: usize) -> Vec<(Key, Arc<Limits>)> {
         self.seal_unless_behind();
         let Self { unsent, views, .. } = self;
         let read = |key: Key| {
@@ -365,20 +365,20 @@ impl Tally {
         self.views.get(key).is_some_and(View::is_urgent)
     }
 
-    /// Returns whether a charge since the last call made its key urgent.
-    pub fn take_urgent(&mut self) -> bool {
+    /// Returns whether a charge since the last call made its key urgent, and clears this flag.
+    pub fn take_urgent_flag(&mut self) -> bool {
         std::mem::take(&mut self.is_urgent)
     }
 
-    /// Returns whether a payload is in flight. States that are read from the store in the meantime may or may not
+    /// Returns whether a payload is in flight. A state that is read from the store in the meantime may or may not
     /// include this payload.
-    pub fn has_frozen(&self) -> bool {
+    pub fn has_payload_in_flight(&self) -> bool {
         self.frozen.is_some()
     }
 
     /// Returns whether earlier ticks are unsent, so that more than one payload has to be sent.
     pub fn is_behind(&self) -> bool {
-        self.unsent.has_ticks()
+        self.unsent.has_earlier_ticks()
     }
 
     /// Returns whether a payload or unsent charges have to be sent.
@@ -420,7 +420,7 @@ impl Tally {
         let Self { unsent, views, bounds, .. } = self;
         for dropped in unsent.seal(views, bounds.unsent) {
             self.dropped = self.dropped.saturating_add(dropped.cost);
-            self.views.get_mut(&dropped.key).iter_mut().for_each(|view| view.drop_sealed(dropped.cost));
+            self.views.get_mut(&dropped.key).iter_mut().for_each(|view| view.subtract_sealed(dropped.cost));
         }
     }
 }

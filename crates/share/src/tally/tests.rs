@@ -5,7 +5,7 @@ use tollgate_core::{
 
 const SECOND: u64 = 1_000_000_000;
 
-fn four_a_second() -> Arc<Limits> {
+fn four_per_second() -> Arc<Limits> {
     let bucket = TokenBucket::new(Rate::per_second(4).unwrap(), 4).unwrap();
     Arc::new(with_debt(&Limit::from(bucket).into()).unwrap())
 }
@@ -41,7 +41,7 @@ fn take(node: &mut Tally, key: &[u8], limits: &Arc<Limits>, at: u64, cost: u64) 
 
 #[test]
 fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_eight() {
-    let limits = four_a_second();
+    let limits = four_per_second();
     let mut store = Store::new(&limits, 3);
     let mut nodes: Vec<Tally> = (0..3).map(|_| Tally::default()).collect();
     for node in &mut nodes {
@@ -61,7 +61,7 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
         node.acknowledge(payload.sequence);
         overshoot += node.learn_merged(b"k", payload.items[0].cost, &limits, &store.words, &Now::at(0), 0);
     }
-    assert_eq!(overshoot, 8, "the total over all nodes");
+    assert_eq!(overshoot, 8, "the overshoot of all nodes together");
     assert_eq!(limits.as_slice()[0].used(&*store.words, &Now::at(0)).floor(), 12);
     for node in &mut nodes {
         node.learn(b"k", &limits, &store.words, &Now::at(0), 0);
@@ -73,7 +73,7 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
 
 #[test]
 fn payload_stays_frozen_until_it_is_answered() {
-    let limits = four_a_second();
+    let limits = four_per_second();
     let mut node = Tally::default();
     node.learn(b"k", &limits, &Store::new(&limits, 1).words, &Now::at(0), 0);
     let is_taken = |node: &mut Tally, at| take(node, b"k", &limits, at, 1).unwrap().is_admitted();
@@ -85,14 +85,14 @@ fn payload_stays_frozen_until_it_is_answered() {
     node.acknowledge(1);
     assert_eq!(node.payload(10).unwrap().sequence, 2);
     node.acknowledge(7);
-    assert!(node.has_unsent(), "this number was not sent");
+    assert!(node.has_unsent(), "no payload with this number was sent");
     node.acknowledge(2);
     assert!(node.payload(10).is_none());
 }
 
 #[test]
 fn view_is_the_store_state_plus_unsent_takes() {
-    let limits = four_a_second();
+    let limits = four_per_second();
     let mut node = Tally::default();
     let fresh = Store::new(&limits, 1).words;
     node.learn(b"k", &limits, &fresh, &Now::at(0), 0);
@@ -108,7 +108,7 @@ fn view_is_the_store_state_plus_unsent_takes() {
 
 #[test]
 fn old_payloads_do_not_take_below_zero_and_outdated_ones_are_dropped() {
-    let limits = four_a_second();
+    let limits = four_per_second();
     let mut store = Store::new(&limits, 1);
     assert_eq!(merge(&limits, &mut store.words, &Now::at(0), 9, false), 4);
     assert_eq!(merge(&limits, &mut store.words, &Now::at(0), 9, true), 9);
@@ -129,8 +129,8 @@ fn payload_counts_in_the_window_of_its_takes() {
     assert_eq!(used(&words, 60 * SECOND), 0, "the next window has begun");
 }
 
-/// An old payload must not be applied as of its original time. The store would treat the earlier time as a clock that
-/// was set back, and would discard other nodes' charges.
+/// The store must not apply an old payload as of its original time. The earlier time would look like a clock that was
+/// set back, and the store would discard other nodes' charges.
 #[test]
 fn old_payloads_erase_nothing() {
     let minute = Nanos::from_secs(60);
@@ -158,7 +158,7 @@ fn old_payloads_erase_nothing() {
 
 #[test]
 fn unsent_entries_are_bounded() {
-    let limits = four_a_second();
+    let limits = four_per_second();
     let bounds = Bounds { unsent: 100, ..Bounds::default() };
     let mut node = Tally::new(bounds);
     for key in 0..500_u64 {
@@ -182,7 +182,7 @@ fn only_algorithms_that_can_be_merged_get_a_debt() {
 
 #[test]
 fn answers_older_than_the_last_one_are_ignored_and_takes_in_flight_are_kept() {
-    let limits = four_a_second();
+    let limits = four_per_second();
     let mut node = Tally::default();
     let empty = Store::new(&limits, 1).words;
     node.learn(b"k", &limits, &empty, &Now::at(SECOND), 0);
@@ -205,17 +205,17 @@ fn answers_older_than_the_last_one_are_ignored_and_takes_in_flight_are_kept() {
 
 #[test]
 fn used_keys_are_read_and_stale_views_are_read_before_they_decide() {
-    let limits = four_a_second();
+    let limits = four_per_second();
     let mut node = Tally::new(Bounds { stale_after: SECOND, ..Bounds::default() });
     let empty = Store::new(&limits, 1).words;
     for key in [b"a", b"b"] {
         node.learn(key, &limits, &empty, &Now::at(0), 0);
     }
-    assert!(node.reads(9).is_empty(), "neither was used");
+    assert!(node.keys_to_read(9).is_empty(), "neither was used");
     let charge = Charge { key: b"a", limits: &*limits, ask: Ask::Exactly(Cost::ONE), now: &Now::at(0), at: 0 };
     assert!(node.peek(&charge, |verdict, _, _| verdict.is_admitted()).unwrap());
     assert!(take(&mut node, b"b", &limits, 0, 1).unwrap().is_admitted());
-    let read = |node: &mut Tally| node.reads(9).into_iter().map(|(key, _)| key.to_vec()).collect::<Vec<_>>();
+    let read = |node: &mut Tally| node.keys_to_read(9).into_iter().map(|(key, _)| key.to_vec()).collect::<Vec<_>>();
     assert_eq!(read(&mut node), [b"a"]);
     assert!(read(&mut node).is_empty());
     assert_eq!(node.payload(0).unwrap().items.len(), 1);
@@ -229,7 +229,7 @@ fn used_keys_are_read_and_stale_views_are_read_before_they_decide() {
 
 #[test]
 fn reserved_takes_are_sent_after_they_are_confirmed() {
-    let limits = four_a_second();
+    let limits = four_per_second();
     let mut node = Tally::default();
     let empty = Store::new(&limits, 1).words;
     node.learn(b"k", &limits, &empty, &Now::at(0), 0);
@@ -246,7 +246,7 @@ fn reserved_takes_are_sent_after_they_are_confirmed() {
 
 #[test]
 fn decide_equals_reserve_and_confirm() {
-    let limits = four_a_second();
+    let limits = four_per_second();
     let empty = Store::new(&limits, 1).words;
     let [mut at_once, mut in_steps] = [Tally::default(), Tally::default()];
     for node in [&mut at_once, &mut in_steps] {
@@ -262,7 +262,7 @@ fn decide_equals_reserve_and_confirm() {
         let reserved = in_steps.reserve(&charge, all).unwrap();
         in_steps.confirm(b"k", at, reserved.0.taken());
         assert_eq!(decided, reserved, "step {step}");
-        assert_eq!(at_once.take_urgent(), in_steps.take_urgent());
+        assert_eq!(at_once.take_urgent_flag(), in_steps.take_urgent_flag());
         if step % 17 == 0 {
             let sent = [&mut at_once, &mut in_steps].map(|node| {
                 let sent = node.payload(at).map(|payload| (payload.sequence, payload.taken_at, payload.items[0].cost));

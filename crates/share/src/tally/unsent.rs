@@ -16,8 +16,8 @@ pub const MAX_ITEMS: usize = 128;
 pub struct Payload {
     /// Sequence number of the payload; the first payload of a node is 1.
     pub sequence: u64,
-    /// Time of the last charge, by this node's clock, in nanoseconds. With the time of the first charge, the store
-    /// would refill tokens before they were taken.
+    /// Time of the last charge, by this node's clock, in nanoseconds. If this were the time of the first charge, the
+    /// store would refill later tokens before they were taken.
     pub taken_at: u64,
     /// The charges, by key.
     pub items: Vec<Item>,
@@ -29,8 +29,9 @@ impl Payload {
         Nanos::from_nanos(at.saturating_sub(self.taken_at))
     }
 
-    /// Returns the age at which the store counts the charges: the payload's age, but at most a second. At a larger age,
-    /// the store would treat the earlier time as a clock that was set back, and would discard other nodes' charges.
+    /// Returns the age at which the store counts the charges: the payload's age, but at most a second. With a larger
+    /// age, the earlier time would look like a clock that was set back, and the store would discard other nodes'
+    /// charges.
     pub fn charged_age(&self, at: u64) -> Nanos {
         self.age(at).min(Nanos::from_nanos(RECENT_NANOS))
     }
@@ -95,19 +96,19 @@ impl UnsentCharges {
     }
 
     /// Returns whether earlier ticks are unsent.
-    pub(super) fn has_ticks(&self) -> bool {
+    pub(super) fn has_earlier_ticks(&self) -> bool {
         !self.ticks.is_empty()
     }
 
     /// Returns whether the current tick has lasted a second.
-    pub(super) fn is_over(&self, at: u64) -> bool {
+    pub(super) fn is_tick_over(&self, at: u64) -> bool {
         at >= self.start.saturating_add(RECENT_NANOS) && !(self.open.is_empty() && self.external.is_empty())
     }
 
     /// Lists a key as used in the current tick.
-    pub(super) fn list(&mut self, view: &mut View, at: u64) {
+    pub(super) fn mark_used(&mut self, view: &mut View, at: u64) {
         if !std::mem::replace(&mut view.is_listed, true) {
-            self.begin(at);
+            self.begin_tick_if_empty(at);
             self.open.push(view.key.clone());
         }
     }
@@ -118,28 +119,28 @@ impl UnsentCharges {
             return false;
         }
         view.unsent = view.unsent.saturating_add(taken.get());
-        self.list(view, at);
-        self.taken_at(at);
+        self.mark_used(view, at);
+        self.record_charge_time(at);
         view.is_urgent()
     }
 
-    fn taken_at(&mut self, at: u64) {
+    fn record_charge_time(&mut self, at: u64) {
         self.last = self.last.max(at);
     }
 
-    fn begin(&mut self, at: u64) {
+    fn begin_tick_if_empty(&mut self, at: u64) {
         if self.open.is_empty() && self.external.is_empty() {
             (self.start, self.last) = (at, at);
         }
     }
 
-    /// Adds a charge that did not go through a view. Returns `false` if `most` entries are already kept.
+    /// Adds a charge that did not go through a view. Returns `false` if `most` other keys already have such charges.
     pub(super) fn add_external(&mut self, key: Key, limits: Arc<Limits>, at: u64, cost: u64, most: usize) -> bool {
         if self.external.len() >= most && !self.external.contains_key(&key) {
             return false;
         }
-        self.begin(at);
-        self.taken_at(at);
+        self.begin_tick_if_empty(at);
+        self.record_charge_time(at);
         let entry = self.external.entry(key).or_insert_with(|| (limits.clone(), 0));
         *entry = (limits, entry.1.saturating_add(cost));
         true
@@ -198,7 +199,7 @@ impl UnsentCharges {
             let age = at.saturating_sub(tick.last);
             let first = tick.items.len().min(MAX_ITEMS);
             for item in tick.items.drain(..first) {
-                let to = if age > counted_nanos(&item.limits) { &mut frozen.outdated } else { &mut frozen.items };
+                let to = if age > max_counted_nanos(&item.limits) { &mut frozen.outdated } else { &mut frozen.items };
                 to.push(item);
             }
             self.entries -= first;
@@ -210,8 +211,9 @@ impl UnsentCharges {
     }
 }
 
-/// Returns how long a charge can count, in nanoseconds: twice the longest window, and at least [`RECENT_NANOS`].
-fn counted_nanos(limits: &Limits) -> u64 {
+/// Returns the time for which a charge can count, in nanoseconds: twice the longest window, but at least
+/// [`RECENT_NANOS`].
+fn max_counted_nanos(limits: &Limits) -> u64 {
     let windows = limits.as_slice().iter().filter_map(tollgate_core::Limit::full_refill_time);
     // The factor is two because a sliding window also counts the previous window.
     windows.map(|window| window.as_nanos().saturating_mul(2)).max().unwrap_or(0).max(RECENT_NANOS)

@@ -6,8 +6,8 @@ use tollgate_core::{Algorithm, Ask, BucketParams, Cost, Limit, Limits, Now, Para
 
 use super::{Charge, Key, RECENT_NANOS, ReadReason};
 
-/// Maximum debt of a key, as a multiple of its capacity. It bounds how long a key is refused after nodes over-admitted.
-/// It is enough for a thousand nodes that each admit the whole capacity at the same instant.
+/// Maximum debt of a key, as a multiple of its capacity. It bounds the time for which a key is refused after nodes
+/// over-admitted. It suffices for a thousand nodes that each admit the whole capacity at the same instant.
 pub const MAX_DEBT_FACTOR: u64 = 1_023;
 
 /// The state of a key in the store as last seen, plus this node's charges since then.
@@ -60,7 +60,7 @@ impl View {
         (&self.limits, &self.words)
     }
 
-    pub(super) fn check_age(&self, at: u64, stale_after: u64) -> Result<(), ReadReason> {
+    pub(super) fn check_not_stale(&self, at: u64, stale_after: u64) -> Result<(), ReadReason> {
         if at >= self.renewed_at.saturating_add(stale_after) { Err(ReadReason::Stale) } else { Ok(()) }
     }
 
@@ -76,12 +76,12 @@ impl View {
         cost
     }
 
-    pub(super) fn drop_sealed(&mut self, cost: u64) {
+    pub(super) fn subtract_sealed(&mut self, cost: u64) {
         self.sealed = self.sealed.saturating_sub(cost);
     }
 
     pub(super) fn freeze(&mut self, cost: u64) {
-        self.drop_sealed(cost);
+        self.subtract_sealed(cost);
         self.frozen = self.frozen.saturating_add(cost);
     }
 
@@ -117,7 +117,7 @@ impl View {
         verdict
     }
 
-    pub(super) fn give(&mut self, now: &Now<'_>, taken: Cost, stamps: Stamps) {
+    pub(super) fn refund(&mut self, now: &Now<'_>, taken: Cost, stamps: Stamps) {
         self.limits.refund(&mut *self.words, now, taken, Some(stamps));
     }
 
@@ -166,18 +166,18 @@ pub fn merge(limits: &Limits, words: &mut [u64], now: &Now<'_>, cost: u64, recen
 /// Returns the limits with a maximum debt of [`MAX_DEBT_FACTOR`] times the capacity, halved until the limits can
 /// represent it. Returns `None` if an algorithm cannot be merged, or not even a debt of one capacity can be represented.
 pub fn with_debt(limits: &Limits) -> Option<Limits> {
-    with_debt_of(limits, |_| true)
+    with_debt_that_fits(limits, |_| true)
 }
 
 /// Returns the limits with a maximum debt of [`MAX_DEBT_FACTOR`] times the capacity. Halves the debt until `fits`
 /// accepts the limits, because a store may not be able to represent a larger debt.
-pub fn with_debt_of(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<Limits> {
+pub fn with_debt_that_fits(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<Limits> {
     let each: Option<Vec<Limit>> =
-        limits.as_slice().iter().map(|limit| limit_with_debt(limit, |limit| fits(&limit.into()))).collect();
+        limits.as_slice().iter().map(|limit| limit_with_largest_debt(limit, |limit| fits(&limit.into()))).collect();
     Limits::new(each?).ok()
 }
 
-fn limit_with_debt(limit: &Limit, fits: impl Fn(Limit) -> bool) -> Option<Limit> {
+fn limit_with_largest_debt(limit: &Limit, fits: impl Fn(Limit) -> bool) -> Option<Limit> {
     let params = limit.params();
     // Ten candidates: 1023, 511, …, 3 and 1 times the capacity.
     let debts = std::iter::successors(Some(MAX_DEBT_FACTOR), |debt| Some(debt / 2)).take(10);

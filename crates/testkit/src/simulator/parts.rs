@@ -306,7 +306,7 @@ impl PartsSimulation {
             }
         }
         let mut actions = Vec::new();
-        group.parts.on(part, reply, &mut actions);
+        group.parts.on_reply(part, reply, &mut actions);
         self.perform_steps(now, number, actions);
     }
 
@@ -317,7 +317,7 @@ impl PartsSimulation {
         }
         self.is_faulty = true;
         let mut actions = Vec::new();
-        group.parts.on(part, Reply::Unknown, &mut actions);
+        group.parts.on_reply(part, Reply::Unknown, &mut actions);
         self.perform_steps(now, number, actions);
     }
 

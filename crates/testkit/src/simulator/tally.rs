@@ -344,9 +344,9 @@ impl TallySimulation {
         state.offset = Some(i128::from(answer.time) - i128::from(local));
         state.last_answer_at = now;
         // If a payload is frozen, the answer to a read is older than the unsent charges.
-        let is_current = answer.sequence > 0 || state.tally.is_empty() || !state.tally.has_frozen();
+        let is_current = answer.sequence > 0 || state.tally.is_empty() || !state.tally.has_payload_in_flight();
         state.tally.acknowledge(answer.sequence);
-        if is_current && !state.tally.has_frozen() {
+        if is_current && !state.tally.has_payload_in_flight() {
             state.tally.learn(KEY, &limits, &answer.words, &Now::at(answer.time), local);
         }
         state.reading = false;

@@ -97,7 +97,7 @@ impl Trace<'_> {
     /// Adopts the epoch of a new pool. The store keeps a pool only while tokens are leased or the pool is hungry, and
     /// creates a new pool when needed.
     fn adopt_epoch(&mut self, said: &ExchangeAnswer) {
-        self.pool.touch(self.nanos());
+        self.pool.advance_to(self.nanos());
         if let ExchangeAnswer::Granted(grant) = said
             && grant.epoch != self.pool.epoch
             && self.pool.slices.is_empty()
@@ -190,7 +190,7 @@ impl Trace<'_> {
             // A refund is written if any limit is in use.
             StoreVerb::Refund => {
                 let mut touched = before.clone();
-                touched.touch(self.nanos());
+                touched.advance_to(self.nanos());
                 self.pool_limits
                     .iter()
                     .zip(&touched.levels)
