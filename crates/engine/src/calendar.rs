@@ -55,7 +55,7 @@ impl Zone {
     }
 
     /// Parses a local time like `2030-01-31T18:00`.
-    pub(crate) fn read(&self, civil: &str) -> Option<ParsedInstant> {
+    pub(crate) fn parse_local_time(&self, civil: &str) -> Option<ParsedInstant> {
         self.earliest_timestamp(civil.parse().ok()?).map(ParsedInstant::from_timestamp)
     }
 
@@ -94,7 +94,7 @@ pub(crate) enum ParsedInstant {
 
 impl ParsedInstant {
     /// Parses a time like `2030-01-31T18:00:00Z` or `2030-01-31T18:00:00+01:00`.
-    pub(crate) fn read(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         text.parse().ok().map(Self::from_timestamp)
     }
 
@@ -193,7 +193,7 @@ impl Calendar {
         // If the calendar window cannot be represented, the window starts at `at` and has the average length.
         let before = Time::from_nanos(at.as_nanos().min(u64::MAX - 1));
         let after = Time::from_nanos(before.as_nanos().saturating_add(self.average_length().as_nanos()));
-        window.or_else(|| Window::new(before, after)).expect("the end is later, by at least one nanosecond")
+        window.or_else(|| Window::new(before, after)).expect("the end is at least one nanosecond after the start")
     }
 
     fn date_window(&self, at: Time<Wall>) -> Option<Window> {

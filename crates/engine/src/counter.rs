@@ -15,7 +15,7 @@ pub struct Counter<'d> {
     pub key: &'d [u8],
     /// The amount taken.
     pub taken: Cost,
-    /// Whether the rule's limits or its ban refused or, for a shadow rule, would have refused.
+    /// Whether the rule refused the request by its limits or its ban. For a shadow rule: whether it would have refused.
     pub refused: bool,
 }
 
@@ -31,7 +31,7 @@ impl<'d> Decision<'d> {
             let refuses = |outcome: Outcome| matches!(outcome, Outcome::Deny(_));
             let banned = ban.and_then(|ban| all.answer(ban)).is_some_and(|(ban, _)| refuses(ban.outcome));
             Some(Counter {
-                rule: all.plan.name(index as u32),
+                rule: all.plan.rule_id(index as u32),
                 key: all.plan.key(planned),
                 taken: answer.taken,
                 refused: refuses(answer.outcome) || banned,
@@ -68,7 +68,7 @@ impl<'d> Decision<'d> {
             let by_ban = ban.and_then(|ban| all.answer(ban)).map_or(Outcome::Allow, |(ban, _)| ban.outcome);
             let outcome = all.charge_outcome(planned).and(by_ban);
             let counter = Counter {
-                rule: all.plan.name(index as u32),
+                rule: all.plan.rule_id(index as u32),
                 key: all.plan.key(planned),
                 taken: answer.map_or(Cost::ZERO, |answer| answer.taken),
                 refused: !unasked && matches!(outcome, Outcome::Deny(_)),
@@ -105,8 +105,8 @@ impl Counter<'_> {
     }
 }
 
-/// Truncates a value to the maximum byte length of `characters` characters. This bounds the cost of formatting a long
-/// value.
+/// Truncates a value to the maximum byte length of a string with this number of characters. This bounds the cost of
+/// formatting a long value.
 fn clip_value(value: &[u8], characters: usize) -> &[u8] {
     &value[..value.len().min(characters.saturating_mul(4))]
 }

@@ -167,7 +167,7 @@ impl Decisions {
 
     /// Returns the outcome of a charge.
     pub(crate) fn charge_outcome(&self, planned: &PlannedCharge) -> Outcome {
-        self.answer(planned).map_or_else(|| planned.outcome_unanswered(), |(answer, _)| answer.outcome)
+        self.answer(planned).map_or_else(|| planned.outcome_without_answer(), |(answer, _)| answer.outcome)
     }
 
     /// Returns the charges of a request.
@@ -242,7 +242,7 @@ impl<'d> Decision<'d> {
     /// Returns the id of the deciding rule: the rule with the longest wait or, if no rule requires a wait, the rule
     /// with the smallest remaining amount. `None` if no enforced rule matched; empty for an inline limit.
     pub fn rule(&self) -> Option<&'d str> {
-        self.decided.deciding.map(|charge| self.batch.plan.name(charge))
+        self.decided.deciding.map(|charge| self.batch.plan.rule_id(charge))
     }
 
     /// Returns the decisions of the whole batch, and the range of this request's charges.
@@ -293,7 +293,7 @@ impl<'d> Decision<'d> {
             let windows = batch.plan.windows(planned);
             reports.iter().enumerate().map(move |(limit, report)| LimitReport {
                 item: matched.item as usize,
-                rule: batch.plan.name(matched.charge),
+                rule: batch.plan.rule_id(matched.charge),
                 limit,
                 report: *report,
                 window: windows.get(limit).copied().flatten(),
@@ -320,7 +320,7 @@ impl<'d> Decision<'d> {
             let planned = &batch.plan.charges[matched.charge as usize];
             RuleMatch {
                 item: matched.item as usize,
-                rule: batch.plan.name(matched.charge),
+                rule: batch.plan.rule_id(matched.charge),
                 effect: match planned.is_sent() {
                     true => MatchEffect::Limited,
                     false if planned.is_denied() => MatchEffect::Denied,

@@ -147,7 +147,7 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
             OnFault::Local => {
                 let costs = nodes * u128::from(largest_cost(rule).get().max(1));
                 // Slots taken during an outage are never charged to the store. For a key with several limits, only the
-                // smallest arrears are charged, so the bound does not rely on them.
+                // smallest of their arrears is charged, so the bound does not rely on arrears.
                 let is_owed = !matches!(limit.params(), Params::Concurrency { .. })
                     && rule.limits().is_none_or(|limits| limits.as_slice().len() == 1);
                 match (is_owed, refilled(given.length)) {

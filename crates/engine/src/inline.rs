@@ -198,7 +198,7 @@ mod tests {
         for n in 1..4 * IDS_PER_RANGE as u64 {
             let (sent, new_ids) = interner.add(&numbered_limits(n), &limit_ids);
             limit_ids = new_ids.unwrap_or(limit_ids);
-            assert!(ids.insert(sent.entry().id), "an id was given twice");
+            assert!(ids.insert(sent.entry().id), "an id was assigned twice");
             assert_eq!(limit_ids.get(sent.entry().id), Some(&numbered_limits(n)));
             let one = &held[n as usize % held.len()];
             assert_eq!(limit_ids.get(one.entry().id), Some(one.limits()), "after {n} others");

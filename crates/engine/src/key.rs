@@ -16,7 +16,7 @@ use tollgate::Limits;
 use crate::receipt;
 use crate::rules::CountedAddress;
 
-/// The encoding version. Keys with different versions never match.
+/// The encoding version. Keys with different format versions are never equal.
 const FORMAT_VERSION: u8 = 1;
 
 const RULE_KIND: u8 = b'r';
@@ -131,7 +131,7 @@ pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
 }
 
 /// Returns the rule id in the key of a counter or side counter; empty if the key has none.
-pub(crate) fn rule_of(key: &[u8]) -> &str {
+pub(crate) fn rule_id_of(key: &[u8]) -> &str {
     fn read(key: &[u8]) -> Option<&str> {
         let (&[FORMAT_VERSION, kind], mut rest) = key.split_first_chunk()? else { return None };
         let domain = take_length(&mut rest).filter(|_| kind != INLINE_KIND)?;
@@ -306,14 +306,14 @@ mod tests {
         let placed = |key: &[u8]| String::from_utf8_lossy(partition_key(key)).into_owned();
         assert_eq!(placed(&rule_key("api", "a", &["k"], &[Some("v")])), "v");
         assert_eq!(placed(&rule_key("web", "b", &["k", "l"], &[Some("v"), Some("w")])), "v");
-        assert_eq!(placed(&rule_key("api", "a", &["k"], &[None])), "a", "without a value by the rule");
+        assert_eq!(placed(&rule_key("api", "a", &["k"], &[None])), "a", "a key without a value is placed by its rule");
         assert_eq!(placed(&rule_key("api", "a", &[], &[])), "a");
         assert_eq!(placed(&inline_key("api", "user")), "user");
         assert_eq!(placed(b"anything"), "anything");
         let mut keys = rule_key("api", "a", &["k"], &[Some("v")]);
         let own = keys.len();
         push_side_key(&mut keys, 0..own, SideCounter::Ban);
-        assert_eq!(placed(&keys[own..]), "v", "a ban is placed with its rule");
+        assert_eq!(placed(&keys[own..]), "v", "a ban is placed with its counter");
     }
 
     #[test]

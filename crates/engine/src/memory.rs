@@ -30,7 +30,8 @@ const SIZE_CLASSES: [(usize, usize); 5] = [(2, 1), (8, 1), (128, 16), (1_200, 12
 /// Minimum number of keys in a table.
 const MIN_TABLE_KEYS: usize = 64;
 
-/// Maximum number of charges passed to a table in one call. The table prefetches that many at a time.
+/// Maximum number of charges passed to a table in one call. The table prefetches the states of this number of charges
+/// together.
 const MAX_BATCHED_CHARGES: usize = 16;
 
 /// Maximum number of buckets per table that are read to count keys. The count of a larger table is an estimate,

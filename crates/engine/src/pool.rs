@@ -21,8 +21,8 @@ thread_local! {
 #[derive(Debug)]
 pub struct PooledDecisions(Option<Box<Decisions>>);
 
-/// Panic message: [`PooledDecisions`] are empty only during `drop`.
-const HELD_UNTIL_DROP: &str = "decisions are held until they are dropped";
+/// Panic message. [`PooledDecisions`] contain a buffer until `drop` takes it.
+const HELD_UNTIL_DROP: &str = "the buffer is present until drop";
 
 impl Default for PooledDecisions {
     fn default() -> Self {

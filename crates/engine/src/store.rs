@@ -213,7 +213,7 @@ pub struct Charge<'a> {
 impl<'a> Charge<'a> {
     /// Returns the rule id, for messages; empty for an inline limit.
     pub fn rule(&self) -> &'a str {
-        key::rule_of(self.key)
+        key::rule_id_of(self.key)
     }
 
     /// Returns the value that selects the server: the first value that the rule counts by or, without one, the rule id.
@@ -225,7 +225,7 @@ impl<'a> Charge<'a> {
 
 /// Returns the domain and rule id in a key, for metrics and messages. Both are empty if the key has no rule.
 pub fn rule_of_key(key: &[u8]) -> (&[u8], &str) {
-    match key::rule_of(key) {
+    match key::rule_id_of(key) {
         "" => (&[], ""),
         rule => (key::domain_of(key), rule),
     }

@@ -95,7 +95,7 @@ fn arrears_above_the_debt_limit_are_charged_later() {
     let mut nodes: Vec<_> =
         (0..5).map(|_| Bench::on(store.clone(), clock.clone(), "- {id: r, limit: 10/day}\n")).collect();
     for node in &mut nodes {
-        node.engine.set_nodes(5);
+        node.engine.set_node_count(5);
         assert_eq!(node.check_cost(&[], 0), "allow");
     }
     stall_store(&store);

@@ -55,7 +55,7 @@ fn explanation_takes_nothing_and_reports_the_wait() {
     let mut bench = bench("- {id: r, per: [user], limit: 2/m}\n");
     let ask = [("user", "alice")];
     for _ in 0..5 {
-        assert_eq!(explain(&mut bench, &ask).matching().count(), 1);
+        assert_eq!(explain(&mut bench, &ask).matching_rules().count(), 1);
     }
     assert_eq!(bench.remaining(&ask), [2]);
     (0..2).for_each(|_| drop(bench.check(&ask)));
@@ -76,8 +76,10 @@ fn overrides_bans_and_allow_rules_are_distinguished() {
     );
     let effect = |bench: &mut Bench, user: &str| {
         let explanation = explain(bench, &[("user", user)]);
-        let met: Vec<_> =
-            explanation.matching().map(|(rule, met)| (rule.rule.clone(), met.effect, met.banned().is_some())).collect();
+        let met: Vec<_> = explanation
+            .matching_rules()
+            .map(|(rule, met)| (rule.rule.clone(), met.effect, met.remaining_ban().is_some()))
+            .collect();
         met
     };
     assert_eq!(effect(&mut bench, "bob"), [("friends".into(), RuleEffect::Allows, false)]);

@@ -246,7 +246,7 @@ fn shared_bench(is_fast: bool, rules: &str) -> Bench<NodeDecidingStore> {
 fn fallback_starts_with_a_share_of_the_amount_remaining_after_leases() {
     for is_fast in [true, false] {
         let mut bench = shared_bench(is_fast, "- {id: r, limit: 1000/day, consistency: leased}\n");
-        bench.engine.set_nodes(2);
+        bench.engine.set_node_count(2);
         (0..900).for_each(|_| assert_eq!(bench.check(&[]), "allow"));
         assert_eq!(bench.engine.store().decided_fast.load(Ordering::Relaxed), if is_fast { 900 } else { 0 });
         bench.engine.store().is_down.store(true, Ordering::Relaxed);

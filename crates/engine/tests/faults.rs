@@ -64,7 +64,7 @@ fn rule_with_on_fault_closed_refuses_every_request() {
 #[test]
 fn rule_with_on_fault_local_admits_its_share() {
     let mut bench = bench("- {id: r, limit: 4/s, burst: 40}\n");
-    bench.engine.set_nodes(2);
+    bench.engine.set_node_count(2);
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     // The share is half of the burst, refilled at 2/s, which is half of the rate.
     for _ in 0..20 {
@@ -80,7 +80,7 @@ fn rule_with_on_fault_local_admits_its_share() {
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!((0..30).filter(|_| check_with_exactness(&mut bench).0 == "allow").count(), 10);
     // The share is computed again for the new node count, and its usage is kept.
-    bench.engine.set_nodes(1);
+    bench.engine.set_node_count(1);
     assert_eq!(check_with_exactness(&mut bench).1, Exactness::Fallback);
 }
 

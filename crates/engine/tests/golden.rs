@@ -17,7 +17,7 @@ fn rule_errors_equal_the_golden_files() {
     for name in names {
         let text = fs::read(folder.join(format!("{name}.yaml"))).expect("a readable file");
         let mistakes = Rules::read(&[Source { name: "rules.yaml", text: &text }]).expect_err(&name);
-        golden!(name, mistakes.as_slice().iter().map(|mistake| mistake.detailed()).collect::<String>());
+        golden!(name, mistakes.as_slice().iter().map(|mistake| mistake.to_detailed_text()).collect::<String>());
     }
 }
 
@@ -40,7 +40,7 @@ fn number_of_rules_that_always_match_together_is_bounded() {
     let mistakes = read(&[same, one_more, always, others]).expect_err("257 match together");
     golden!(
         "too_many_rules_match_together",
-        mistakes.as_slice().iter().map(|mistake| mistake.detailed()).collect::<String>()
+        mistakes.as_slice().iter().map(|mistake| mistake.to_detailed_text()).collect::<String>()
     );
     assert!(read(&[rules("always", 257, "")]).is_err(), "every request matches 257");
 }

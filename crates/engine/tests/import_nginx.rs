@@ -198,7 +198,10 @@ fn included_files_replace_their_directive() {
         "nginx.conf:2:10: cannot include `mime.types`: there is no such file; its limits are missing\n\
          shared.inc:2:1: `limit_req_log_level` is not imported: refusals are counted, not logged"
     );
-    assert!(left_out.as_slice()[1].detailed().contains("  | limit_req_log_level warn;\n"), "with its source line");
+    assert!(
+        left_out.as_slice()[1].to_detailed_text().contains("  | limit_req_log_level warn;\n"),
+        "with its source line"
+    );
 }
 
 #[test]

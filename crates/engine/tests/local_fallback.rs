@@ -17,7 +17,7 @@ const UNTIL_RECOVERY: usize = usize::MAX;
 fn bench(rules: &str, nodes: u32) -> Bench<FlakyStore> {
     let clock = Arc::new(ManualClock::at(START));
     let bench = Bench::on(FlakyStore::new(&clock), clock, rules);
-    bench.engine.set_nodes(nodes);
+    bench.engine.set_node_count(nodes);
     bench
 }
 
@@ -104,7 +104,7 @@ fn time_since_the_last_answer_refills_the_limit() {
 fn share_depends_on_the_node_count_at_the_stall() {
     let mut bench = bench("- {id: r, limit: 1000/day, algorithm: fixed_window}\n", 1);
     assert_eq!(bench.check_cost(&[], 600), "allow");
-    bench.engine.set_nodes(4);
+    bench.engine.set_node_count(4);
     stall_store(&bench);
     assert_eq!(count_admitted_by_fallback(&mut bench).0, 100);
 }
@@ -273,7 +273,7 @@ fn excess_of_a_stall_becomes_debt_in_the_store() {
     let clock = Arc::new(ManualClock::at(START));
     let store = Arc::new(FlakyStore::new(&clock));
     let (mut one, mut other) = (Bench::on(store.clone(), clock.clone(), RULES), Bench::on(store.clone(), clock, RULES));
-    one.engine.set_nodes(3);
+    one.engine.set_node_count(3);
     // One node sees a full bucket, and another node uses it up.
     assert_eq!(one.check_cost(&[], 0), "allow");
     assert_eq!(other.check_cost(&[], 90), "allow");

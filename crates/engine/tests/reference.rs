@@ -32,15 +32,15 @@ fn every_example_loads() {
 #[test]
 fn every_key_has_an_example_that_uses_it() {
     let tables = [
-        keys::RULE,
-        keys::LIMIT,
-        keys::OPTIONS,
-        keys::TEST,
-        keys::OVERRIDE,
-        keys::COST,
-        keys::DELAY,
-        keys::BAN,
-        keys::SCHEDULE,
+        keys::RULE_KEYS,
+        keys::LIMIT_KEYS,
+        keys::LIMIT_OPTIONS,
+        keys::CONDITION_KEYS,
+        keys::OVERRIDE_KEYS,
+        keys::COST_KEYS,
+        keys::DELAY_KEYS,
+        keys::BAN_KEYS,
+        keys::SCHEDULE_KEYS,
     ];
     for key in tables.into_iter().flatten() {
         // Values from files have their own test.

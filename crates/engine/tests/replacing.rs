@@ -57,7 +57,8 @@ fn replaced_rule_is_explained() {
     let mut bench = bench(RULES);
     let attributes = [Attribute::new("area", "read"), Attribute::new("page", "search")];
     let explained = run(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap();
-    let effects: Vec<(&str, RuleEffect)> = explained.matching().map(|(rule, met)| (&*rule.rule, met.effect)).collect();
+    let effects: Vec<(&str, RuleEffect)> =
+        explained.matching_rules().map(|(rule, met)| (&*rule.rule, met.effect)).collect();
     assert_eq!(effects, [("reading", RuleEffect::Replaced), ("search", RuleEffect::Limits)]);
     assert!(
         explained

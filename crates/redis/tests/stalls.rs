@@ -153,7 +153,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         // The Tollgate server does the same.
         let mut count = engine.store().watch_nodes();
         let counted = tokio::time::timeout(Duration::from_secs(30), count.wait_for(|count| u64::from(*count) == nodes));
-        engine.set_nodes(*counted.await.expect("the nodes count each other").unwrap());
+        engine.set_node_count(*counted.await.expect("the nodes count each other").unwrap());
     }
     // Waits until every node has an answer from the store for every key.
     for engine in &engines {

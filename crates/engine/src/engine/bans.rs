@@ -18,7 +18,7 @@ use crate::rules::Consistency;
 use crate::ruleset::{BanLimits, RuleLimits};
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
 
-/// The number of a counter's refusals that count towards a ban.
+/// The number of refusals of one counter that count towards its ban.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RefusalCount {
     /// The index of the counter's charge.
@@ -167,7 +167,7 @@ pub(super) fn refusals_to_forget<'r>(
 
 impl SideKeys {
     /// Returns a charge that counts one refusal.
-    pub(super) fn refusals_under<'a>(&'a self, rule_limits: &'a RuleLimits) -> Charge<'a> {
+    pub(super) fn refusal_charge<'a>(&'a self, rule_limits: &'a RuleLimits) -> Charge<'a> {
         new_charge(self.refusals_key(), rule_limits, Cost::ONE)
     }
 

@@ -10,10 +10,10 @@
 //!    towards bans (`bans.rs`).
 //! 5. **Count** (`report.rs`): update the meters.
 //!
-//! The requests of a batch are decided independently and in order, with the same answers as single requests. A batch is
-//! one call to the store for all enforced charges and, if shadow rules match, another call for all shadow charges. If a
-//! rule with a ban or with `suffices` matches, a decision depends on the results of phases 3 and 4 for earlier
-//! requests, so the requests are decided one by one.
+//! The requests of a batch are decided independently and in order, with the same answers as single requests. A batch
+//! makes one call to the store for all enforced charges and, if shadow rules match, another call for all shadow
+//! charges. If a rule with a ban or with `suffices` matches, a decision depends on the results of phases 3 and 4 for
+//! earlier requests, so the requests are decided one by one.
 
 use std::mem::take;
 use std::ops::Range;
@@ -54,7 +54,7 @@ pub(super) fn plan<S: Store, F: Store>(
     requests: &[Request<'_>],
     decisions: &mut Decisions,
 ) {
-    decisions.begin(running.rules.version(), engine.time_for(running), take_mode);
+    decisions.begin(running.rules.version(), engine.time_if_needed(running), take_mode);
     decisions.observing = engine.enforcement() == Enforcement::Observe;
     for request in requests {
         let planned = decisions.add(request, &running.rules);
@@ -114,10 +114,10 @@ async fn charge_and_report<S: Store, F: Store>(
         policy::fall_back(engine, verb, running, decisions);
     }
     if running.rules.may_omit_rules() && take_mode == TakeMode::Exactly {
-        suffice::leave_out_exhausted(engine, verb, running, decisions, requests.clone()).await;
+        suffice::omit_exhausted_rules(engine, verb, running, decisions, requests.clone()).await;
     }
     if take_mode == TakeMode::UpTo {
-        take_mode::lower_shadows(decisions, requests.clone());
+        take_mode::lower_shadow_costs(decisions, requests.clone());
     }
     let mut matches_shadow = false;
     for request in requests.clone() {
@@ -147,7 +147,7 @@ pub(super) async fn charge_enforced<S: Store, F: Store>(
     // fails too, the store's clock is unreliable.
     if !scratch.unanswered.stale.is_empty() {
         let stale = take(&mut scratch.unanswered.stale);
-        plan.move_windows(running, &stale, scratch.unanswered.store_time.unwrap_or(Time::ZERO));
+        plan.recompute_windows(running, &stale, scratch.unanswered.store_time.unwrap_or(Time::ZERO));
         let again = |request: usize, planned: &PlannedCharge| !planned.shadow && stale.contains(&(request as u32));
         run_enforced(engine, verb, running, plan, enforced, scratch, again).await;
         let UnansweredRequests { lost, stale, .. } = &mut scratch.unanswered;
@@ -346,9 +346,9 @@ pub(super) fn record_reports_for_outages<S: Store, F: Store>(
     }
 }
 
-/// Returns whether a decision from leases has to be recorded: every refusal, and each admission with which the
-/// remaining amount passes a multiple of 1/32 of the limit. Recording every admission would take almost as long as
-/// deciding it.
+/// Returns whether a decision from leases has to be recorded. Every refusal is recorded, and each admission that moves
+/// the remaining amount past a multiple of 1/32 of the limit. Recording an admission takes almost as long as deciding
+/// it.
 fn should_record_lease(answer: &Answer, reports: &[Report]) -> bool {
     let Some(report) = reports.iter().min_by_key(|report| report.remaining) else { return false };
     let step = (report.limit / 32).max(1);

@@ -17,7 +17,7 @@ use crate::key;
 use crate::request::{Attribute, Item, Request, RequestError};
 use crate::rules::{Position, Rule};
 use crate::store::{Store, StoreVerb};
-use conditions::{distance, failed_condition, failed_expression, has_only, nearest_first};
+use conditions::{distance, failed_condition, failed_expression, nearest_first, satisfies_only};
 use matching::ChargeContext;
 
 /// Maximum number of non-matching rules in an explanation.
@@ -97,7 +97,8 @@ impl RulesInForce {
         let written = self.written_rules(request.domain);
         let attributes = request.items.first().map_or(&[][..], |item| item.attributes);
         let counters = charged_counters(decisions, position);
-        // A single pass over the domain's rules: a pass per matching rule would be slow in large domains.
+        // One pass over the domain's rules finds all matching rules. A pass for each matching rule would be slow in
+        // large domains.
         let ids: HashSet<&str> = counters.iter().map(|(_, id)| *id).collect();
         let (mut matching, mut unmatched) = (Vec::new(), Vec::new());
         for (at, rule) in written.iter().enumerate() {
@@ -191,14 +192,14 @@ fn charged_counters(decisions: &Decisions, position: usize) -> Vec<(usize, &str)
     let charges = planned.charges.start as usize..planned.charges.end as usize;
     // If a ban is omitted together with its rule, only its key shows that it is a ban.
     let is_counter = |charge: &usize| !key::is_side_key(plan.key(&plan.charges[*charge]));
-    charges.filter(is_counter).map(|charge| (charge, plan.name(charge as u32))).collect()
+    charges.filter(is_counter).map(|charge| (charge, plan.rule_id(charge as u32))).collect()
 }
 
 /// Returns the reason why a rule does not match.
 fn mismatch_reason(rule: &Rule, attributes: &[Attribute<'_>], judge: Option<&str>) -> MatchResult {
     match (failed_condition(rule.when(), attributes), judge) {
         (Some(failed), _) => MatchResult::ConditionFailed(failed),
-        (None, _) if !has_only(rule, attributes) => MatchResult::OtherAttributes,
+        (None, _) if !satisfies_only(rule, attributes) => MatchResult::OtherAttributes,
         (None, judge) => failed_expression(rule, attributes).unwrap_or_else(|| match judge {
             Some(by) => MatchResult::DecidedBefore { by: by.into() },
             None => MatchResult::OutsideSchedule { schedule: rule.schedule.iter().map(ToString::to_string).collect() },

@@ -25,7 +25,8 @@ pub(super) fn try_decide<S: Store, F: Store>(
     if !plan.collect_plain(running, &mut charges) {
         return false;
     }
-    let shared = |enforced: &mut Answers| engine.store.try_decide_shared(&plan.only_shared(running)?, enforced);
+    let shared =
+        |enforced: &mut Answers| engine.store.try_decide_shared(&plan.only_charge_unless_strict(running)?, enforced);
     let decision = engine.store.try_decide_fast(&charges, enforced).or_else(|| shared(enforced));
     let Some(admitted) = decision else { return false };
     drop(charges);

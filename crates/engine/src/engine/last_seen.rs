@@ -19,8 +19,8 @@ const SET_COUNT: usize = 1 << 14;
 /// Number of records per set, enough for all limits of one key.
 const RECORDS_PER_SET: usize = Limits::MAX;
 
-/// Assumed maximum time by which answers to concurrent requests arrive out of order. If the existing record is newer by
-/// more than this, the store's clock has been set back.
+/// Assumed maximum time by which answers to concurrent requests arrive out of order. If the existing record is newer
+/// than an answer by more than this time, the store's clock has been set back.
 const MAX_REORDERING: Nanos = Nanos::SECOND;
 
 /// The records of all keys, one per limit of a key.
@@ -142,7 +142,7 @@ impl Usage {
     }
 
     /// Returns the wait until the limit at `position` has `cost` remaining; `cost` must be at most its capacity.
-    pub(super) fn until_left(&self, position: usize, limit: &Limit, cost: u64) -> Nanos {
+    pub(super) fn wait_until_left(&self, position: usize, limit: &Limit, cost: u64) -> Nanos {
         let at = self.limit_usage(position).map_or(0, |seen| seen.available_at(limit, cost));
         Nanos::from_nanos(at.saturating_sub(self.now))
     }
@@ -158,7 +158,8 @@ impl RecordSet {
         self.tags.iter().position(|known| *known == tag)
     }
 
-    /// Replaces the record of the same limit or, if there is none, the record whose limit refills first.
+    /// Replaces the record of the same limit or, if there is none, the record whose limit refills first. Keeps the old
+    /// record if the new one arrived late or would replace a limit that refills later.
     fn insert_record(&mut self, tag: u64, record: Record, nothing_left: bool) {
         if let Some(place) = self.find_tag(tag) {
             let known = &mut self.records[place];
@@ -235,7 +236,7 @@ mod tests {
         seen.record(b"k", 0, mono_at(100), store_at(7), &[report(60, 10, 50)]);
         for (algorithm, seconds) in [("token_bucket", 15), ("interval_bucket", 50), ("fixed_window", 50)] {
             let used = seen.usage_of(b"k", mono_at(105), |_| ());
-            let wait = used.until_left(0, &parse_limit("60/m", algorithm), 30);
+            let wait = used.wait_until_left(0, &parse_limit("60/m", algorithm), 30);
             assert_eq!(wait, Nanos::from_secs(seconds.min(45)), "{algorithm}");
         }
     }

@@ -114,8 +114,8 @@ pub struct Engine<S, F = MemoryStore> {
     debt_lock: Mutex<()>,
     /// Held while rules are compiled, so that each rule set is derived from the previous one.
     compiling: Mutex<()>,
-    /// Held while `running` is replaced. Keeps the previous value alive. Otherwise, the last decision that uses that
-    /// value would have to free thousands of rules.
+    /// Held while `running` is replaced. Keeps the previous value alive, because otherwise the last decision that uses
+    /// that value would have to free thousands of rules.
     previous: Mutex<Option<Arc<RulesInForce>>>,
     observing: AtomicBool,
     nodes: AtomicU32,
@@ -252,7 +252,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Returns the current time if any rule depends on it, and zero otherwise.
-    fn time_for(&self, running: &RulesInForce) -> Time<Wall> {
+    fn time_if_needed(&self, running: &RulesInForce) -> Time<Wall> {
         if running.rules.uses_time() { (self.wall)() } else { Time::ZERO }
     }
 
@@ -370,7 +370,7 @@ impl<S: Store, F: Store> Engine<S, F> {
 
     /// Sets the number of nodes that share the store's limits, including this one. While the store does not answer,
     /// rules with `on_fault: local` grant only this node's share of each limit.
-    pub fn set_nodes(&self, nodes: u32) {
+    pub fn set_node_count(&self, nodes: u32) {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
 

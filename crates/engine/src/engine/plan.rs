@@ -160,7 +160,7 @@ impl PlannedCharge {
     }
 
     /// Returns the outcome of a charge without an answer.
-    pub(crate) fn outcome_unanswered(&self) -> Outcome {
+    pub(crate) fn outcome_without_answer(&self) -> Outcome {
         match self.answered {
             AnswerSource::Unanswered if self.is_denied() => Outcome::Deny(Retry::Never),
             AnswerSource::Closed => Outcome::Deny(FAULT_RETRY),
@@ -277,7 +277,7 @@ impl Plan {
     }
 
     /// Recomputes the calendar windows of `requests` for the time `now`.
-    pub(crate) fn move_windows(&mut self, running: &RulesInForce, requests: &[u32], now: Time<Wall>) {
+    pub(crate) fn recompute_windows(&mut self, running: &RulesInForce, requests: &[u32], now: Time<Wall>) {
         for request in requests {
             let charges = &self.requests[*request as usize].charges;
             for planned in &self.charges[charges.start as usize..charges.end as usize] {
@@ -300,7 +300,7 @@ impl Plan {
     }
 
     /// Returns the rule id of a charge; empty for inline limits.
-    pub(crate) fn name(&self, charge: u32) -> &str {
+    pub(crate) fn rule_id(&self, charge: u32) -> &str {
         let Range { start, end } = self.charges[charge as usize].name;
         // Ids are ASCII.
         str::from_utf8(&self.keys[start as usize..end as usize]).unwrap_or_default()
@@ -392,7 +392,7 @@ impl Plan {
 
     /// Returns the only charge of the plan, if its rule is not `strict`. The request must be plain.
     #[inline]
-    pub(crate) fn only_shared<'a>(&'a self, running: &'a RulesInForce) -> Option<Charge<'a>> {
+    pub(crate) fn only_charge_unless_strict<'a>(&'a self, running: &'a RulesInForce) -> Option<Charge<'a>> {
         let [planned @ PlannedCharge { by: LimitSource::Rule(number), .. }] = &*self.charges else { return None };
         let rule = &running.rules.rules()[*number as usize];
         let rule_limits = rule.rule_limits.as_deref().filter(|_| rule.consistency != Consistency::Strict)?;

@@ -23,8 +23,8 @@ use crate::inline::InternedLimits;
 use crate::rules::{Consistency, OnFault};
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
 
-/// The retry wait of a request that is refused because the store does not answer. The recovery time is unknown, and
-/// retrying sooner only adds load.
+/// The retry time that is reported if a request is refused because the store does not answer. The recovery time is
+/// unknown, and retrying sooner only adds load.
 pub(super) const FAULT_RETRY: Retry = Retry::After(Nanos::SECOND);
 
 /// A charge to this node's share, decided locally.
@@ -37,7 +37,7 @@ struct LocalCharge<'a> {
 }
 
 /// Decides requests that the store did not answer, by the `on_fault` of their rules. A `closed` rule refuses the whole
-/// request. `local` rules admit or refuse it together. `open` rules admit it.
+/// request. Otherwise, the `local` rules decide the request as one group. `open` rules admit it.
 pub(super) fn fall_back<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
@@ -49,7 +49,7 @@ pub(super) fn fall_back<S: Store, F: Store>(
     let mut spans: Vec<Span> = Vec::new();
     if running.rules.uses_time() {
         // The planned calendar windows may be based on the store's clock, or may have ended since planning.
-        decisions.plan.move_windows(running, &decisions.scratch.unanswered.lost, (engine.wall)());
+        decisions.plan.recompute_windows(running, &decisions.scratch.unanswered.lost, (engine.wall)());
     }
     for request in &decisions.scratch.unanswered.lost {
         if let Ok(decided) = &mut decisions.decided[*request as usize] {
@@ -235,7 +235,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             let left = local.used.amount_left(position, limit).unwrap_or(limit.capacity());
             fits &= fits_store_remaining(cost.get(), share_remaining, left, self.nodes);
             too_much |= cost.get() > share_remaining;
-            wait = wait.max(report.reset).max(local.used.until_left(position, limit, cost.get()));
+            wait = wait.max(report.reset).max(local.used.wait_until_left(position, limit, cost.get()));
         }
         if fits && too_much {
             local.charge.ask = Ask::Regardless(cost);

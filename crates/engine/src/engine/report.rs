@@ -37,7 +37,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
                 exactness = exactness.max(answer.exactness);
                 (answer.outcome, if planned.is_ban() { u64::MAX } else { answer.least_remaining() })
             }
-            None => (planned.outcome_unanswered(), u64::MAX),
+            None => (planned.outcome_without_answer(), u64::MAX),
         };
         if charge_outcome == Outcome::Allow && outcome == Outcome::Allow {
             if remaining < least || deciding.is_none() {

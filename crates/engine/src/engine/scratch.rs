@@ -18,7 +18,7 @@ pub(crate) struct Scratch {
     /// The requests of the last groups sent to the store.
     pub(crate) spans: Vec<Span>,
     pub(crate) unanswered: UnansweredRequests,
-    /// Empty between phases, because the elements borrow from the plan. The same applies to `groups`.
+    /// `charges` and `groups` are empty between phases, because their elements borrow from the plan.
     pub(crate) charges: Vec<Charge<'static>>,
     pub(crate) groups: Vec<Group<'static>>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Scratch {
 #[derive(Debug, Default)]
 pub(crate) struct UnansweredRequests {
     pub(crate) lost: Vec<u32>,
-    /// Lost requests that cause no arrears, because the store may have carried them out or has rejected them.
+    /// Requests in `lost` that cause no arrears, because the store may have carried them out or has rejected them.
     pub(crate) not_owed: Vec<u32>,
     /// Requests whose calendar windows did not contain the store's time; `store_time` is that time.
     pub(crate) stale: Vec<u32>,

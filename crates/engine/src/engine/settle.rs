@@ -86,7 +86,7 @@ async fn charge_shortfall<S: Store, F: Store>(
         too_little.push((taken, inline_limits(engine, taken)?));
     }
     let running = engine.running.load();
-    let now = engine.time_for(&running);
+    let now = engine.time_if_needed(&running);
     let extra = too_little.iter().filter_map(|(taken, inline)| {
         let current = current_limits_of(taken, inline.as_ref(), &running)?;
         let share = taken.fallback.then(|| engine.shares.share_of_node(current.limits, nodes));

@@ -3,10 +3,10 @@
 //! A store admits all charges of a group or none of them, and reports the outcome of each charge. So the first attempt
 //! charges all matching rules. If only rules marked `suffices` refuse and another such rule has capacity, nothing was
 //! taken, and the request is charged again without the refusing rules. If another request takes the capacity in
-//! between, the next attempt omits that rule as well. This has three consequences. These rules refuse a request only
-//! after each of them was without capacity. No limit is exceeded. The loop ends, because every attempt charges fewer
-//! rules. A store could implement this itself and save the second call, but only requests that match an exhausted rule
-//! need a second call.
+//! between, the next attempt omits that rule as well. This has three consequences. The rules marked `suffices` refuse a
+//! request only after each of them lacked capacity in some attempt. No limit is exceeded. The loop ends, because every
+//! attempt charges fewer rules. A store could implement this itself and save the second call, but only requests that
+//! match an exhausted rule need a second call.
 //!
 //! A banned counter has no capacity. A `closed` rule refuses during a store outage even if it is marked `suffices`.
 //!
@@ -26,7 +26,7 @@ use crate::ruleset::ActiveRule;
 use crate::store::{Store, StoreVerb};
 
 /// Omits the charges of exhausted rules if another rule suffices, and charges the affected requests again.
-pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
+pub(super) async fn omit_exhausted_rules<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
     running: &RulesInForce,
@@ -59,8 +59,8 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
     decisions.scratch.picked = again;
 }
 
-/// Omits a request's charges to exhausted rules if another rule suffices. Returns whether to charge the request again;
-/// this is useless if a rule without `suffices` refuses the request too.
+/// Omits a request's charges to exhausted rules if another rule suffices. Returns whether to charge the request again.
+/// This is `false` if a rule without `suffices` refuses the request too.
 fn omit_exhausted_charges(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
     let charges = outcomes_including_bans(decisions, request);
     let has_capacity =

@@ -61,7 +61,7 @@ impl Plan {
 
 /// Lowers the cost of each request's shadow rules to the amount that its enforced rules granted, because only that
 /// amount is admitted.
-pub(super) fn lower_shadows(decisions: &mut Decisions, requests: Range<usize>) {
+pub(super) fn lower_shadow_costs(decisions: &mut Decisions, requests: Range<usize>) {
     for request in requests {
         let Some(least) = decisions.least_taken(request) else { continue };
         let charges = to_usize_range(&decisions.plan.requests[request].charges);

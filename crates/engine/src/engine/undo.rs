@@ -90,7 +90,7 @@ struct LocalEntry<'a> {
     taken: &'a ReceiptEntry,
     current: CurrentLimits<'a>,
     share: InternedLimits,
-    /// The part that was already charged to the store and is also refunded in the store.
+    /// The part of the charge that was already repaid to the store, and has to be refunded there too.
     repaid: Option<Repayment>,
     accepted_by_store: Cost,
 }
@@ -159,7 +159,7 @@ pub(super) async fn refund_request<S: Store, F: Store>(
     decisions: &mut Decisions,
 ) -> Result<(), EngineError> {
     let running = engine.running.load();
-    decisions.begin(running.rules.version(), engine.time_for(&running), TakeMode::Exactly);
+    decisions.begin(running.rules.version(), engine.time_if_needed(&running), TakeMode::Exactly);
     decisions.add(request, &running.rules)?;
     let (mut charges, mut spans) = (Vec::new(), Vec::new());
     decisions.plan.collect_charges(&running, &mut charges, &mut spans, |_, planned: &PlannedCharge| !planned.is_ban());
@@ -181,7 +181,7 @@ pub(super) async fn reset<S: Store, F: Store>(
     decisions: &mut Decisions,
 ) -> Result<usize, EngineError> {
     let running = engine.running.load();
-    decisions.begin(running.rules.version(), engine.time_for(&running), TakeMode::Exactly);
+    decisions.begin(running.rules.version(), engine.time_if_needed(&running), TakeMode::Exactly);
     decisions.add(request, &running.rules)?;
     let plan = &decisions.plan;
     let (mut charges, mut spans) = (Vec::new(), Vec::new());
@@ -191,7 +191,7 @@ pub(super) async fn reset<S: Store, F: Store>(
     }
     // Refusals that count towards bans are reset as well.
     let refusals = refusals_to_forget(decisions, &running);
-    charges.extend(refusals.iter().map(|(keys, rule_limits)| keys.refusals_under(rule_limits)));
+    charges.extend(refusals.iter().map(|(keys, rule_limits)| keys.refusal_charge(rule_limits)));
     let mut answers = Answers::default();
     let groups = [Group { verb: StoreVerb::Reset, charges: &charges }];
     engine.store.run(Batch { limit_table: &**running, groups: &groups }, &mut answers).await;

@@ -135,8 +135,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Renews the leases that a decision took, as if they were taken now. Returns whether there were leases and all of
-    /// them were still held. A lease that has expired, or was lost through a reset or a rule change, must be taken
-    /// again.
+    /// them were still held. A lease that has expired, or that a reset or a rule change has ended, must be taken again.
     ///
     /// # Errors
     /// If the store does not answer.
@@ -153,8 +152,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         settle::commit(self, receipt, cost).await
     }
 
-    /// Resets the usage of every matching limit, including shadow rules, and lifts bans. Returns the number of
-    /// counters, without bans.
+    /// Resets the usage of every matching limit, including shadow rules, and lifts bans. Returns the number of counters
+    /// that were reset, not counting bans.
     ///
     /// # Errors
     /// If the request is invalid or the store does not answer.
@@ -202,7 +201,8 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Charges all arrears to the store, with one attempt per key. Call this when the store recovers. The next request
-    /// for a key also charges the arrears of that key. If a place does not answer, this call skips its other keys.
+    /// for a key also charges the arrears of that key. If a place does not answer, this call skips the other keys of
+    /// that place.
     pub async fn repay(&self) {
         arrears::repay(self).await;
     }

@@ -77,7 +77,7 @@ pub enum MatchResult {
     },
 }
 
-/// The result of a matching rule.
+/// The explanation of a rule that matches.
 #[derive(Clone, Debug)]
 pub struct MatchExplanation {
     /// The attributes that the rule counts by, with the request's values.
@@ -323,7 +323,7 @@ pub struct FailedCondition {
 
 impl MatchExplanation {
     /// Returns the remaining time of the ban, if the counter is banned.
-    pub fn banned(&self) -> Option<Nanos> {
+    pub fn remaining_ban(&self) -> Option<Nanos> {
         match self.ban.as_ref()?.status {
             BanStatus::Banned { left, .. } => Some(left),
             BanStatus::Not { .. } | BanStatus::NotEvaluated => None,
@@ -333,7 +333,7 @@ impl MatchExplanation {
 
 impl Explanation {
     /// Returns the matching rules.
-    pub fn matching(&self) -> impl Iterator<Item = (&RuleExplanation, &MatchExplanation)> {
+    pub fn matching_rules(&self) -> impl Iterator<Item = (&RuleExplanation, &MatchExplanation)> {
         self.rules.iter().filter_map(|explained| match &explained.why {
             MatchResult::Matches(matched) => Some((explained, &**matched)),
             MatchResult::ConditionFailed(_)

@@ -21,7 +21,7 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decides = self.decides.as_ref();
         let matched = decides
-            .and_then(|id| self.matching().find(|(explained, _)| explained.rule == *id))
+            .and_then(|id| self.matching_rules().find(|(explained, _)| explained.rule == *id))
             .map(|(_, matched)| matched);
         let outcome = match self.observed {
             Some(observed) => {
@@ -32,7 +32,7 @@ impl fmt::Display for Explanation {
         };
         write!(f, "{}", OutcomeText(outcome))?;
         match (decides, matched.map(|matched| matched.effect)) {
-            (None, _) if self.matching().next().is_some() => f.write_str(", because no enforced rule matches")?,
+            (None, _) if self.matching_rules().next().is_some() => f.write_str(", because no enforced rule matches")?,
             (None, _) => f.write_str(", because no rule matches")?,
             (Some(rule), _) if rule.is_empty() => f.write_str(", by the inline limit")?,
             (Some(rule), Some(RuleEffect::Limits | RuleEffect::Overrides)) if outcome == Outcome::Allow => {
@@ -65,7 +65,7 @@ impl Explanation {
     /// Writes the name of the rule that admits the fewest further requests like this one, unless that rule is `least`,
     /// the rule with the smallest remaining amount. The two rules can differ because the cost depends on the rule.
     fn write_tightest_rule(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let enforced = self.matching().filter(|(_, matched)| !matched.shadow);
+        let enforced = self.matching_rules().filter(|(_, matched)| !matched.shadow);
         let enough: Vec<(u64, &str)> =
             enforced.filter_map(|(explained, matched)| Some((matched.requests_left()?, &*explained.rule))).collect();
         let Some((fewest, nearest)) = enough.iter().min_by_key(|(count, _)| *count) else { return Ok(()) };
@@ -133,7 +133,7 @@ impl fmt::Display for MatchExplanation {
         match self.effect {
             RuleEffect::Limits | RuleEffect::Overrides => self.write_cost(f)?,
             RuleEffect::Unlimited => f.write_str(", unlimited")?,
-            RuleEffect::Allows => f.write_str(", admits it, whatever other rules say")?,
+            RuleEffect::Allows => f.write_str(", admits it, regardless of other rules")?,
             RuleEffect::Denies => f.write_str(", refuses it without counting")?,
             RuleEffect::Replaced => match &self.replaced_by {
                 Some(by) => write!(f, ", left out: `{by}` replaces it")?,
@@ -141,7 +141,7 @@ impl fmt::Display for MatchExplanation {
             },
         }
         if self.refuses && self.effect != RuleEffect::Denies {
-            f.write_str(match (self.banned(), self.shadow) {
+            f.write_str(match (self.remaining_ban(), self.shadow) {
                 (Some(_), _) => ": banned",
                 (None, true) => ": would refuse",
                 (None, false) => ": refuses",
@@ -181,7 +181,8 @@ impl fmt::Display for MatchExplanation {
         }
         // Each limit states when the next request passes. During a ban, only limits with a longer wait than the ban
         // matter.
-        let matters = |limit: &&LimitState| self.banned().is_none_or(|left| limit.report.retry > Retry::After(left));
+        let matters =
+            |limit: &&LimitState| self.remaining_ban().is_none_or(|left| limit.report.retry > Retry::After(left));
         for limit in self.limits.iter().filter(matters) {
             write!(f, "{INDENT}")?;
             limit.write_state(self, f)?;

@@ -16,7 +16,7 @@ impl Cidr {
     /// Parses a network or a single address.
     ///
     /// # Errors
-    /// Returns an error message if the text is neither an address nor a network.
+    /// Returns an error message if the text is not a valid address or network.
     pub fn new(text: &str) -> Result<Self, String> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),

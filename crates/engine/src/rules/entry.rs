@@ -7,7 +7,7 @@
 
 mod overrides;
 
-pub use overrides::{EntryOverride, ParsedOverride, one_override, with_overrides};
+pub use overrides::{EntryOverride, ParsedOverride, parse_override_for_value, with_overrides};
 
 use super::mistake::{Mistakes, Notes, Position};
 use super::text::{self, Node, Value};
@@ -40,7 +40,7 @@ const START: Position = Position { line: 1, column: 1 };
 
 const NO_FILES_MESSAGE: &str = "the rules service cannot read files; write the values into the rule";
 
-/// Parses a rule whose keys are at the root of the text. The text may omit `id`; if it has an `id`, it must equal the
+/// Parses a rule whose keys are at the root of the text. The text may omit `id`. An `id` in the text must equal the
 /// argument.
 ///
 /// ```

@@ -38,7 +38,7 @@ impl Expression {
         if text.len() > Self::MAX_BYTES {
             return Err(format!("expression too long: {} bytes (maximum {})", text.len(), Self::MAX_BYTES));
         }
-        parse::read(text)
+        parse::parse(text)
     }
 
     /// Returns the attributes in the expression.
@@ -54,7 +54,10 @@ impl Expression {
 
     /// For an expression `a && b && …`, returns the number of the first operand that does not hold, and the operand
     /// count. Operands are numbered from 1. Returns `None` if all operands hold.
-    pub(crate) fn first_failing<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<(usize, usize)> {
+    pub(crate) fn first_failing_operand<'v>(
+        &self,
+        value: &impl Fn(usize) -> Option<&'v [u8]>,
+    ) -> Option<(usize, usize)> {
         let mut parts = Vec::new();
         self.condition.collect_operands(&mut parts);
         let failing = parts.iter().position(|part| part.evaluate(value) != Some(true))?;
@@ -321,7 +324,7 @@ mod tests {
             let value = |position: usize| {
                 ATTRIBUTE_VALUES.iter().find(|(name, _)| *name == &*names[position]).map(|it| it.1.as_bytes())
             };
-            assert_eq!(expression.first_failing(&value), failing, "{text}");
+            assert_eq!(expression.first_failing_operand(&value), failing, "{text}");
         }
     }
 

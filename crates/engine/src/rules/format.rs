@@ -80,7 +80,7 @@ fn verify_nothing_lost(tree: &Node, found: &[Comment], formatted: &str) -> Resul
     let kept = scan(formatted).is_ok_and(|again| count(&again) == count(found));
     match (same, kept) {
         (true, true) => Ok(()),
-        (false, _) => Err(FormatterError::Loses { line: 1, what: "something written in an unusual way" }),
+        (false, _) => Err(FormatterError::Loses { line: 1, what: "an unusual notation" }),
         (true, false) => {
             let line = found.iter().find(|found| !found.text.is_empty()).map_or(1, |found| found.position.line);
             Err(FormatterError::Loses { line, what: "a comment" })
@@ -141,7 +141,7 @@ fn attach_comments(tree: &Node, found: &[Comment]) -> Comments {
 }
 
 fn collect_targets(node: &Node, parent: Option<usize>, targets: &mut Vec<CommentTarget>) {
-    debug_assert!(targets.len() <= super::MAX_NODES + MAX_ALIASED, "trees are no larger");
+    debug_assert!(targets.len() <= super::MAX_NODES + MAX_ALIASED, "a tree has a bounded number of nodes");
     let mut add = |position: Position, value: &Node| {
         let target = targets.len();
         targets.push(CommentTarget { position, last_line: last_line(value).max(position.line), parent });

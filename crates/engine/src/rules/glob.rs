@@ -41,7 +41,7 @@ pub(crate) enum CapturePosition {
 
 impl CapturePosition {
     /// Returns the captured segment of a value.
-    pub(crate) fn of(self, value: &[u8]) -> Option<&[u8]> {
+    pub(crate) fn segment_of(self, value: &[u8]) -> Option<&[u8]> {
         let mut segments = value.split(|byte| *byte == b'/');
         match self {
             Self::FromStart(before) => segments.nth(before),
@@ -323,7 +323,7 @@ mod tests {
         let taken = |pattern: &str, name: &str, value: &'static str| {
             let glob = Glob::new(pattern).unwrap();
             assert!(glob.matches(value.as_bytes()));
-            str::from_utf8(glob.capture(name).unwrap().of(value.as_bytes()).unwrap()).unwrap()
+            str::from_utf8(glob.capture(name).unwrap().segment_of(value.as_bytes()).unwrap()).unwrap()
         };
         assert_eq!(taken("/users/{user}/**", "user", "/users/7/posts/9"), "7");
         assert_eq!(taken("/**/{folder}/{file}", "folder", "/a/b/c"), "b");

@@ -5,7 +5,10 @@
 
 mod parts;
 
-pub use parts::{BAN, COST, COST_CASE, DELAY, LIMIT, OPTIONS, OVERRIDE, SCHEDULE, TEST};
+pub use parts::{
+    BAN_KEYS, CONDITION_KEYS, COST_CASE_KEYS, COST_KEYS, DELAY_KEYS, LIMIT_KEYS, LIMIT_OPTIONS, OVERRIDE_KEYS,
+    SCHEDULE_KEYS,
+};
 
 /// One key and its documentation.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +41,7 @@ pub(crate) fn names(tables: &[&[Key]]) -> Vec<&'static str> {
 }
 
 /// Keys of a file.
-pub const FILE: &[Key] = &[
+pub const FILE_KEYS: &[Key] = &[
     key("domain", "a name", "none", "the domain of these rules; requests name it", ""),
     key("rules", "a list of rules", "none", "the rules, in order", ""),
     key(
@@ -51,12 +54,12 @@ pub const FILE: &[Key] = &[
 ];
 
 /// Keys of one entry of `domains`.
-pub(crate) const DOMAIN: &[Key] = FILE.split_at(2).0;
+pub(crate) const DOMAIN_KEYS: &[Key] = FILE_KEYS.split_at(2).0;
 
 const CONSISTENCIES: &str = "`strict`, `leased` or `eventual`";
 
 /// Keys of a rule. A rule with a single `limit` also accepts the keys of a limit.
-pub const RULE: &[Key] = &[
+pub const RULE_KEYS: &[Key] = &[
     key(
         "id",
         "a name",

@@ -16,7 +16,9 @@ use super::suggest::{join_with_and, suggest_valid};
 use crate::calendar::Calendar;
 pub(crate) use calendar::{WEEKDAYS, read_zone};
 pub use inline::{LimitMistake, LimitText};
-pub(crate) use parse::{BOOLEAN_HELP, not_a_boolean, not_a_count, parse_boolean, parse_count, parse_length};
+pub(crate) use parse::{
+    BOOLEAN_HELP, not_a_boolean_message, not_a_count_message, parse_boolean, parse_count, parse_length,
+};
 use parse::{parse_quota, suggest_rate};
 
 /// The parts of a limit as strings, as written in a rule or a request.
@@ -58,8 +60,8 @@ pub(crate) const ALGORITHMS: &[(&str, &[&str], &str)] = &[
     ("concurrency", &["lease", "max_debt"], "counts slots held at the same time"),
 ];
 
-const NO_LIMIT: &str = "for no limit write `unlimited: true` instead of `limit`";
-const NOTHING: &str = "to refuse everything write `deny: true` instead of `limit`";
+const NO_LIMIT_HELP: &str = "for no limit write `unlimited: true` instead of `limit`";
+const ZERO_LIMIT_HELP: &str = "to refuse everything write `deny: true` instead of `limit`";
 
 const PHASE_NAMES: &[&str] = &["epoch", "first_request", "spread"];
 
@@ -154,7 +156,7 @@ impl<'w> LimitParser<'w> {
             self.add_mistake_with_help("algorithm", problem, suggest_valid(name, &names));
             return None;
         };
-        for keys::Key { name: option, .. } in keys::OPTIONS {
+        for keys::Key { name: option, .. } in keys::LIMIT_OPTIONS {
             if (self.words.option)(option).is_some() && !takes.contains(option) {
                 let takers = ALGORITHMS.iter().filter(|(_, takes, _)| takes.contains(option));
                 let takers: Vec<&str> = takers.map(|(name, ..)| *name).collect();
@@ -279,12 +281,12 @@ impl<'w> LimitParser<'w> {
     fn parse_count_and_period(&mut self) -> Option<(u64, Nanos)> {
         let text = self.given_limit()?;
         if matches!(text, "unlimited" | "none" | "infinite") {
-            self.add_mistake_with_help("limit", format!("`{text}` is not a rate"), NO_LIMIT);
+            self.add_mistake_with_help("limit", format!("`{text}` is not a rate"), NO_LIMIT_HELP);
             return None;
         }
         let quota = parse_quota(text);
         if let Err(error @ LimitError::Zero { what: "the count of the rate" }) = &quota {
-            self.add_mistake_with_help("limit", error.to_string(), NOTHING);
+            self.add_mistake_with_help("limit", error.to_string(), ZERO_LIMIT_HELP);
             return None;
         }
         if let (Err(error), Some(written)) = (&quota, suggest_rate(text)) {
@@ -316,7 +318,7 @@ impl<'w> LimitParser<'w> {
         let text = (self.words.option)(option)?;
         let count = parse_count(text);
         if count.is_none() {
-            self.add_mistake_with_help(option, not_a_count(text), "write it like 200 or 10k");
+            self.add_mistake_with_help(option, not_a_count_message(text), "write it like 200 or 10k");
         }
         count
     }
@@ -335,7 +337,7 @@ impl<'w> LimitParser<'w> {
         let text = (self.words.option)(option)?;
         let boolean = parse_boolean(text);
         if boolean.is_none() {
-            self.add_mistake_with_help(option, not_a_boolean(text), BOOLEAN_HELP);
+            self.add_mistake_with_help(option, not_a_boolean_message(text), BOOLEAN_HELP);
         }
         boolean
     }

@@ -30,7 +30,7 @@ pub struct Mistake {
 impl Mistake {
     /// Adds the line with the mistake. `text` is the content of the file.
     #[must_use]
-    pub fn in_text(mut self, text: &[u8]) -> Self {
+    pub fn with_source_line(mut self, text: &[u8]) -> Self {
         self.snippet = line_snippet(text, self.position);
         self
     }
@@ -43,14 +43,14 @@ impl Mistake {
     /// let text = "domain: api\nrules:\n- {id: all, limt: 100/s, unlimited: true}\n";
     /// let mistakes = Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }]).unwrap_err();
     /// assert_eq!(
-    ///     mistakes.as_slice()[0].detailed(),
+    ///     mistakes.as_slice()[0].to_detailed_text(),
     ///     "rules.yaml:3:13: `limt` is not a key of a rule\n\
     ///     \x20 | - {id: all, limt: 100/s, unlimited: true}\n\
     ///     \x20 |             ^\n\
     ///     \x20 = did you mean `limit`?\n"
     /// );
     /// ```
-    pub fn detailed(&self) -> String {
+    pub fn to_detailed_text(&self) -> String {
         let Position { line, column } = self.position;
         let mut text = format!("{}:{line}:{column}: {}\n", self.file, self.problem);
         if let Some((snippet, before)) = &self.snippet {
@@ -116,7 +116,7 @@ impl Mistakes {
     }
 
     /// Returns the number of mistakes that are not listed because there are more than [`Mistakes::MAX`].
-    pub fn left_out(&self) -> usize {
+    pub fn unlisted_count(&self) -> usize {
         self.left_out
     }
 }

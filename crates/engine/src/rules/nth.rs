@@ -3,18 +3,18 @@
 use crate::request::Item;
 
 /// Splits a numbered name into the attribute and the zero-based index of its value. Returns `None` for other names.
-pub(crate) fn nth_of(name: &str) -> Option<(&str, u32)> {
-    let (of, number) = split_number(name)?;
+pub(crate) fn split_numbered_name(name: &str) -> Option<(&str, u32)> {
+    let (of, number) = split_at_number(name)?;
     let number: usize = number.parse().ok()?;
     (1..=Item::MAX_ATTRIBUTES).contains(&number).then(|| (of, number as u32 - 1))
 }
 
 /// Returns whether a name ends with a number that is out of range.
-pub(crate) fn is_wrong_number(name: &str) -> bool {
-    split_number(name).is_some() && nth_of(name).is_none()
+pub(crate) fn has_invalid_number(name: &str) -> bool {
+    split_at_number(name).is_some() && split_numbered_name(name).is_none()
 }
 
-fn split_number(name: &str) -> Option<(&str, &str)> {
+fn split_at_number(name: &str) -> Option<(&str, &str)> {
     let (of, number) = name.rsplit_once('#')?;
     let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     (digits && !of.is_empty()).then_some((of, number))
@@ -38,10 +38,13 @@ mod tests {
             ("a#129", None),
             ("a#99999999999999999999", None),
         ] {
-            assert_eq!(nth_of(name), expected, "{name}");
+            assert_eq!(split_numbered_name(name), expected, "{name}");
         }
         assert!(
-            is_wrong_number("a#0") && is_wrong_number("a#129") && !is_wrong_number("a#x") && !is_wrong_number("a#3")
+            has_invalid_number("a#0")
+                && has_invalid_number("a#129")
+                && !has_invalid_number("a#x")
+                && !has_invalid_number("a#3")
         );
     }
 }

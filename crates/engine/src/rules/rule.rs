@@ -89,7 +89,7 @@ impl Rule {
     pub(crate) fn index_conditions(&self) -> Cow<'_, [Condition]> {
         let names_values = |condition: &Condition| matches!(condition.test, Test::AnyOf(_));
         let implied = match &self.expression {
-            Some(expression) if !self.when.iter().any(names_values) => expression.implied(),
+            Some(expression) if !self.when.iter().any(names_values) => expression.implied_condition(),
             Some(_) | None => None,
         };
         match implied {

@@ -113,7 +113,7 @@ fn all_mistakes_are_reported_in_order() {
 fn options_beside_a_list_of_limits_are_refused() {
     assert_parsed(
         "domain: a\nrules:\n- id: r\n  limits: [1/s]\n  burst: 5\n- id: s\n  burst: 5\n- id: t\n  limit: 1/s\n  limits: []\n",
-        "f:5:3: `burst` beside `limits` applies to no limit; move it into the limit it is for\n\
+        "f:5:3: `burst` beside `limits` applies to no limit; move it into the limit that it belongs to\n\
          f:7:3: `burst` without a `limit`; add one like `limit: 100/s`\n\
          f:10:3: `limit` and `limits` are mutually exclusive; put all of them into `limits`\n\
          f:10:3: `limits` is empty; for no limit write `unlimited: true`",
@@ -162,7 +162,7 @@ fn rules_of_one_domain_may_be_in_several_files() {
 fn mistakes_above_the_maximum_are_counted() {
     let text = format!("domain: a\nrules:\n{}", "- {}\n".repeat(80));
     let mistakes = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).unwrap_err();
-    assert_eq!((mistakes.as_slice().len(), mistakes.left_out()), (100, 60));
+    assert_eq!((mistakes.as_slice().len(), mistakes.unlisted_count()), (100, 60));
     assert!(mistakes.to_string().ends_with("\nand 60 more"));
 }
 
@@ -171,5 +171,5 @@ fn rules_above_the_maximum_are_refused() {
     let text = format!("domain: a\nrules:\n{}", "- {}\n".repeat(MAX_RULES + 2));
     let mistakes = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).unwrap_err();
     // Two mistakes for each checked rule, and one for the first unchecked rule.
-    assert_eq!(mistakes.as_slice().len() + mistakes.left_out(), 2 * MAX_RULES + 1);
+    assert_eq!(mistakes.as_slice().len() + mistakes.unlisted_count(), 2 * MAX_RULES + 1);
 }

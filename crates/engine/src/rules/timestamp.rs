@@ -67,13 +67,13 @@ pub(crate) fn parse_expiry(text: &str) -> Result<Time<Wall>, TimeError> {
 }
 
 fn parse_instant(text: &str) -> Result<ParsedInstant, TimeError> {
-    if let Some(at) = ParsedInstant::read(text) {
+    if let Some(at) = ParsedInstant::parse(text) {
         return Ok(at);
     }
     let zoned = || {
         let (civil, zone) = text.strip_suffix(']')?.split_once('[')?;
         match read_zone(zone) {
-            Ok(zone) => zone.read(civil).map(Ok),
+            Ok(zone) => zone.parse_local_time(civil).map(Ok),
             Err((problem, help)) => Some(Err(TimeError::NoZone(TimeErrorText { problem, help }))),
         }
     };

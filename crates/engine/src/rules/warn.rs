@@ -15,7 +15,7 @@ use tollgate::core::{Algorithm, Time, Wall};
 
 use super::limit::DEFAULT_LEASE;
 use super::mistake::{Mistake, Notes};
-use super::nth::nth_of;
+use super::nth::split_numbered_name;
 use super::raw::shorten;
 use super::rule::{Condition, Effect, OnExceed, Origin, Pattern, Rule, Test};
 use super::suggest::nearest_word;
@@ -191,7 +191,7 @@ fn misspelled_attributes(domain: &Domain, notes: &mut Notes) {
         let tested = tested.chain(rule.cost().cases().iter().flat_map(|case| &case.when));
         let expressed = rule.expression().map_or(&[][..], |expression| expression.attributes()).iter();
         for name in tested.map(|condition| &*condition.attribute).chain(counted).chain(expressed.map(|name| &**name)) {
-            let name = nth_of(name).map_or(name, |(name, _)| name);
+            let name = split_numbered_name(name).map_or(name, |(name, _)| name);
             named.entry(name).or_insert((0, rule)).0 += 1;
         }
     }

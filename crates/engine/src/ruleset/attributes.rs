@@ -1,7 +1,7 @@
 //! The attributes that rules read.
 
 use super::special::Special;
-use crate::rules::{Rule, nth_of};
+use crate::rules::{Rule, split_numbered_name};
 
 /// Returns the names of the attributes that rules read, sorted. A name such as `a#2` reads the attribute `a`.
 pub(super) fn attribute_names(rules: &[Rule]) -> Box<[Box<str>]> {
@@ -17,7 +17,7 @@ fn attribute_names_of_rule(rule: &Rule) -> impl Iterator<Item = &str> {
     let conditions = rule.when().iter().chain(overrides).chain(costs).map(|condition| &*condition.attribute);
     let only = rule.only().iter().map(|name| &**name);
     let all = conditions.chain(only).chain(Special::attribute_names(rule));
-    all.map(|name| nth_of(name).map_or(name, |(of, _)| of))
+    all.map(|name| split_numbered_name(name).map_or(name, |(of, _)| of))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::paths::{Paths, Walk};
 use super::shape::{ItemShape, ItemShapes};
 use super::values::Values;
 use crate::request::Attribute;
-use crate::rules::{Cidr, Condition, nth_of, parse_address};
+use crate::rules::{Cidr, Condition, parse_address, split_numbered_name};
 use build::IndexBuilder;
 
 /// The rules of a domain, indexed by their anchors.
@@ -183,7 +183,7 @@ impl Index {
 
     /// Returns the number of an attribute; `None` if no rule refers to it.
     pub(crate) fn attribute_number(&self, name: &str) -> Option<u32> {
-        let space = if nth_of(name).is_some() { NTH_NAMES } else { NAMES };
+        let space = if split_numbered_name(name).is_some() { NTH_NAMES } else { NAMES };
         self.lookup.get(space, name.as_bytes()).map(|named| named & !NOT_AN_ANCHOR)
     }
 

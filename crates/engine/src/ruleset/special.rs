@@ -287,7 +287,7 @@ impl ValueSource {
             Self::Attribute(attribute) | Self::Address(attribute) => matched.first_value(attributes, *attribute),
             Self::Capture(attribute, patterns) => matched.attribute_values(attributes, *attribute).find_map(|value| {
                 let (_, position) = patterns.iter().find(|(glob, _)| glob.matches(value))?;
-                position.of(value)
+                position.segment_of(value)
             }),
         }
     }

@@ -64,7 +64,7 @@ fn print_warnings(files: &[RuleFile], rules: &Rules) -> anyhow::Result<()> {
     for warning in engine.warnings(rules) {
         // A warning may be about any of the files, so the text of its file is looked up by name.
         let text = files.iter().find(|file| *file.name == *warning.file).map_or(&[][..], |file| &file.text);
-        write!(std::io::stderr(), "warning: {}", warning.in_text(text).detailed())?;
+        write!(std::io::stderr(), "warning: {}", warning.with_source_line(text).to_detailed_text())?;
     }
     Ok(())
 }

@@ -165,10 +165,10 @@ fn print_error(error: &anyhow::Error) {
 fn print_mistakes(mistakes: &Mistakes) -> std::io::Result<()> {
     let mut out = std::io::stderr().lock();
     for mistake in mistakes.as_slice() {
-        write!(out, "{}", mistake.detailed())?;
+        write!(out, "{}", mistake.to_detailed_text())?;
     }
-    if mistakes.left_out() > 0 {
-        writeln!(out, "and {} more", mistakes.left_out())?;
+    if mistakes.unlisted_count() > 0 {
+        writeln!(out, "and {} more", mistakes.unlisted_count())?;
     }
     Ok(())
 }

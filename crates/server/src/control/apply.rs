@@ -37,7 +37,7 @@ impl RuleFiles<'_> {
         let taken = match split_file(text).await {
             Ok(taken) => taken,
             Err(ControlError::Mistakes(mistakes)) => {
-                let more_mistakes = mistakes.left_out();
+                let more_mistakes = mistakes.unlisted_count();
                 let mistakes = mistakes.as_slice().iter().map(Finding::from).collect();
                 return Ok(Validation { rules: 0, mistakes, more_mistakes, warnings: Vec::new() });
             }

@@ -210,7 +210,7 @@ impl Overrides<'_> {
             let rule = RuleRow::find(&mut write.tx, domain, id).await?.ok_or_else(|| missing_rule(domain, id))?;
             let old = OverrideRow::find_override(&mut write.tx, domain, id, value).await?;
             check_version(&write, domain, id, value, old.as_ref())?;
-            let given = entry::one_override(&Source { name: "override", text }, &rule.text, value)?;
+            let given = entry::parse_override_for_value(&Source { name: "override", text }, &rule.text, value)?;
             if let Some(old) = old.as_ref().filter(|old| old.attribute != given.attribute) {
                 return Err(override_exists_error(domain, id, old, &given.attribute));
             }

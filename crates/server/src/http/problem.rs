@@ -205,7 +205,7 @@ impl Problem {
             Some(help) => format!("{}; {help}", mistake.problem),
             None => mistake.problem.clone(),
         };
-        let count = mistakes.as_slice().len() + mistakes.left_out();
+        let count = mistakes.as_slice().len() + mistakes.unlisted_count();
         let detail = match mistakes.as_slice() {
             [only] if count == 1 => describe(only),
             [first, ..] => format!("{count} mistakes; the first: {}", describe(first)),

@@ -102,7 +102,7 @@ impl RefusalLog {
 
 /// Summarises an explanation in one line: the matching rules, and some rules that nearly match.
 fn summarise_explanation(explanation: &Explanation) -> String {
-    let matched = explanation.matching().count();
+    let matched = explanation.matching_rules().count();
     let unmatched = explanation.rules.len() - matched;
     let rules = explanation.rules.iter().take(matched + unmatched.min(MAX_UNMATCHED_RULES));
     let mut line = rules.map(|rule| rule.to_string().replace("\n    ", ", ")).collect::<Vec<_>>().join("; ");

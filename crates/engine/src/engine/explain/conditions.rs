@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::printable;
 use crate::explain::{FailedCondition, HeldCondition, MatchResult};
 use crate::request::Attribute;
-use crate::rules::{Condition, Pattern, Rule, Test, nth_of, parse_address};
+use crate::rules::{Condition, Pattern, Rule, Test, parse_address, split_numbered_name};
 
 /// Maximum number of values shown in a list.
 const MAX_SHOWN_VALUES: usize = 8;
@@ -60,7 +60,7 @@ pub(super) fn describe_held(condition: &Condition, attributes: &[Attribute<'_>])
 }
 
 /// Returns whether the request has exactly the attributes in the rule's `only`, if it is set.
-pub(super) fn has_only(rule: &Rule, attributes: &[Attribute<'_>]) -> bool {
+pub(super) fn satisfies_only(rule: &Rule, attributes: &[Attribute<'_>]) -> bool {
     let names = rule.only().iter().map(|name| name.as_bytes());
     rule.only().is_empty() || names.eq(attributes.iter().map(|attribute| attribute.name))
 }
@@ -70,7 +70,7 @@ pub(super) fn failed_expression(rule: &Rule, attributes: &[Attribute<'_>]) -> Op
     let expression = rule.expression()?;
     let names = expression.attributes();
     let value = |position: usize| attribute_values(attributes, names.get(position)?).next();
-    let (part, of) = expression.first_failing(&value)?;
+    let (part, of) = expression.first_failing_operand(&value)?;
     let values = names.iter().enumerate().map(|(position, name)| (name.to_string(), value(position).map(printable)));
     Some(MatchResult::ExpressionFailed { part, of, values: values.collect() })
 }
@@ -99,9 +99,9 @@ fn pattern_matches(pattern: &Pattern, value: &[u8]) -> bool {
     }
 }
 
-/// Returns the values of an attribute. It must not allocate, because it is called for each override of a rule.
+/// Returns the values of an attribute. Does not allocate, because this function is called for each override of a rule.
 pub(super) fn attribute_values<'e>(attributes: &'e [Attribute<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
-    let (name, first, most) = match nth_of(name) {
+    let (name, first, most) = match split_numbered_name(name) {
         Some((name, before)) => (name, before as usize, 1),
         None => (name, 0, usize::MAX),
     };

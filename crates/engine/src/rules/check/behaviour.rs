@@ -3,7 +3,7 @@
 use tollgate::SlidingLog;
 use tollgate::core::{Cost, Nanos};
 
-use super::super::limit::{WEEKDAYS, not_a_count, parse_count, parse_length, read_zone};
+use super::super::limit::{WEEKDAYS, not_a_count_message, parse_count, parse_length, read_zone};
 use super::super::mistake::{Notes, Position};
 use super::super::raw::{RawCost, RawExceed, RawMap, RawRule, RawText, shorten};
 use super::super::rule::{Ban, CostCase, DefaultCost, ENFORCE_ALL, Effect, OnExceed, Refusal};
@@ -61,7 +61,11 @@ impl Checker<'_> {
 fn check_cost_amount(raw: &RawText, notes: &mut Notes) -> Option<Cost> {
     let count = parse_count(&raw.text).map(Cost::new);
     if count.is_none() {
-        notes.add_with_help(raw.position, not_a_count(&raw.text), "`cost` is the cost of a request, like 1 or 5");
+        notes.add_with_help(
+            raw.position,
+            not_a_count_message(&raw.text),
+            "`cost` is the cost of a request, like 1 or 5",
+        );
     }
     count
 }
@@ -110,7 +114,7 @@ pub(super) fn check_enforce(raw: Option<&RawText>, notes: &mut Notes) -> u16 {
 
 pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut Notes) -> Option<Ban> {
     let map = raw?;
-    let after = required_value(map, "ban", "after", "write how many refusals", notes).and_then(|raw| {
+    let after = required_value(map, "ban", "after", "write the number of refusals", notes).and_then(|raw| {
         let count = parse_count(&raw.text).filter(|count| (1..=MAX_REFUSALS_BEFORE_BAN).contains(count));
         if count.is_none() {
             let problem = format!("`{}` is not a number of refusals", shorten(&raw.text));
@@ -225,9 +229,12 @@ pub(super) fn check_conflicting_keys(raw: &RawRule, effect: &Effect, on_exceed: 
             report(&[ban, enforce, on_change, suffices, postpaid, texts[0], texts[1]], "a rule without limits");
         }
         Effect::Allow => {
-            report(&[ban, enforce, on_change, suffices, postpaid, overrides, texts[0], texts[1]], "a rule that allows");
+            report(
+                &[ban, enforce, on_change, suffices, postpaid, overrides, texts[0], texts[1]],
+                "a rule with `allow`",
+            );
         }
-        Effect::Deny => report(&[ban, enforce, on_change, suffices, postpaid, overrides], "a rule that denies"),
+        Effect::Deny => report(&[ban, enforce, on_change, suffices, postpaid, overrides], "a rule with `deny`"),
     }
     if on_exceed == OnExceed::Shadow {
         report(&[ban, enforce, suffices, texts[0], texts[1]], "a shadow rule, which refuses nothing");

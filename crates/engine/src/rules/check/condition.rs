@@ -4,7 +4,7 @@ use super::super::cidr::{Cidr, is_address_attribute};
 use super::super::expression::Expression;
 use super::super::glob::Glob;
 use super::super::mistake::{Notes, Position};
-use super::super::nth::is_wrong_number;
+use super::super::nth::has_invalid_number;
 use super::super::raw::{MatchKind, RawAttributeCondition, RawText, RawValues, shorten};
 use super::super::rule::{Condition, Effect, OnInvalid, Origin, Pattern, PerElement, Test};
 use super::{Checker, MAX_NAME_BYTES, check_boolean};
@@ -190,7 +190,7 @@ pub(super) fn check_attribute(name: &RawText, notes: &mut Notes) -> bool {
         text if text.len() > MAX_NAME_BYTES => {
             format!("attribute name too long: {} bytes (maximum {MAX_NAME_BYTES})", text.len())
         }
-        text if is_wrong_number(text) => {
+        text if has_invalid_number(text) => {
             format!("`{}`: values of an attribute are numbered from `#1` to `#{}`", shorten(text), Item::MAX_ATTRIBUTES)
         }
         text if text.chars().any(char::is_control) => "control character in attribute name".into(),

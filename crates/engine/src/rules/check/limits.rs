@@ -140,7 +140,7 @@ fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Li
         position,
         inherits: raw.inherits,
     };
-    let mistakes = match limit::read(&words) {
+    let mistakes = match limit::parse_limit(&words) {
         Ok(limit) => return Some(limit),
         Err(mistakes) => mistakes,
     };

@@ -9,7 +9,7 @@ mod match_limit;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::limit::{BOOLEAN_HELP, not_a_boolean, parse_boolean};
+use super::limit::{BOOLEAN_HELP, not_a_boolean_message, parse_boolean};
 use super::mistake::{Notes, Position};
 use super::raw::{RawDomain, RawRule, RawText, shorten};
 use super::rule::{OnChange, OnFault, OnInvalid, Rule, RulePosition};
@@ -173,7 +173,7 @@ fn check_name(name: &RawText, what: &str, notes: &mut Notes) -> bool {
 fn check_boolean(raw: &RawText, notes: &mut Notes) -> Option<bool> {
     let boolean = parse_boolean(&raw.text);
     if boolean.is_none() {
-        notes.add_with_help(raw.position, not_a_boolean(&raw.text), BOOLEAN_HELP);
+        notes.add_with_help(raw.position, not_a_boolean_message(&raw.text), BOOLEAN_HELP);
     }
     boolean
 }

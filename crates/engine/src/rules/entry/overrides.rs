@@ -35,7 +35,7 @@ pub struct ParsedOverride {
 ///
 /// # Errors
 /// Returns every mistake, with its line in the text.
-pub fn one_override(source: &Source<'_>, rule: &str, value: &str) -> Result<ParsedOverride, Mistakes> {
+pub fn parse_override_for_value(source: &Source<'_>, rule: &str, value: &str) -> Result<ParsedOverride, Mistakes> {
     let mut notes = Notes::new(source.name);
     let given = parse_override(source, rule, value, &mut notes);
     notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)))?;

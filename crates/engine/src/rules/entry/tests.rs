@@ -101,7 +101,9 @@ fn envoy_files_become_entries() {
 #[test]
 fn overrides_are_parsed_separately_from_their_rule() {
     let rule = r#"{"id":"a","per":["tenant"],"limit":"10/s"}"#;
-    let given = one_override(&source("limit: 100/s\nuntil: 2030-01-01T00:00:00Z\nburst: 200"), rule, "acme").unwrap();
+    let given =
+        parse_override_for_value(&source("limit: 100/s\nuntil: 2030-01-01T00:00:00Z\nburst: 200"), rule, "acme")
+            .unwrap();
     assert_eq!(given.attribute, "tenant");
     assert_eq!(given.effect, r#"{"limit":"100/s","burst":200}"#);
     let one =
@@ -110,7 +112,7 @@ fn overrides_are_parsed_separately_from_their_rule() {
         with_overrides(rule, &[one]).unwrap(),
         r#"{"id":"a","per":["tenant"],"limit":"10/s","overrides":[{"when":{"tenant":{"equals":"acme"}},"limit":"100/s","burst":200,"until":"2030-01-01T00:00:00Z","set_by":"api"}]}"#
     );
-    let wrong = |text: &str, rule: &str| one_override(&source(text), rule, "acme").unwrap_err().to_string();
+    let wrong = |text: &str, rule: &str| parse_override_for_value(&source(text), rule, "acme").unwrap_err().to_string();
     assert!(wrong("limit: 100/s\nwhen: {a: b}", rule).contains("f:2:1: `when` is not allowed here"));
     assert!(wrong("limit: 100/s\nset_by: api", rule).contains("f:2:1: `set_by` is not allowed here"));
     assert!(wrong("limit: x", rule).starts_with("f:1:8: "));
@@ -127,14 +129,17 @@ fn overrides_are_parsed_separately_from_their_rule() {
         "f:1:1: the rule counts first by `shop`, a part of an attribute, which cannot be compared; name the attribute like \
          `attribute: user`, on the command line `--attribute user`"
     );
-    assert_eq!(one_override(&source("attribute: user\nlimit: 1/s"), two, "acme").unwrap().attribute, "user");
+    assert_eq!(
+        parse_override_for_value(&source("attribute: user\nlimit: 1/s"), two, "acme").unwrap().attribute,
+        "user"
+    );
     let calendar = r#"{"id":"a","per":["user"],"limit":"10/day","algorithm":"fixed_window","zone":"Europe/Paris"}"#;
     assert_eq!(
         wrong("limit: 5/s", calendar),
         "f:1:8: `5/s` is not a calendar window: these are minutes, hours, days, weeks, months and years, not seconds; \
          the rule follows the calendar; write it like 100/day, or add another `algorithm`, like `algorithm: token_bucket`"
     );
-    assert!(one_override(&source("limit: 5/s\nalgorithm: token_bucket"), calendar, "acme").is_ok());
+    assert!(parse_override_for_value(&source("limit: 5/s\nalgorithm: token_bucket"), calendar, "acme").is_ok());
     assert!(
         with_overrides(r#"{"id":"a","limits":["1/s","5/m"]}"#, &[EntryOverride { effect: r#"{"burst":3}"#, ..one }])
             .is_err()

@@ -6,7 +6,7 @@ use super::{Bool, Comparison, Expression, Number, Text};
 impl Expression {
     /// Returns a condition that holds whenever the expression holds. Prefers a condition on an attribute's value to a
     /// condition on its presence. Returns `None` if the expression implies neither.
-    pub(crate) fn implied(&self) -> Option<Condition> {
+    pub(crate) fn implied_condition(&self) -> Option<Condition> {
         let implied = self.condition.implied_tests();
         let names_values = |(_, test): &&(usize, Test)| matches!(test, Test::AnyOf(_));
         let (attribute, test) = implied.iter().find(names_values).or_else(|| implied.first())?;
@@ -141,7 +141,8 @@ mod tests {
             ("has(user) == has(plan)", "nothing"),
             ("true", "nothing"),
         ] {
-            let implied = Expression::new(text).unwrap_or_else(|problem| panic!("{text}: {problem}")).implied();
+            let implied =
+                Expression::new(text).unwrap_or_else(|problem| panic!("{text}: {problem}")).implied_condition();
             let shown = implied.map(|condition| format!("{} {:?}", condition.attribute, condition.test));
             assert_eq!(shown.as_deref().unwrap_or("nothing"), expected, "{text}");
         }

@@ -4,7 +4,7 @@
 use super::token::{Token, tokenize};
 use super::{Bool, Choice, Comparison, Expression, Number, Operation, Text};
 
-pub(super) fn read(text: &str) -> Result<Expression, String> {
+pub(super) fn parse(text: &str) -> Result<Expression, String> {
     let mut parser = Parser {
         tokens: tokenize(text)?,
         next_index: 0,
@@ -14,7 +14,7 @@ pub(super) fn read(text: &str) -> Result<Expression, String> {
     };
     let whole = parser.parse_expression()?;
     if let Some((position, token)) = parser.tokens.get(parser.next_index) {
-        return Err(format!("character {position}: unexpected `{}`", token.shown()));
+        return Err(format!("character {position}: unexpected `{}`", token.message_text()));
     }
     match whole {
         TypedExpression::Bool(condition) => Ok(Expression { condition, attributes: parser.attributes }),

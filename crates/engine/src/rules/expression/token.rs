@@ -9,7 +9,7 @@ pub(super) enum Token {
 }
 
 impl Token {
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn message_text(&self) -> String {
         match self {
             Self::Name(name) => name.clone(),
             Self::Text(text) => format!("'{text}'"),

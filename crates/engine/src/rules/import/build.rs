@@ -7,7 +7,7 @@ pub(super) fn text_node(position: Position, text: impl Into<String>) -> Node {
     Node { position, value: Value::Text(text.into()) }
 }
 
-pub(super) fn list(position: Position, nodes: Vec<Node>) -> Node {
+pub(super) fn list_node(position: Position, nodes: Vec<Node>) -> Node {
     Node { position, value: Value::List(nodes) }
 }
 
@@ -18,11 +18,11 @@ pub(super) fn map_node(position: Position, pairs: Vec<(&str, Node)>) -> Node {
 
 /// Returns a single node unchanged, and several nodes as a list.
 pub(super) fn one_or_list(position: Position, mut texts: Vec<Node>) -> Node {
-    if texts.len() == 1 { texts.swap_remove(0) } else { list(position, texts) }
+    if texts.len() == 1 { texts.swap_remove(0) } else { list_node(position, texts) }
 }
 
 /// Builds a valid and unused rule id from a name.
-pub(super) fn id_from(wanted: &str, taken: &mut std::collections::HashSet<String>) -> String {
+pub(super) fn unused_id_from(wanted: &str, taken: &mut std::collections::HashSet<String>) -> String {
     const MAX_ID_CHARS: usize = 100;
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.:/".contains(letter);
     let named: String =
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn generated_ids_are_valid_and_unique() {
         let mut taken = std::collections::HashSet::new();
-        let names = ["a b*", "a-b-", "", &"é".repeat(300)].map(|wanted| id_from(wanted, &mut taken));
+        let names = ["a b*", "a-b-", "", &"é".repeat(300)].map(|wanted| unused_id_from(wanted, &mut taken));
         assert_eq!(names, ["a-b-".to_owned(), "a-b--2".into(), "rule".into(), "-".repeat(100)]);
     }
 }

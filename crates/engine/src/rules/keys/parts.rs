@@ -3,7 +3,7 @@
 use super::{Key, key};
 
 /// Keys of a limit, in a rule or in `limits`.
-pub const LIMIT: &[Key] = &[
+pub const LIMIT_KEYS: &[Key] = &[
     key(
         "limit",
         "a rate like `100/s`, `5/15m`, `10k/day`, `5 per 15 minutes`; a whole number for concurrency",
@@ -21,7 +21,7 @@ pub const LIMIT: &[Key] = &[
 ];
 
 /// Options of the algorithms. `ALGORITHMS` in `limit.rs` lists the options of each algorithm.
-pub const OPTIONS: &[Key] = &[
+pub const LIMIT_OPTIONS: &[Key] = &[
     key(
         "burst",
         "a whole number",
@@ -110,7 +110,7 @@ pub const OPTIONS: &[Key] = &[
 ];
 
 /// Keys of a condition.
-pub const TEST: &[Key] = &[
+pub const CONDITION_KEYS: &[Key] = &[
     key(
         "present",
         "`true` or `false`",
@@ -163,7 +163,7 @@ pub const TEST: &[Key] = &[
 ];
 
 /// Keys of an override, in addition to the keys of a limit.
-pub const OVERRIDE: &[Key] = &[
+pub const OVERRIDE_KEYS: &[Key] = &[
     key(
         "when",
         "as in a rule",
@@ -209,7 +209,7 @@ pub const OVERRIDE: &[Key] = &[
 ];
 
 /// Keys of a cost that is read from an attribute of the request.
-pub const COST: &[Key] = &[
+pub const COST_KEYS: &[Key] = &[
     key(
         "from",
         "an attribute",
@@ -234,7 +234,7 @@ pub const COST: &[Key] = &[
 ];
 
 /// Keys of one case of a cost.
-pub const COST_CASE: &[Key] = &[
+pub const COST_CASE_KEYS: &[Key] = &[
     key(
         "when",
         "as in a rule",
@@ -252,7 +252,7 @@ pub const COST_CASE: &[Key] = &[
 ];
 
 /// Keys of a delay.
-pub const DELAY: &[Key] = &[key(
+pub const DELAY_KEYS: &[Key] = &[key(
     "max_wait",
     "a duration",
     "required",
@@ -261,7 +261,7 @@ pub const DELAY: &[Key] = &[key(
 )];
 
 /// Keys of a ban.
-pub const BAN: &[Key] = &[
+pub const BAN_KEYS: &[Key] = &[
     key(
         "after",
         "a whole number up to 1024",
@@ -286,7 +286,7 @@ pub const BAN: &[Key] = &[
 ];
 
 /// Keys of a schedule.
-pub const SCHEDULE: &[Key] = &[
+pub const SCHEDULE_KEYS: &[Key] = &[
     key(
         "days",
         "a list of `mon` … `sun`",

@@ -2,7 +2,7 @@
 
 use tollgate::core::Nanos;
 
-use super::{ALGORITHMS, LimitParser, NOTHING, parse_count, parse_length, suggest_rate};
+use super::{ALGORITHMS, LimitParser, ZERO_LIMIT_HELP, parse_count, parse_length, suggest_rate};
 use crate::calendar::{Calendar, Unit, Zone};
 use crate::rules::raw::shorten;
 use crate::rules::suggest::{nearest_word, suggest_valid};
@@ -120,7 +120,7 @@ impl LimitParser<'_> {
             let problem = format!("`{}` is not a whole number above 0", shorten(count));
             let help = match suggest_rate(text) {
                 Some(written) => format!("write it as {written}"),
-                None if count == "0" => NOTHING.into(),
+                None if count == "0" => ZERO_LIMIT_HELP.into(),
                 None => "write it like 100/day or 10k/month".into(),
             };
             self.add_mistake_with_help("limit", problem, help);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate::Limits;
 
-use super::{LimitWords, NO_LIMIT, NOTHING, read};
+use super::{LimitWords, NO_LIMIT_HELP, ZERO_LIMIT_HELP, parse_limit};
 
 /// An inline limit, as written in a request.
 ///
@@ -44,7 +44,7 @@ impl LimitText<'_> {
             position: 0,
             inherits: false,
         };
-        match read(&words) {
+        match parse_limit(&words) {
             Ok((limit, None)) => Ok(limit.into()),
             Ok((_, Some(_))) => {
                 let problem = "calendar windows are supported only in rules".into();
@@ -53,7 +53,7 @@ impl LimitText<'_> {
             Err(mut mistakes) => {
                 let mut first = mistakes.swap_remove(0);
                 // `unlimited`, `allow` and `deny` exist only in rules.
-                first.help = first.help.filter(|help| help != NOTHING && help != NO_LIMIT);
+                first.help = first.help.filter(|help| help != ZERO_LIMIT_HELP && help != NO_LIMIT_HELP);
                 Err(first)
             }
         }

@@ -8,11 +8,11 @@ use super::calendar::{has_variable_length, unit_of};
 
 pub(crate) const BOOLEAN_HELP: &str = "write `true` or `false`";
 
-pub(crate) fn not_a_boolean(text: &str) -> String {
+pub(crate) fn not_a_boolean_message(text: &str) -> String {
     format!("`{}` is neither true nor false", shorten(text))
 }
 
-pub(crate) fn not_a_count(text: &str) -> String {
+pub(crate) fn not_a_count_message(text: &str) -> String {
     format!("`{}` is not a whole number", shorten(text))
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
     };
     match parts() {
         Some((count, per)) if count > 0 => Ok((count, per)),
-        // Invalid input is parsed again as a `Rate`, for its error message.
+        // Invalid input is parsed again as a `Rate`, to get an error message.
         _ => match text.parse::<Rate>() {
             Ok(rate) => Ok((rate.count().into(), rate.per())),
             Err(error) => Err(error),

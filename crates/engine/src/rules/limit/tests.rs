@@ -3,7 +3,7 @@ use super::*;
 /// Parses a limit with options and compares the result with `expected`.
 fn assert_limit(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
     let option = |name: &str| words.iter().find(|(word, _)| *word == name).map(|(_, value)| *value);
-    let read = read(&LimitWords {
+    let read = parse_limit(&LimitWords {
         limit: Some(limit),
         algorithm: option("algorithm"),
         option: &option,

@@ -22,12 +22,12 @@ pub(super) struct Fields<'n> {
 
 impl<'n> Fields<'n> {
     /// Reads a map. Reports each key that is in none of the tables, and suggests the key that was probably meant.
-    pub(super) fn of(node: &'n Node, what: &str, tables: &[&[Key]], notes: &mut Notes) -> Option<Self> {
-        Self::of_part(node, what, tables, &|_| None, notes)
+    pub(super) fn from_node(node: &'n Node, what: &str, tables: &[&[Key]], notes: &mut Notes) -> Option<Self> {
+        Self::from_node_with_hints(node, what, tables, &|_| None, notes)
     }
 
-    /// Like [`of`](Self::of), but `elsewhere` may return help for keys that belong somewhere else.
-    pub(super) fn of_part(
+    /// Like [`from_node`](Self::from_node), but `elsewhere` may return help for keys that belong somewhere else.
+    pub(super) fn from_node_with_hints(
         node: &'n Node,
         what: &str,
         tables: &[&[Key]],
@@ -83,7 +83,7 @@ impl<'n> Fields<'n> {
     }
 }
 
-pub(super) fn list<'n>(node: &'n Node, what: &str, notes: &mut Notes) -> Option<&'n [Node]> {
+pub(super) fn read_list<'n>(node: &'n Node, what: &str, notes: &mut Notes) -> Option<&'n [Node]> {
     match &node.value {
         Value::List(nodes) => Some(nodes),
         Value::Empty => Some(&[]),
@@ -136,7 +136,7 @@ impl RawMap {
             notes.add_with_help(node.position, problem, format!("write it like `{sample}`"));
             return None;
         }
-        let fields = Fields::of(node, what, &[table], notes)?;
+        let fields = Fields::from_node(node, what, &[table], notes)?;
         let values = table
             .iter()
             .filter(|key| fields.find(key.name).is_some())

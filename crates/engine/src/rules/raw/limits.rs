@@ -4,7 +4,7 @@ use super::super::keys;
 use super::super::mistake::{Notes, Position};
 use super::super::text::{Node, Value};
 use super::RawText;
-use super::fields::{Fields, list, read_text};
+use super::fields::{Fields, read_list, read_text};
 
 #[derive(Clone, Debug)]
 pub(crate) struct RawLimit {
@@ -49,7 +49,7 @@ pub(super) fn read_effect(
 }
 
 fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) -> Vec<RawLimit> {
-    let options = keys::OPTIONS.iter().map(|key| key.name).chain(["algorithm"]);
+    let options = keys::LIMIT_OPTIONS.iter().map(|key| key.name).chain(["algorithm"]);
     let beside: Vec<(Position, &str)> =
         options.filter_map(|name| fields.find(name).map(|(position, _)| (position, name))).collect();
     let one = fields.find("limit");
@@ -82,7 +82,7 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
         return vec![base.map_or(limit.clone(), |base| inherit_from(base, limit))];
     }
     report_stray_options(&beside, "`limits`", notes);
-    let Some(several) = list(several, "`limits`", notes) else { return Vec::new() };
+    let Some(several) = read_list(several, "`limits`", notes) else { return Vec::new() };
     if several.is_empty() {
         notes.add_with_help(position, "`limits` is empty", "for no limit write `unlimited: true`");
     }
@@ -115,7 +115,7 @@ fn algorithm_name(limit: &RawLimit) -> &str {
 
 fn report_stray_options(beside: &[(Position, &str)], list: &str, notes: &mut Notes) {
     for (position, name) in beside {
-        let help = "move it into the limit it is for";
+        let help = "move it into the limit that it belongs to";
         notes.add_with_help(*position, format!("`{name}` beside {list} applies to no limit"), help);
     }
 }
@@ -132,12 +132,13 @@ fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
             inherits: false,
         });
     }
-    let fields = Fields::of(node, "a limit", &[keys::LIMIT, keys::OPTIONS], notes)?;
+    let fields = Fields::from_node(node, "a limit", &[keys::LIMIT_KEYS, keys::LIMIT_OPTIONS], notes)?;
     Some(read_limit_fields(node.position, &fields, notes))
 }
 
 fn read_limit_fields(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> RawLimit {
-    let options = keys::OPTIONS.iter().filter_map(|key| Some((key.name, fields.text(key.name, notes)?))).collect();
+    let options =
+        keys::LIMIT_OPTIONS.iter().filter_map(|key| Some((key.name, fields.text(key.name, notes)?))).collect();
     let (limit, algorithm) = (fields.text("limit", notes), fields.text("algorithm", notes));
     RawLimit { position, limit, algorithm, options, inherits: false }
 }

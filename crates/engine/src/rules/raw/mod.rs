@@ -11,7 +11,7 @@ use super::text::{Node, Value};
 use condition::read_when;
 pub(crate) use condition::{MatchKind, RawAttributeCondition, RawValues};
 pub(crate) use fields::RawMap;
-use fields::{Fields, KeyHint, list, read_text};
+use fields::{Fields, KeyHint, read_list, read_text};
 use limits::read_effect;
 pub(crate) use limits::{RawEffect, RawLimit};
 
@@ -97,19 +97,19 @@ pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
         notes.add_with_help(tree.position, "the file is empty", "begin with `domain: NAME` and `rules:`");
         return Vec::new();
     }
-    let Some(fields) = Fields::of(tree, "a rule file", &[keys::FILE], notes) else { return Vec::new() };
+    let Some(fields) = Fields::from_node(tree, "a rule file", &[keys::FILE_KEYS], notes) else { return Vec::new() };
     let Some((_, domains)) = fields.find("domains") else {
         return vec![read_domain(tree.position, &fields, notes)];
     };
-    for other in keys::DOMAIN {
+    for other in keys::DOMAIN_KEYS {
         if let Some((position, _)) = fields.find(other.name) {
             let problem = format!("`{}` and `domains` are mutually exclusive", other.name);
             notes.add_with_help(position, problem, "move it into an element of `domains`");
         }
     }
-    let Some(domains) = list(domains, "`domains`", notes) else { return Vec::new() };
+    let Some(domains) = read_list(domains, "`domains`", notes) else { return Vec::new() };
     let domains = domains.iter().filter_map(|node| {
-        let fields = Fields::of(node, "a domain", &[keys::DOMAIN], notes)?;
+        let fields = Fields::from_node(node, "a domain", &[keys::DOMAIN_KEYS], notes)?;
         Some(read_domain(node.position, &fields, notes))
     });
     domains.collect()
@@ -121,7 +121,7 @@ fn read_domain(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> Ra
         notes.add_with_help(position, "missing `domain`", "add one like `domain: api`");
     }
     let rules = match fields.find("rules") {
-        Some((_, node)) => list(node, "`rules`", notes).unwrap_or_default(),
+        Some((_, node)) => read_list(node, "`rules`", notes).unwrap_or_default(),
         None => {
             notes.add_with_help(position, "missing `rules`", "for an empty list write `rules: []`");
             &[]
@@ -132,10 +132,11 @@ fn read_domain(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> Ra
 
 fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
     let before = notes.count();
-    let tables = [keys::RULE, keys::LIMIT, keys::OPTIONS];
-    let fields = Fields::of_part(node, "a rule", &tables, &unknown_key_hint, notes)?;
+    let tables = [keys::RULE_KEYS, keys::LIMIT_KEYS, keys::LIMIT_OPTIONS];
+    let fields = Fields::from_node_with_hints(node, "a rule", &tables, &unknown_key_hint, notes)?;
     let effect = read_effect(node.position, &fields, None, notes);
-    let overrides = fields.find("overrides").and_then(|(_, node)| list(node, "`overrides`", notes)).unwrap_or_default();
+    let overrides =
+        fields.find("overrides").and_then(|(_, node)| read_list(node, "`overrides`", notes)).unwrap_or_default();
     let base = effect.limits.first().filter(|_| effect.limits.len() == 1);
     let rule = RawRule {
         position: node.position,
@@ -158,7 +159,7 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
         sync_every: fields.text("sync_every", notes),
         on_change: fields.text("on_change", notes),
         enforce: fields.text("enforce", notes),
-        ban: fields.find("ban").and_then(|(_, node)| RawMap::read(node, "`ban`", keys::BAN, BAN_EXAMPLE, notes)),
+        ban: fields.find("ban").and_then(|(_, node)| RawMap::read(node, "`ban`", keys::BAN_KEYS, BAN_EXAMPLE, notes)),
         schedule: fields.find("schedule").map(|(_, node)| read_schedule(node, notes)).unwrap_or_default(),
         status: fields.text("status", notes),
         message: fields.text("message", notes),
@@ -169,8 +170,8 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
 }
 
 fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Option<RawOverride> {
-    let tables = [keys::OVERRIDE, keys::LIMIT, keys::OPTIONS];
-    let fields = Fields::of_part(node, "an override", &tables, &misplaced_rule_key_hint, notes)?;
+    let tables = [keys::OVERRIDE_KEYS, keys::LIMIT_KEYS, keys::LIMIT_OPTIONS];
+    let fields = Fields::from_node_with_hints(node, "an override", &tables, &misplaced_rule_key_hint, notes)?;
     Some(RawOverride {
         position: node.position,
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
@@ -189,7 +190,7 @@ fn misplaced_rule_key_hint(key: &str) -> Option<KeyHint> {
              `cost: [{when: {path: /export}, cost: 50}]`"
         }
         "allow" => "for no limit write `unlimited: true`",
-        _ if keys::RULE.iter().any(|known| known.name == key) => {
+        _ if keys::RULE_KEYS.iter().any(|known| known.name == key) => {
             "an override changes only limits; write this in the rule, for all requests"
         }
         _ => return None,
@@ -214,7 +215,7 @@ fn unknown_key_hint(key: &str) -> Option<KeyHint> {
 
 fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
     match &node.value {
-        Value::Map(_) => RawMap::read(node, "`cost`", keys::COST, COST_EXAMPLE, notes).map(RawCost::From),
+        Value::Map(_) => RawMap::read(node, "`cost`", keys::COST_KEYS, COST_EXAMPLE, notes).map(RawCost::From),
         Value::List(cases) => {
             Some(RawCost::Cases(cases.iter().filter_map(|node| read_cost_case(node, notes)).collect()))
         }
@@ -223,7 +224,7 @@ fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
 }
 
 fn read_cost_case(node: &Node, notes: &mut Notes) -> Option<RawCostCase> {
-    let fields = Fields::of(node, "a case of `cost`", &[keys::COST_CASE], notes)?;
+    let fields = Fields::from_node(node, "a case of `cost`", &[keys::COST_CASE_KEYS], notes)?;
     let when = fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default();
     if fields.find("cost").is_none() {
         notes.add_with_help(
@@ -246,7 +247,7 @@ fn read_exceed(node: &Node, notes: &mut Notes) -> Option<RawExceed> {
         notes.add_with_help(key.position, "`on_exceed` must be a word or a delay", ON_EXCEED_HELP);
         return None;
     }
-    RawMap::read(delay, "`delay`", keys::DELAY, DELAY_EXAMPLE, notes).map(RawExceed::Delay)
+    RawMap::read(delay, "`delay`", keys::DELAY_KEYS, DELAY_EXAMPLE, notes).map(RawExceed::Delay)
 }
 
 const BAN_EXAMPLE: &str = "ban: {after: 20, within: 10m, for: 1h}";
@@ -257,14 +258,14 @@ const ON_EXCEED_HELP: &str = "write `deny`, `shadow`, `drop` or `{ delay: { max_
 
 fn read_schedule(node: &Node, notes: &mut Notes) -> Vec<RawMap> {
     let read =
-        |node: &Node, notes: &mut Notes| RawMap::read(node, "`schedule`", keys::SCHEDULE, SCHEDULE_EXAMPLE, notes);
+        |node: &Node, notes: &mut Notes| RawMap::read(node, "`schedule`", keys::SCHEDULE_KEYS, SCHEDULE_EXAMPLE, notes);
     match &node.value {
         Value::List(nodes) => nodes.iter().filter_map(|node| read(node, notes)).collect(),
         Value::Map(_) | Value::Text(_) | Value::Empty => read(node, notes).into_iter().collect(),
     }
 }
 
-/// Shortens a string, so that a message can quote it.
+/// Shortens a string for quotation in a message.
 pub(crate) fn shorten(text: &str) -> String {
     const MAX_QUOTED_CHARS: usize = 60;
     if text.chars().count() <= MAX_QUOTED_CHARS {

@@ -3,7 +3,7 @@
 use tollgate::core::{Time, Wall};
 
 use super::super::mistake::Notes;
-use super::super::nth::nth_of;
+use super::super::nth::split_numbered_name;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Override, Pattern, Rule, Test};
 use super::{always_matches, index_entry, is_positive};
@@ -51,7 +51,7 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
     let mut matched = CandidateRules::default();
     for other in rule.overrides() {
         // A numbered attribute is skipped, because the request would also need the values before it.
-        let pairs = other.when.iter().filter(|condition| nth_of(&condition.attribute).is_none());
+        let pairs = other.when.iter().filter(|condition| split_numbered_name(&condition.attribute).is_none());
         let mut pairs = pairs.flat_map(|condition| {
             let same = own.iter().enumerate().filter(|(_, own)| own.attribute == condition.attribute);
             same.map(move |(number, own)| (condition, number, own))

@@ -11,7 +11,7 @@ use super::{
     AttributeIndex, CompiledTest, FurtherCondition, HAS_MORE_CONDITIONS, Index, IndexEntry, NAMES, NOT_AN_ADDRESS,
     NOT_AN_ANCHOR, NTH_NAMES, NumberedAttribute, PrefixIndex, SHARED, network_text, space_of,
 };
-use crate::rules::{Condition, Glob, Pattern, Test, nth_of};
+use crate::rules::{Condition, Glob, Pattern, Test, split_numbered_name};
 
 #[derive(Default)]
 pub(super) struct IndexBuilder {
@@ -40,7 +40,7 @@ impl IndexBuilder {
         let number = *self.names.entry(attribute.into()).or_insert(next);
         if number == next {
             self.anchors.push(Anchors::default());
-            if let Some((of, before)) = nth_of(attribute) {
+            if let Some((of, before)) = split_numbered_name(attribute) {
                 let of = self.attribute_number(of);
                 self.nth.push(NumberedAttribute { attribute: number, of, before });
             }
@@ -128,7 +128,7 @@ impl IndexBuilder {
             EntryCollector { texts: Vec::new(), shared: Vec::new(), free_space: space_of(self.names.len() as u32) };
         let not_an_anchor = |number: u32| if self.anchors[number as usize].is_empty() { NOT_AN_ANCHOR } else { 0 };
         packing.texts.extend(self.names.into_iter().map(|(name, number)| {
-            let space = if nth_of(&name).is_some() { NTH_NAMES } else { NAMES };
+            let space = if split_numbered_name(&name).is_some() { NTH_NAMES } else { NAMES };
             (space, name.into_boxed_bytes(), number | not_an_anchor(number))
         }));
         let attributes = self

@@ -89,5 +89,5 @@ fn format_finding(file: &RuleFile, finding: &Finding) -> String {
     let Finding { line, column, problem, help } = finding.clone();
     let position = Position { line, column };
     let mistake = Mistake { file: (*file.name).into(), position, problem, help, snippet: None };
-    mistake.in_text(&file.text).detailed()
+    mistake.with_source_line(&file.text).to_detailed_text()
 }

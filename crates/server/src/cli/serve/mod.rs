@@ -127,7 +127,7 @@ async fn follow_redis(mut health: watch::Receiver<Health>, mut nodes: watch::Rec
             Health::Connecting => app.health.set_down("not connected yet"),
             Health::Down { why } => app.health.set_down(why),
         }
-        app.engine.set_nodes(*nodes.borrow_and_update());
+        app.engine.set_node_count(*nodes.borrow_and_update());
         // Runs even while the store is down, because some primaries of a cluster may be up.
         app.engine.repay().await;
         let changed = tokio::select! {
@@ -162,7 +162,7 @@ async fn follow_peers(store: Arc<PeerStore>, app: Arc<App<Arc<PeerStore>>>) {
             true => app.health.set_up(),
             false => app.health.set_down("this server does not see a majority of the servers that share the limits"),
         }
-        app.engine.set_nodes(status.nodes);
+        app.engine.set_node_count(status.nodes);
         if app.health.is_up() {
             app.engine.repay().await;
         }

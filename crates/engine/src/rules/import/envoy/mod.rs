@@ -33,12 +33,12 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::super::mistake::{Notes, Position};
-use super::super::nth::nth_of;
+use super::super::nth::split_numbered_name;
 use super::super::raw::shorten;
 use super::super::text::{Node, Value};
-use super::build::{id_from, list, map_node, text_node};
+use super::build::{list_node, map_node, text_node, unused_id_from};
 use pattern::{DescriptorValue, Exclusion};
-use read::{Allows, Descriptor, EnvoyParser, RateLimit};
+use read::{Allowance, Descriptor, EnvoyParser, RateLimit};
 
 /// Maximum number of values with stars under one key. Each value is compared with all earlier values.
 const MAX_STARRED_VALUES: usize = 256;
@@ -67,7 +67,7 @@ pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> O
     converter.convert_level(&file.descriptors, &mut Vec::new());
     converter.add_replaces();
     let rules = converter.rules;
-    Some(map_node(tree.position, vec![("domain", file.domain), ("rules", list(tree.position, rules))]))
+    Some(map_node(tree.position, vec![("domain", file.domain), ("rules", list_node(tree.position, rules))]))
 }
 
 struct Converter<'n, 'd> {
@@ -111,7 +111,7 @@ impl<'d> Converter<'_, 'd> {
             let excluded = more_specific_siblings(&siblings[&*descriptor.key], position, values);
             if excluded.iter().any(|values| values.is_everything()) {
                 let problem = "this descriptor never matches and is left out";
-                let why = format!("another one matches every value of `{}`", descriptor.key);
+                let why = format!("another descriptor matches every value of `{}`", descriptor.key);
                 self.left_out.add_with_help(descriptor.position, problem, why);
                 continue;
             }
@@ -129,7 +129,7 @@ impl<'d> Converter<'_, 'd> {
         let named = limit.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| path_name(path));
         self.condition_count += path.iter().map(|step| 1 + step.excluded.len()).sum::<usize>();
         if self.condition_count > MAX_CONDITIONS {
-            // Report this only once, because the whole file is rejected.
+            // Report this mistake only once, because the whole file is rejected.
             if !self.has_reported_excess {
                 self.notes.add(limit.position, format!("too many conditions (maximum {MAX_CONDITIONS})"));
             }
@@ -155,41 +155,41 @@ impl<'d> Converter<'_, 'd> {
             // Add a condition, so that the rule can be indexed.
             when.extend(names.last().map(|name| (text_node(position, &**name), present_condition(position))));
         }
-        let counted = path.iter().zip(&names).filter(|(step, _)| step.is_counted());
+        let counted = path.iter().zip(&names).filter(|(step, _)| step.has_counter_per_value());
         let per: Vec<Node> = counted.map(|(_, name)| text_node(position, &**name)).collect();
         let only = path.iter().map(|step| text_node(position, &*step.descriptor.key)).collect();
         let when = Node { position, value: Value::Map(when) };
-        let mut pairs = vec![("only", list(position, only)), ("when", when)];
+        let mut pairs = vec![("only", list_node(position, only)), ("when", when)];
         if !per.is_empty() {
-            pairs.push(("per", list(position, per)));
+            pairs.push(("per", list_node(position, per)));
         }
         let boolean = || text_node(position, "true");
         match limit.allows {
-            Allows::Everything => {
+            Allowance::Everything => {
                 // The rule is unlimited, so it needs no overrides that exempt the excluded values.
                 pairs.push(("unlimited", boolean()));
                 overrides.clear();
             }
-            Allows::Nothing if overrides.is_empty() => pairs.push(("deny", boolean())),
-            Allows::Nothing => {
+            Allowance::Nothing if overrides.is_empty() => pairs.push(("deny", boolean())),
+            Allowance::Nothing => {
                 pairs.push(("unlimited", boolean()));
                 overrides.push(map_node(position, vec![("deny", boolean())]));
             }
-            Allows::Rate(count, unit) => {
+            Allowance::Rate(count, unit) => {
                 pairs.push(("limit", text_node(limit.position, format!("{count}/{unit}"))));
                 pairs.push(("algorithm", text_node(limit.position, "fixed_window")));
             }
         }
         if !overrides.is_empty() {
-            pairs.push(("overrides", list(position, overrides)));
+            pairs.push(("overrides", list_node(position, overrides)));
         }
-        if limit.shadow && !matches!(limit.allows, Allows::Everything) {
+        if limit.shadow && !matches!(limit.allows, Allowance::Everything) {
             pairs.push(("on_exceed", text_node(position, "shadow")));
         }
         if let Some(metadata) = path.last().and_then(|step| step.descriptor.metadata.clone()) {
             pairs.push(("metadata", metadata));
         }
-        let id = id_from(named, &mut self.used_ids);
+        let id = unused_id_from(named, &mut self.used_ids);
         pairs.insert(0, ("id", text_node(position, id.clone())));
         if let Some(name) = limit.name.as_deref().filter(|name| !name.is_empty()) {
             self.ids_by_limit_name.entry(name).or_default().push(id);
@@ -198,12 +198,12 @@ impl<'d> Converter<'_, 'd> {
             self.replacing_rules.push((self.rules.len(), limit));
         }
         match (limit.quota, &limit.allows) {
-            (Some(_), Allows::Rate(..)) if !limit.shadow => pairs.push(("suffices", boolean())),
-            (Some(position), Allows::Rate(..) | Allows::Nothing) => {
-                let why = "it has no effect on a shadow rule, and a limit of 0 is enforced alone";
+            (Some(_), Allowance::Rate(..)) if !limit.shadow => pairs.push(("suffices", boolean())),
+            (Some(position), Allowance::Rate(..) | Allowance::Nothing) => {
+                let why = "it has no effect on shadow rules and on limits of 0";
                 self.left_out.add_with_help(position, "`quota_mode` is not imported", why);
             }
-            (Some(_), Allows::Everything) | (None, _) => {}
+            (Some(_), Allowance::Everything) | (None, _) => {}
         }
         self.rules.push(map_node(position, pairs));
         Ok(())
@@ -223,7 +223,7 @@ impl<'d> Converter<'_, 'd> {
                 }
             }
             if let (Value::Map(pairs), false) = (&mut self.rules[rule].value, ids.is_empty()) {
-                pairs.push((text_node(limit.position, "replaces"), list(limit.position, ids)));
+                pairs.push((text_node(limit.position, "replaces"), list_node(limit.position, ids)));
             }
         }
     }
@@ -268,7 +268,7 @@ fn attribute_names<'d>(path: &[PathLevel<'d>]) -> Result<Vec<Cow<'d, str>>, &'st
     let same = |key: &str, steps: &[PathLevel<'_>]| steps.iter().filter(|step| step.descriptor.key == key).count();
     let name = |(position, step): (usize, &PathLevel<'d>)| {
         let key = &step.descriptor.key;
-        if nth_of(key).is_some() {
+        if split_numbered_name(key).is_some() {
             return Err("a key that ends with `#` and a number has another meaning here");
         }
         Ok(match same(key, path) {
@@ -307,7 +307,7 @@ fn may_match(pattern: &str, value: &str) -> bool {
 
 impl PathLevel<'_> {
     /// Returns whether each value of the entry has its own counter.
-    fn is_counted(&self) -> bool {
+    fn has_counter_per_value(&self) -> bool {
         match self.values {
             DescriptorValue::Any => true,
             DescriptorValue::Exactly(_) => false,

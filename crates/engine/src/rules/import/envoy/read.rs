@@ -10,7 +10,7 @@ use super::super::super::text::{Node, Value};
 pub(super) struct Descriptor {
     pub(super) position: Position,
     pub(super) key: String,
-    /// `None` or empty: any value.
+    /// Matches any value if `None` or empty.
     pub(super) value: Option<String>,
     pub(super) limit: Option<RateLimit>,
     pub(super) share_threshold: bool,
@@ -27,11 +27,11 @@ pub(super) struct RateLimit {
     pub(super) shadow: bool,
     /// Position of `quota_mode`, if set. A request passes if any one of its matching limits with this mode admits it.
     pub(super) quota: Option<Position>,
-    pub(super) allows: Allows,
+    pub(super) allows: Allowance,
 }
 
 #[derive(Debug)]
-pub(super) enum Allows {
+pub(super) enum Allowance {
     Everything,
     Nothing,
     /// A count, and a period in the syntax of the rule language.
@@ -196,7 +196,7 @@ impl EnvoyParser<'_> {
                 replaces,
                 shadow,
                 quota,
-                allows: Allows::Everything,
+                allows: Allowance::Everything,
             });
         }
         let units: Vec<&str> = UNITS_AND_PERIODS.iter().map(|(unit, _)| *unit).collect();
@@ -219,7 +219,7 @@ impl EnvoyParser<'_> {
             self.notes.add(position, format!("`{}` is not a number of requests", shorten(&count)));
             return None;
         };
-        let allows = if count == 0 { Allows::Nothing } else { Allows::Rate(count, period?) };
+        let allows = if count == 0 { Allowance::Nothing } else { Allowance::Rate(count, period?) };
         Some(RateLimit { position: node.position, name, replaces, shadow, quota, allows })
     }
 

@@ -13,25 +13,25 @@ const MAX_INCLUDE_DEPTH: usize = 8;
 
 /// The main file, and the files that it includes.
 #[derive(Debug)]
-pub(super) struct Files<'f> {
+pub(super) struct NginxFiles<'f> {
     pub(super) names: Vec<String>,
     /// Contents of the included files, in the order of `names`. The main file is omitted.
     pub(super) included: Vec<Vec<u8>>,
     total_bytes: usize,
-    read: ReadFiles<'f>,
+    read: IncludeReader<'f>,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct ReadFiles<'f>(pub(super) ReadIncluded<'f>);
+pub(super) struct IncludeReader<'f>(pub(super) ReadIncluded<'f>);
 
-impl std::fmt::Debug for ReadFiles<'_> {
+impl std::fmt::Debug for IncludeReader<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ReadFiles")
+        f.write_str("IncludeReader")
     }
 }
 
-impl<'f> Files<'f> {
-    pub(super) fn new(name: &str, bytes: usize, read: ReadFiles<'f>) -> Self {
+impl<'f> NginxFiles<'f> {
+    pub(super) fn new(name: &str, bytes: usize, read: IncludeReader<'f>) -> Self {
         Self { names: vec![name.to_owned()], included: Vec::new(), total_bytes: bytes, read }
     }
 
@@ -66,7 +66,7 @@ impl<'f> Files<'f> {
         left_out: &mut Notes,
     ) {
         self.switch_notes_to(file, notes);
-        for directive in read::read(text, file, notes) {
+        for directive in read::parse_directives(text, file, notes) {
             let pattern = directive.arguments().first().map(|word| (word.position, word.text.clone()));
             match (directive.name(), directive.end, pattern) {
                 ("include", DirectiveEnd::Here, Some((position, pattern))) => {

@@ -17,7 +17,7 @@ pub(super) struct NginxLimit {
 
 impl NginxLimit {
     /// Parses a `limit_req` directive. The first argument is the rate of its zone.
-    pub(super) fn of_requests((count, unit): (u64, char), directive: &Directive, notes: &mut Notes) -> Option<Self> {
+    pub(super) fn from_limit_req((count, unit): (u64, char), directive: &Directive, notes: &mut Notes) -> Option<Self> {
         let mut number = |name: &str| match directive.option(name) {
             None => Some(0),
             Some((position, text)) => {
@@ -29,7 +29,7 @@ impl NginxLimit {
             }
         };
         let (burst, delay) = (number("burst")?, number("delay")?);
-        let waits = burst > 0 && !directive.has("nodelay") && delay < burst;
+        let waits = burst > 0 && !directive.has_argument("nodelay") && delay < burst;
         Some(Self {
             limit: format!("{count}/{unit}"),
             algorithm: waits.then_some("leaky_bucket"),
@@ -40,7 +40,7 @@ impl NginxLimit {
     }
 
     /// Parses `limit_conn`.
-    pub(super) fn of_connections(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<Self> {
+    pub(super) fn from_limit_conn(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<Self> {
         let position = directive.position;
         let number = directive.arguments().get(1);
         let Some(count) = number.and_then(|word| word.text.parse::<u32>().ok()).filter(|count| *count > 0) else {
@@ -54,7 +54,7 @@ impl NginxLimit {
     }
 
     /// Returns the limit as keys and values of a rule or an override.
-    pub(super) fn pairs(&self, position: Position) -> Vec<(&'static str, Node)> {
+    pub(super) fn to_key_value_pairs(&self, position: Position) -> Vec<(&'static str, Node)> {
         let mut pairs = vec![("limit", text_node(position, &*self.limit))];
         pairs.extend(self.algorithm.map(|algorithm| ("algorithm", text_node(position, algorithm))));
         pairs.extend(self.burst.map(|burst| ("burst", text_node(position, burst.to_string()))));

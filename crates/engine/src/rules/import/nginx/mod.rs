@@ -27,8 +27,8 @@ use super::super::raw::shorten;
 use super::super::suggest::suggest_valid;
 use super::super::text::{MAX_FILE_BYTES, Node, Value};
 use super::ReadIncluded;
-use super::build::{id_from, list, map_node, text_node};
-use include::{Files, ReadFiles};
+use super::build::{list_node, map_node, text_node, unused_id_from};
+use include::{IncludeReader, NginxFiles};
 use limit::NginxLimit;
 use read::Directive;
 use region::{Exception, Regions};
@@ -66,17 +66,17 @@ pub(super) fn convert(
         notes.add(start, "not UTF-8");
         return (None, Vec::new());
     };
-    let mut files = Files::new(source.name, source.text.len(), ReadFiles(include));
+    let mut files = NginxFiles::new(source.name, source.text.len(), IncludeReader(include));
     let directives = files.read_directives(config, notes, left_out);
     let rules = convert_rules(&directives, &files, notes, left_out);
-    let tree =
-        rules.map(|rules| map_node(start, vec![("domain", text_node(start, domain)), ("rules", list(start, rules))]));
+    let tree = rules
+        .map(|rules| map_node(start, vec![("domain", text_node(start, domain)), ("rules", list_node(start, rules))]));
     (tree, files.names.into_iter().skip(1).zip(files.included).collect())
 }
 
 fn convert_rules(
     directives: &[Directive],
-    files: &Files<'_>,
+    files: &NginxFiles<'_>,
     notes: &mut Notes,
     left_out: &mut Notes,
 ) -> Option<Vec<Node>> {
@@ -116,7 +116,7 @@ fn convert_rules(
 struct Importer<'n, 'f> {
     zones: &'n [NginxZone],
     scopes: &'n Scopes,
-    files: &'n Files<'f>,
+    files: &'n NginxFiles<'f>,
     notes: &'n mut Notes,
     left_out: &'n mut Notes,
     used_ids: HashSet<String>,
@@ -130,7 +130,7 @@ impl Importer<'_, '_> {
         for (number, scope) in self.scopes.limits() {
             let directive = &directives[*number];
             self.files.set_file(directive, self.notes, self.left_out);
-            let of_requests = NginxLimitKind::of(directive.name()) == Some(NginxLimitKind::Requests);
+            let of_requests = NginxLimitKind::of_directive(directive.name()) == Some(NginxLimitKind::Requests);
             let name = match of_requests {
                 true => directive.option("zone").map(|(_, name)| name),
                 false => directive.arguments().first().map(|word| &*word.text),
@@ -139,8 +139,8 @@ impl Importer<'_, '_> {
                 continue;
             };
             let limit = match self.zones[zone].rate {
-                Some(rate) => NginxLimit::of_requests(rate, directive, self.notes),
-                None => NginxLimit::of_connections(directive, self.notes, self.left_out),
+                Some(rate) => NginxLimit::from_limit_req(rate, directive, self.notes),
+                None => NginxLimit::from_limit_conn(directive, self.notes, self.left_out),
             };
             if let Some(limit) = limit {
                 self.limits_by_scope_and_zone.entry((*scope, zone)).or_insert((limit, directive.position));
@@ -166,7 +166,7 @@ impl Importer<'_, '_> {
     /// Returns a rule for each zone and refusal style.
     fn build_rules(&mut self) -> Vec<Node> {
         let regions = Regions::new(self.scopes);
-        let styles = self.zone_styles();
+        let styles = self.zones_with_refusal_styles();
         let mut rules = Vec::new();
         if styles.len().saturating_mul(self.scopes.len()) > MAX_RULES_TIMES_SCOPES {
             let problem = "too many zones and locations";
@@ -185,7 +185,7 @@ impl Importer<'_, '_> {
     }
 
     /// Returns each zone in use with each of its refusal styles, sorted by zone.
-    fn zone_styles(&self) -> Vec<(usize, RefusalStyle)> {
+    fn zones_with_refusal_styles(&self) -> Vec<(usize, RefusalStyle)> {
         let mut found: Vec<(usize, RefusalStyle)> = Vec::new();
         let mut known = HashSet::new();
         for scope in 0..self.scopes.len() {
@@ -198,7 +198,7 @@ impl Importer<'_, '_> {
                 if source.is_none() || self.scopes.get(scope).block == Block::Expression {
                     continue;
                 }
-                let style = self.scopes.style(scope, kind);
+                let style = self.scopes.refusal_style(scope, kind);
                 if known.insert((number, style.clone())) {
                     found.push((number, style));
                 }
@@ -214,7 +214,7 @@ impl Importer<'_, '_> {
         let limit_in = |scope: usize| {
             let source = self.scopes.inherited_from(scope, kind)?;
             let (limit, _) = self.limits_by_scope_and_zone.get(&(source, number))?;
-            (self.scopes.style(scope, kind) == *style).then_some(limit)
+            (self.scopes.refusal_style(scope, kind) == *style).then_some(limit)
         };
         let base = limit_in(0);
         let mut exceptions = regions.exceptions(self.scopes, limit_in);
@@ -231,7 +231,8 @@ impl Importer<'_, '_> {
             when.push((attribute, map_node(position, vec![("present", text_node(position, "true"))])));
         }
         let path = only.as_ref().and_then(Exception::path).unwrap_or_default();
-        let mut pairs = vec![("id", text_node(position, id_from(&format!("{}{path}", zone.name), &mut self.used_ids)))];
+        let mut pairs =
+            vec![("id", text_node(position, unused_id_from(&format!("{}{path}", zone.name), &mut self.used_ids)))];
         if !when.is_empty() {
             let when =
                 when.into_iter().map(|(attribute, condition)| (text_node(position, attribute), condition)).collect();
@@ -240,11 +241,12 @@ impl Importer<'_, '_> {
         if !zone.per.is_empty() {
             pairs.push((
                 "per",
-                list(position, zone.per.iter().map(|attribute| text_node(position, &**attribute)).collect()),
+                list_node(position, zone.per.iter().map(|attribute| text_node(position, &**attribute)).collect()),
             ));
         }
         let unlimited = || vec![("unlimited", text_node(position, "true"))];
-        let keys = |limit: Option<&NginxLimit>| limit.map_or_else(unlimited, |limit| limit.pairs(position));
+        let keys =
+            |limit: Option<&NginxLimit>| limit.map_or_else(unlimited, |limit| limit.to_key_value_pairs(position));
         pairs.extend(keys(only.as_ref().map_or(base, |only| only.limit)));
         let overrides = exceptions.iter().map(|exception| {
             let when = map_node(position, exception.conditions(position));
@@ -252,7 +254,7 @@ impl Importer<'_, '_> {
         });
         let overrides: Vec<Node> = overrides.collect();
         if !overrides.is_empty() {
-            pairs.push(("overrides", list(position, overrides)));
+            pairs.push(("overrides", list_node(position, overrides)));
         }
         match style.dry_run {
             true => pairs.push(("on_exceed", text_node(position, "shadow"))),
@@ -271,20 +273,20 @@ impl Importer<'_, '_> {
                 .scopes
                 .inherited_from(scope, kind)
                 .filter(|source| self.limits_by_scope_and_zone.contains_key(&(*source, number)))?;
-            (self.scopes.style(scope, kind) == *style).then_some(source)
+            (self.scopes.refusal_style(scope, kind) == *style).then_some(source)
         };
         let position = self.zones[number].position;
         for scope in 0..self.scopes.len() {
             let Some(outside) = self.scopes.get(scope).parent else { continue };
             let expression = self.scopes.get(scope).block == Block::Expression;
-            if expression && !self.scopes.is_in_expression(scope) && source(scope) != source(outside) {
+            if expression && !self.scopes.is_in_regex_location(scope) && source(scope) != source(outside) {
                 let line = self.scopes.get(scope).position.line;
                 let problem = format!("this also applies in the location of line {line}");
                 let why = "locations with regular expressions are not imported";
                 self.left_out.add_with_help(position, problem, why);
             }
         }
-        let nameless: Vec<usize> = regions.nameless().collect();
+        let nameless: Vec<usize> = regions.nameless_servers().collect();
         let differing = nameless.iter().find(|server| source(**server) != source(nameless[0]));
         if let Some(server) = differing {
             let line = self.scopes.get(*server).position.line;

@@ -44,13 +44,13 @@ impl Directive {
         self.arguments().iter().find_map(|word| Some((word.position, word.text.strip_prefix(name)?.strip_prefix('=')?)))
     }
 
-    pub(super) fn has(&self, flag: &str) -> bool {
+    pub(super) fn has_argument(&self, flag: &str) -> bool {
         self.arguments().iter().any(|word| word.text == flag)
     }
 }
 
 /// Parses all directives of a file, in order. Unbalanced braces are reported.
-pub(super) fn read(text: &str, file: usize, notes: &mut Notes) -> Vec<Directive> {
+pub(super) fn parse_directives(text: &str, file: usize, notes: &mut Notes) -> Vec<Directive> {
     let mut scanner = Scanner { rest: text.chars().peekable(), position: Position { line: 1, column: 1 } };
     let mut directives = Vec::new();
     let (mut words, mut open): (Vec<Word>, Vec<Position>) = (Vec::new(), Vec::new());
@@ -173,7 +173,7 @@ mod tests {
 
     fn assert_directives(text: &str, expected: &str) {
         let mut notes = Notes::new("f");
-        let shown: Vec<String> = read(text, 0, &mut notes)
+        let shown: Vec<String> = parse_directives(text, 0, &mut notes)
             .iter()
             .map(|directive| {
                 let words: Vec<&str> = directive.words.iter().map(|word| &*word.text).collect();

@@ -40,7 +40,7 @@ impl Regions {
         let mut servers: Vec<ServerLocations> = Vec::new();
         for scope in 0..scopes.len() {
             let server = scopes.server_around(scope);
-            if scope == 0 || scopes.is_in_expression(scope) {
+            if scope == 0 || scopes.is_in_regex_location(scope) {
                 continue;
             }
             let known = servers.iter().position(|known| known.scope == server).unwrap_or_else(|| {
@@ -78,7 +78,7 @@ impl Regions {
     }
 
     /// Returns the servers without a name, which rules cannot distinguish.
-    pub(super) fn nameless(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn nameless_servers(&self) -> impl Iterator<Item = usize> {
         self.servers.iter().filter(|server| server.hosts.is_empty()).filter_map(|server| server.scope)
     }
 
@@ -93,7 +93,7 @@ impl Regions {
             let same_test =
                 |one: &Block, other: &Block| matches!(one, Block::Exactly(_)) == matches!(other, Block::Exactly(_));
             match (exceptions.last_mut(), path) {
-                // Merge adjacent exceptions that have the same limit and the same kind of test.
+                // Adjacent exceptions with the same limit and the same kind of test are merged.
                 (Some(last), Some(path))
                     if last.limit == limit
                         && last.hosts == hosts

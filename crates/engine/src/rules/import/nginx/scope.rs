@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::super::mistake::{Notes, Position};
-use super::include::Files;
+use super::include::NginxFiles;
 use super::read::{Directive, DirectiveEnd};
 
 /// The kind of a limit.
@@ -14,7 +14,7 @@ pub(super) enum NginxLimitKind {
 }
 
 impl NginxLimitKind {
-    pub(super) fn of(name: &str) -> Option<Self> {
+    pub(super) fn of_directive(name: &str) -> Option<Self> {
         match name {
             "limit_req" => Some(Self::Requests),
             "limit_conn" => Some(Self::Connections),
@@ -84,7 +84,12 @@ const INHERITED_SETTINGS: [&str; 4] =
     ["limit_req_status", "limit_conn_status", "limit_req_dry_run", "limit_conn_dry_run"];
 
 impl Scopes {
-    pub(super) fn read(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_out: &mut Notes) -> Self {
+    pub(super) fn read(
+        directives: &[Directive],
+        files: &NginxFiles<'_>,
+        notes: &mut Notes,
+        left_out: &mut Notes,
+    ) -> Self {
         let position = Position { line: 1, column: 1 };
         let mut scopes = Self { all: vec![Scope::new(position, None, Block::File)], limits: Vec::new() };
         // Other blocks, such as `http`, are transparent: their content belongs to the enclosing scope.
@@ -124,7 +129,7 @@ impl Scopes {
     ) {
         let name = directive.name();
         let value = directive.arguments().first().map_or("", |word| &word.text);
-        if let Some(kind) = NginxLimitKind::of(name) {
+        if let Some(kind) = NginxLimitKind::of_directive(name) {
             self.all[here].has_own_limits[kind as usize] = true;
             if self.scopes_around(here).any(|scope| self.all[scope].block == Block::Expression) {
                 let problem = "limits in a location with a regular expression are not imported";
@@ -185,7 +190,7 @@ impl Scopes {
     }
 
     /// Returns how refusals in a scope are reported.
-    pub(super) fn style(&self, scope: usize, kind: NginxLimitKind) -> RefusalStyle {
+    pub(super) fn refusal_style(&self, scope: usize, kind: NginxLimitKind) -> RefusalStyle {
         let inherited = |what: &str| {
             let name = kind.setting_name(what);
             self.scopes_around(scope).find_map(|scope| self.all[scope].settings.get(&name).cloned())
@@ -202,7 +207,7 @@ impl Scopes {
     }
 
     /// Returns whether a scope is inside a location with a regular expression.
-    pub(super) fn is_in_expression(&self, scope: usize) -> bool {
+    pub(super) fn is_in_regex_location(&self, scope: usize) -> bool {
         self.scopes_around(scope).skip(1).any(|scope| self.all[scope].block == Block::Expression)
     }
 

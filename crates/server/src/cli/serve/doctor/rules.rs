@@ -49,7 +49,7 @@ fn check_rules(rules: Result<Rules, Mistakes>, name: &str, action: &str) -> Doct
     let rules = match rules {
         Ok(rules) => rules,
         Err(mistakes) => {
-            let number = mistakes.as_slice().len() + mistakes.left_out();
+            let number = mistakes.as_slice().len() + mistakes.unlisted_count();
             let first = mistakes.as_slice().first().map(ToString::to_string).unwrap_or_default();
             return DoctorFinding::error("rules", format!("{} in {name}: {first}", count(number, "mistake")), action);
         }
