@@ -49,14 +49,14 @@ fn greeting_like(theirs: &[u8], version: u8, cluster_change: u8, name: &str) -> 
     let mut body = theirs[5..RECORD_OFFSET].to_vec();
     body[VERSION_OFFSET - 5] = version;
     body[CLUSTER_OFFSET - 5] ^= cluster_change;
-    // The node id, the heartbeat, and the state of a joining node.
+    // The node id and the heartbeat, then the state `joining`.
     body.extend_from_slice(&[9; 16]);
     body.push(0);
     for text in ["127.0.0.1:9", name] {
         body.push(text.len() as u8);
         body.extend_from_slice(text.as_bytes());
     }
-    // The figures of the node, all zero.
+    // The statistics of the node, all zero.
     body.extend_from_slice(&[0; 32]);
     frame(GREETING_FRAME, &body)
 }
@@ -66,7 +66,7 @@ fn greet(address: SocketAddr, version: u8, cluster_change: u8, name: &str) -> (T
     let mut stream = connect(address);
     let theirs = read_frame(&mut stream);
     assert_eq!(theirs[4], GREETING_FRAME);
-    stream.write_all(&greeting_like(&theirs, version, cluster_change, name)).expect("it is sent");
+    stream.write_all(&greeting_like(&theirs, version, cluster_change, name)).expect("the bytes are sent");
     let answer = read_frame(&mut stream);
     (stream, answer)
 }
@@ -75,7 +75,7 @@ fn greet(address: SocketAddr, version: u8, cluster_change: u8, name: &str) -> (T
 fn send(address: SocketAddr, bytes: &[u8]) {
     let mut stream = connect(address);
     read_frame(&mut stream);
-    stream.write_all(bytes).expect("it is sent");
+    stream.write_all(bytes).expect("the bytes are sent");
     stream.shutdown(Shutdown::Write).expect("it is open");
     // Errors are ignored, because the server may close the connection with or without a reset.
     let _ = stream.read_to_end(&mut Vec::new());
@@ -125,7 +125,7 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
     // This peer is accepted but then violates the protocol, so the link ends.
     let (mut stream, answer) = greet(address, 1, 0, "late");
     assert_eq!(answer[4], ACCEPTED_FRAME);
-    stream.write_all(&[frame(ACCEPTED_FRAME, b""), frame(ACCEPTED_FRAME, b"")].concat()).expect("it is sent");
+    stream.write_all(&[frame(ACCEPTED_FRAME, b""), frame(ACCEPTED_FRAME, b"")].concat()).expect("the bytes are sent");
     let _ = stream.read_to_end(&mut Vec::new());
     let all = CONNECTIONS_PER_CASE * (refusals.len() + others.len());
     eventually("all are counted", || refused_links(&servers[0]) == all);
@@ -153,20 +153,20 @@ fn servers_with_another_secret_cluster_or_a_taken_name_do_not_start_and_are_logg
     let mut started =
         others.each_ref().map(|(options, name, expected)| three.start_other(options, name, &log(expected)));
     // Each server redials repeatedly.
-    eventually("all were refused several times", || refused_links(&servers[0]) >= 4 * started.len());
+    eventually("the servers were refused several times", || refused_links(&servers[0]) >= 4 * started.len());
     for (_, _, expected) in &others {
         let lines = || std::fs::read_to_string(log(expected)).expect("a log");
         eventually("the log says why the server does not start", || lines().contains("none has accepted this server"));
         let says = |line: &&str| line.contains("no link with peer") && line.contains(expected);
         let count = lines().lines().filter(says).count();
-        assert!((1..=3).contains(&count), "once for each address: {}", lines());
+        assert!((1..=3).contains(&count), "the reason is logged once per address: {}", lines());
         assert!(!lines().contains("listening"), "{}", lines());
     }
     wait_until_linked(&servers);
     assert_admits_fifty(&servers, "k");
     for server in &mut started {
-        server.kill().expect("it runs until now");
-        server.wait().expect("it ended");
+        server.kill().expect("the server still runs");
+        server.wait().expect("the server ended");
     }
     let name = format!("the name {taken} is taken");
     assert_logged_once(servers.remove(0), &["all nodes need the same secret", "another cluster", &name]);

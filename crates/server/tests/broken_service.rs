@@ -54,7 +54,7 @@ fn rules_in_force_stay_whatever_the_service_answers() {
     }
     assert!(service.asked().to_lowercase().contains("tollgate-running: 1\r\n"), "{}", service.asked());
     let now = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
-    assert_eq!(now, kept, "only the rules in force are kept");
+    assert_eq!(now, kept, "only the rules in force are on disk");
     service.answer(set(5, BETTER_RULES));
     node.wait_for_line("rules loaded revision=5 ");
     assert_eq!(limit_of(&node), 6);

@@ -100,7 +100,7 @@ fn decide_uses_the_time_of_each_line() {
     );
     assert!(answers[2].contains(r#""allowed":true"#) && answers[3].contains(r#""allowed":true"#), "{}", ran.out);
     let file = folder.write_file("requests.jsonl", lines);
-    assert_eq!(tollgate(&["decide", "--rules", &rules, &file], b"").out, ran.out, "the same from a file");
+    assert_eq!(tollgate(&["decide", "--rules", &rules, &file], b"").out, ran.out, "a file gives the same output");
 }
 
 #[test]

@@ -296,7 +296,7 @@ fn live_data_contains_rates_and_viewers_are_bounded() {
         assert!(client.post("/v1/check", "{\"key\":\"a\",\"limit\":\"10/h\"}").0 > 0);
     }
     let mut counted = (0, 0);
-    eventually("all decisions were in an event", || {
+    eventually("the events contain the decisions", || {
         if let Some(event) = stream.line().strip_prefix("data: ") {
             let event: Value = serde_json::from_str(event).expect("JSON");
             counted.0 += event["admitted"].as_u64().expect("a rate");
@@ -320,7 +320,7 @@ fn live_data_contains_rates_and_viewers_are_bounded() {
         "{reply}"
     );
     drop(viewers.pop());
-    eventually("a viewer that left makes room", || {
+    eventually("a viewer is accepted after another viewer left", || {
         let mut client = console.server.connect_http();
         client.send("GET /v1/live HTTP/1.1\r\nhost: localhost\r\n\r\n");
         client.line() == "HTTP/1.1 200 OK"

@@ -35,7 +35,7 @@ fn start_in_front_of(
     let rules = Rules::new(rules);
     let server = Server::start(&[&["--rules", rules.path(), "--rls", "127.0.0.1:0"], args].concat());
     let edit = |snippet| with_long_timeouts(&edit(snippet));
-    let proxy = Proxy::start("envoy-rls", server.rls.expect("the service is on"), app, edit);
+    let proxy = Proxy::start("envoy-rls", server.rls.expect("the rate-limit service is on"), app, edit);
     (server, proxy, rules)
 }
 
@@ -64,7 +64,8 @@ fn envoy_refuses_by_the_rule_file_of_the_reference_service_and_fails_open() {
 fn printed_configuration_passes_requests_while_the_server_is_stalled() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path(), "--rls", "127.0.0.1:0"]);
-    let proxy = Proxy::start("envoy-rls", server.rls.expect("the service is on"), start_app(), |snippet| snippet);
+    let service = server.rls.expect("the rate-limit service is on");
+    let proxy = Proxy::start("envoy-rls", service, start_app(), |snippet| snippet);
     let ask = || proxy.send("GET", "/", &[("x-api-key", "one")]);
     eventually("the limit is reached", || ask().status == 429);
     server.pause();
@@ -141,7 +142,7 @@ fn quotas_of_the_reference_service_are_charged_to_the_service_that_served() {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     let mut config = include_str!("common/envoy_reference.yaml").to_owned();
     for (name, at) in [
-        ("RLS", server.rls.expect("the service is on")),
+        ("RLS", server.rls.expect("the rate-limit service is on")),
         ("ONE", start_app_named("one")),
         ("TWO", start_app_named("two")),
         ("LISTEN", address),
@@ -224,13 +225,13 @@ fn headers_of_envoy_are_added_beside_ours_except_retry_after() {
         };
         let (admitted, refused) = (ask(), ask());
         assert_eq!((admitted.status, refused.status), (200, 429), "{admitted:?} {refused:?}");
-        assert_eq!(lines(&refused, "retry-after").len(), 1, "ours wins: {refused:?}");
+        assert_eq!(lines(&refused, "retry-after").len(), 1, "only one header is sent: {refused:?}");
         let own = ["x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit-policy"];
         own.map(|name| lines(&admitted, name).join(" "))
     };
     // Envoy omits periods that are not a unit of the protocol.
     assert_eq!(headers(&[]), ["1", "0", "\"quarter\";q=1;w=900"]);
-    assert_eq!(headers(&["--rls-headers", "x-ratelimit"]), ["1 1", "0 0", ""], "the same headers from both");
+    assert_eq!(headers(&["--rls-headers", "x-ratelimit"]), ["1 1", "0 0", ""], "both send the same values");
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn peek_reports_the_rule_and_length_of_a_ban() {
     let server = Server::start(&["--rules", rules.path()]);
     let ask = json!({"domain": "api", "attributes": {"ip": "a"}});
     (0..2).for_each(|_| drop(post(&server, "/v1/check", &ask)));
-    // The second may end before the peek.
+    // When the peek is made, up to a second of the ban may have passed.
     let peeked = run_tollgate(&server, &["keys", "peek", "api", "ip=a"]).replace("1h 59m 59s", "2h");
     let lines: Vec<&str> = peeked.lines().collect();
     assert_eq!(

@@ -28,7 +28,7 @@ fn three_nodes_run_the_rules_of_the_service_and_report_their_revisions() {
     let first = service.set_limit("5/day");
     let nodes = ["a", "b", "c"].map(|name| start_follower(&service, &service.url(), name, &folder.join(name)));
     for node in &nodes {
-        assert_eq!(limit_of(node), 5, "before it listens");
+        assert_eq!(limit_of(node), 5, "the rules are in force before the node listens");
         assert_eq!(rules_status(node)["revision"], first);
     }
     // The nodes' long polls are waiting for the change.
@@ -40,7 +40,7 @@ fn three_nodes_run_the_rules_of_the_service_and_report_their_revisions() {
         assert_eq!(limit_of(node), 7);
     }
     println!("the change was written after {written:?} and in force on three nodes after {:?}", begun.elapsed());
-    eventually("every node is known to run it", || {
+    eventually("the service knows that every node runs the change", || {
         let (_, output) = service.call("GET", "/v1/nodes", None);
         let running = output["items"]
             .as_array()
@@ -137,7 +137,7 @@ fn full_disk_of_a_node_keeps_the_last_copy_and_new_rules_take_effect() {
     // With free space, the next rule set is written.
     std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
     wait_for(&node, service.set_limit("8/day"));
-    eventually("it is on disk", || {
+    eventually("the new rules are on disk", || {
         std::fs::read_to_string(disk.path().join("last-good.json")).is_ok_and(|kept| kept.contains("8/day"))
     });
 }
@@ -158,7 +158,7 @@ fn slow_or_broken_network_only_delays_changes() {
     network.cut();
     wait_for(&node, service.set_limit("7/day"));
     assert_eq!(limit_of(&node), 7);
-    eventually("it is on disk", || {
+    eventually("the new rules are on disk", || {
         std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("7/day"))
     });
     // The connection stalls without an error. The node continues to decide.
@@ -203,7 +203,7 @@ fn token_of_the_service_is_valid_on_nodes_until_it_is_revoked() {
     assert!(get(&node, "/healthz").contains("ok"), "health needs no token");
     let begun = now();
     assert_eq!(service.call("DELETE", &format!("/v1/tokens/{id}"), None).0, 200);
-    eventually("it is revoked here too", || check(token) == 401);
+    eventually("the token is revoked on the node too", || check(token) == 401);
     println!("a revocation was in force on the node after {:?}", begun.elapsed());
     assert_eq!(read_metric(&node, "tollgate_rules"), None, "metrics need a token");
 }
@@ -218,16 +218,16 @@ fn rules_in_the_database_take_effect_and_survive_a_restart() {
     };
     let begun = now();
     service.set_limit("5/day");
-    eventually("it is in force", || limit(&service) == Some(5));
+    eventually("the limit is in force", || limit(&service) == Some(5));
     println!("a first rule was in force after {:?}", begun.elapsed());
     service.set_limit("6/day");
-    eventually("it is in force", || limit(&service) == Some(6));
+    eventually("the limit is in force", || limit(&service) == Some(6));
     service.kill();
     service.restart();
-    assert_eq!(limit(&service), Some(6), "before it listened");
+    assert_eq!(limit(&service), Some(6), "the rules are in force before the service listens");
     // A node's error names the service at which its rules can be changed.
     let node = Server::start(&["--rules", &url, "--rules-ca", &authority]);
-    assert!(get(&node, "/v1/domains").contains(&url), "it names the service");
+    assert!(get(&node, "/v1/domains").contains(&url), "the error names the service");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn fleet_kill_switch_reaches_every_node_and_survives_restarts() {
     assert_eq!(read_metric(&node, "tollgate_enforcing"), Some(0));
     let mode: Value = serde_json::from_str(&get(&node, "/v1/enforcement")).expect("JSON");
     assert_eq!(mode, json!({"mode": "observe", "fleet": "observe"}));
-    eventually("it is on the disk of the node", || {
+    eventually("the mode is on the node's disk", || {
         std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("\"observe\""))
     });
     // A node that starts while the service is unreachable reads the mode from its disk.
@@ -307,11 +307,11 @@ fn node_reports_its_actions_to_the_service_even_after_an_outage() {
         let of_node = entries.filter(|entry| entry["comment"] == "on edge-1");
         of_node.map(|entry| entry["action"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
     };
-    eventually("the reset is in the log of the service", || entries(&service) == ["reset"]);
+    eventually("the reset is in the audit log of the service", || entries(&service) == ["reset"]);
     service.kill();
     post("/v1/enforcement", r#"{"mode":"observe"}"#);
     post("/v1/enforcement", r#"{"mode":"enforce"}"#);
     node.wait_for_line("cannot write to the audit log; trying again");
     service.restart();
-    eventually("both switches are in the log", || entries(&service) == ["enforce", "observe", "reset"]);
+    eventually("both changes of mode are in the audit log", || entries(&service) == ["enforce", "observe", "reset"]);
 }

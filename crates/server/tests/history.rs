@@ -90,5 +90,5 @@ fn two_servers_together_keep_the_limit_in_any_interval() {
 
     // The checker detects a single additional request.
     history.push(history[history.len() / 2]);
-    assert!(excess_observed(&history_bound(), &history).is_some(), "one too many was not noticed");
+    assert!(excess_observed(&history_bound(), &history).is_some(), "one request above the limit was not noticed");
 }

@@ -207,15 +207,15 @@ fn oversized_body_is_refused_before_it_is_read() {
     while sent < 64 && client.try_send(&chunk) {
         sent += 1;
     }
-    assert!(client.rest().starts_with("HTTP/1.1 413 ") || sent < 64, "{sent} chunks were read");
+    assert!(client.rest().starts_with("HTTP/1.1 413 ") || sent < 64, "the server read {sent} chunks");
     let mut client = server.connect_http();
     client.send(format!("GET /healthz HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(20_000)));
     assert!(client.line().starts_with("HTTP/1.1 431 "));
     let grown = server.memory().saturating_sub(before);
-    assert!(grown < 8 * 1024 * 1024, "grown by {grown} bytes");
+    assert!(grown < 8 * 1024 * 1024, "memory grew by {grown} bytes");
 }
 
-/// Repeats the request, because the end of the stream may arrive together with it or while it is answered.
+/// Repeats the request, because the end of the stream may arrive together with the request or while the server answers.
 #[test]
 fn client_that_closes_its_sending_side_gets_its_answer() {
     let server = Server::start(&[]);
@@ -251,7 +251,7 @@ fn changed_rules_take_effect_and_keep_the_amount_spent() {
     rules.write(text("5/h"));
     server.wait_for_line("version=2");
     let limit = &ask()["limits"][0];
-    assert_eq!((&limit["limit"], &limit["remaining"]), (&json!(5), &json!(0)), "four were spent before");
+    assert_eq!((&limit["limit"], &limit["remaining"]), (&json!(5), &json!(0)), "four tokens were already spent");
     rules.write("domain: api\nrules:\n- {id: all, limt: 5/h}\n");
     assert!(server.wait_for_line("limt").contains(":3:"), "the line number is reported");
     server.wait_for_line("the rules in force stay");

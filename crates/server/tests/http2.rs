@@ -26,7 +26,7 @@ fn start(more: &[&str]) -> (Server, Rules) {
 }
 
 fn connect(server: &Server) -> FrameClient {
-    FrameClient::connect(server.rls.expect("the service is on"))
+    FrameClient::connect(server.rls.expect("the rate-limit service is on"))
 }
 
 /// Returns the body of a call: the domain `basic` and a descriptor with the single entry `key`.
@@ -43,7 +43,7 @@ fn nghttp_and_h2load_are_served() {
     let folder = common::Folder::new();
     let file = folder.join("body");
     std::fs::write(&file, call_body("a")).expect("a file");
-    let url = format!("http://{}{PATH}", server.rls.expect("the service is on"));
+    let url = format!("http://{}{PATH}", server.rls.expect("the rate-limit service is on"));
     let headers = ["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", &file];
     let shown = run(Command::new("nghttp").args(["-nv"]).args(headers).arg(&url));
     assert!(shown.contains(":status: 200") && shown.contains("grpc-status: 0"), "{shown}");
@@ -61,7 +61,7 @@ fn tls_is_negotiated_for_http2() {
     let made = Certificates::make(folder.path());
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
     let (server, _rules) = start(&["--tls-cert", &text(made.certificate()), "--tls-key", &text(made.key())]);
-    let url = format!("https://{}{PATH}", server.rls.expect("the service is on"));
+    let url = format!("https://{}{PATH}", server.rls.expect("the rate-limit service is on"));
     let body = folder.write_file("body", call_body("none"));
     let shown = run(Command::new("nghttp").args(["-nv", "-H", "content-type: application/grpc", "-d", &body]).arg(url));
     assert!(shown.contains("negotiated protocol: h2") && shown.contains("grpc-status: 0"), "{shown}");
@@ -198,7 +198,7 @@ fn delayed_call_delays_no_other_call_and_is_answered_during_shutdown() {
     assert_eq!(client.answer().0, 1);
     client.call(3, PATH, &call_body("slow"));
     client.call(5, PATH, &call_body("a"));
-    assert_eq!(client.answer().0, 5, "the call before it is delayed");
+    assert_eq!(client.answer().0, 5, "the earlier call is still delayed");
     server.signal("TERM");
     let (stream, answer) = client.answer();
     assert_eq!((stream, answer.code()), (3, Some(1)), "the call is answered although the server is stopping");
@@ -214,7 +214,7 @@ fn connection_ends_at_its_age() {
     assert_eq!(client.answer().0, 1);
     while !matches!(client.next(), Some((Kind::GoAway, ..))) {}
     client.call(3, PATH, &call_body("a"));
-    assert_eq!(client.answer().0, 3, "a call that was in flight");
+    assert_eq!(client.answer().0, 3, "a call in flight is still answered");
     client.send_frame(Kind::Ping, 1, 0, b"draining");
     assert_eq!(client.farewell(), "");
 }

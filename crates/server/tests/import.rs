@@ -51,8 +51,8 @@ fn nginx_configuration_with_includes_is_imported_and_enforced() {
     let mut asks = |host: &str, path: &str, address: &str| {
         count_passing(&mut client, "web", &format!(r#""host":"{host}","path":"{path}","client_ip":"{address}""#))
     };
-    assert_eq!(asks("shop.example", "/login", "192.0.2.1"), (1, 503), "with the status of nginx");
-    assert_eq!(asks("shop.example", "/cart", "192.0.2.1"), (3, 503), "one zone, one counter: the first one counts");
+    assert_eq!(asks("shop.example", "/login", "192.0.2.1"), (1, 503), "refused with nginx's status");
+    assert_eq!(asks("shop.example", "/cart", "192.0.2.1"), (3, 503), "the request to /login counts in the same zone");
     assert_eq!(asks("shop.example", "/cart", "192.0.2.2"), (4, 503));
     assert_eq!(asks("free.example", "/cart", "192.0.2.1"), (10, 200));
 }
@@ -80,7 +80,7 @@ fn envoy_file_with_replaces_is_imported_and_enforced() {
     assert_eq!(output, "");
     let written = std::fs::read_to_string(&rules).expect("a file");
     assert!(written.contains("replaces: [reading]") && written.contains("suffices: true"), "{written}");
-    // An HTTP request contains the entries of one descriptor only, so a rule in our own language replaces the limit.
+    // An HTTP request contains the entries of one descriptor only, so a Tollgate rule replaces the imported limit.
     let gold =
         "- {id: gold, when: {area: read, user: ann}, limit: 5/day, algorithm: fixed_window, replaces: [reading]}\n";
     folder.write_file("rules.yaml", format!("{written}{gold}"));
@@ -90,7 +90,7 @@ fn envoy_file_with_replaces_is_imported_and_enforced() {
     let mut asks = |attributes: &str| count_passing(&mut client, "shop", attributes);
     assert_eq!(asks(r#""area":"read","user":"bob""#), (2, 429));
     assert_eq!(asks(r#""page":"search","user":"bob""#), (4, 429));
-    assert_eq!(asks(r#""area":"read","user":"ann""#), (5, 429), "her rule replaces the general one");
+    assert_eq!(asks(r#""area":"read","user":"ann""#), (5, 429), "the rule for ann replaces the general rule");
     assert_eq!(
         asks(r#""area":"read","user":"ann","more":"x""#),
         (0, 429),

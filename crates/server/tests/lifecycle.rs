@@ -51,7 +51,7 @@ fn drain_timeout_ends_connections_that_never_finish() {
 }
 
 /// A client pipelines requests without reading until all buffers are full, and reads only when the server stops. If the
-/// server closed the socket with unread input, the kernel would discard the responses that it has not sent.
+/// server closed the socket with unread input, the kernel would discard responses that are not sent yet.
 #[test]
 fn slow_reader_gets_the_responses_to_all_decisions_of_a_stopping_server() {
     let throttle = String::from_utf8(encode(&["CL.THROTTLE", "k", "1000000", "1000000", "60"])).expect("text");

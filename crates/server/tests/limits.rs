@@ -54,7 +54,7 @@ fn bytes_that_are_not_utf8_are_an_error_in_json_and_a_value_in_resp() {
     assert_eq!(resp.line(), "*12");
     let mut resp = server.connect_resp();
     resp.send(b"*3\r\n$8\r\nTG.CHECK\r\n$2\r\n\xff\n\r\n$1\r\n1\r\nPING\r\n");
-    assert!(resp.line().starts_with("-ERR unknown domain"), "one line, regardless of the input");
+    assert!(resp.line().starts_with("-ERR unknown domain"), "the error is one line, whatever the domain contains");
     resp.expect("+PONG\r\n");
 }
 

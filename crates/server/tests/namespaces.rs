@@ -107,7 +107,7 @@ fn use_up(servers: &[Server], key: &str) {
         let key = format!("marker {key} {index}");
         assert!(passes(server, "eventual", &key));
         for other in servers {
-            eventually("all know it", || ask(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3);
+            eventually("all know the charge", || ask(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3);
         }
     }
 }
@@ -125,11 +125,11 @@ fn unplugged_hosts_refuse_and_keep_their_counts_when_they_return() {
     hosts.network.unplug(3);
     hosts.network.unplug(4);
     for (host, server) in servers.iter().enumerate() {
-        eventually("two of five hosts have no majority, three have", || page(server)["majority"] == (host < 3));
+        eventually("three of five hosts are a majority, two are not", || page(server)["majority"] == (host < 3));
     }
     eventually("the majority agrees about homes", || servers[..3].iter().all(|server| is_used_up(server, "used")));
     let answer = ask(&servers[4], "check", "strict", "new");
-    assert!(answer["allowed"] == false && answer["standing"] != "exact", "the rule is closed: {answer}");
+    assert!(answer["allowed"] == false && answer["standing"] != "exact", "`on_fault: closed` refuses: {answer}");
     assert_admits_fifty(&servers[..3], "new");
     load.wait_until_admitted(0, 200);
     hosts.network.plug(3);
@@ -139,14 +139,14 @@ fn unplugged_hosts_refuse_and_keep_their_counts_when_they_return() {
     load.wait_until_admitted(0, 20);
     for server in &servers {
         eventually("the others' charges are known", || is_used_up(server, "new"));
-        assert!(!passes(server, "strict", "used"), "a key that was used up before the cut");
+        assert!(!passes(server, "strict", "used"), "the key was used up before the cut");
     }
     let [history] = load.finish();
     // Two servers get requests, one on each side of the cut. Each may admit the fault-free excess, and during the cut
     // each admits the whole rate.
     let excess = FAULT_FREE_EXCESS + FAULT_FREE_EXCESS + RATE * seconds;
     assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
-    assert!(excess_observed(&bound(RATE * 2), &history).is_some(), "the cut had no effect: {}", history.len());
+    assert!(excess_observed(&bound(RATE * 2), &history).is_some(), "the cut had no effect: {} admitted", history.len());
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn strict_limits_stay_exact_when_packets_are_lost_in_one_direction() {
     let Some(hosts) = Hosts::new(3) else { return };
     let servers = hosts.start_all();
     hosts.network.block(0, 1);
-    eventually("the link between the two is given up", || {
+    eventually("the two servers drop their link", || {
         linked_server_count(&servers[1]) < 3 && linked_server_count(&servers[0]) < 3
     });
     for number in 0..3 {
@@ -183,7 +183,7 @@ fn rolling_restart_of_hosts_under_load_resets_nothing() {
         load.wait_until_admitted(0, 20);
     }
     let [exact, used_up] = load.finish();
-    assert_eq!(used_up.len(), 0, "a key that is used up stays so");
+    assert_eq!(used_up.len(), 0, "a used-up key stays used up");
     assert_eq!(excess_observed(&bound(FAULT_FREE_EXCESS), &exact), None, "{} admitted", exact.len());
 }
 
@@ -243,6 +243,6 @@ fn clocks_an_hour_apart_change_no_limit() {
     let seen = admitted("seen-window", "k");
     assert!((30..=90).contains(&seen), "{seen}");
     for server in &servers {
-        eventually("all know", || !passes(server, "seen-window", "k"));
+        eventually("all servers know the charges", || !passes(server, "seen-window", "k"));
     }
 }

@@ -63,7 +63,7 @@ fn check_store_fault(stop: impl FnOnce(&mut StoreServer), recover: impl FnOnce(&
             assert_eq!(standing, "fallback");
             granted += usize::from(passed);
         }
-        assert_eq!(granted, 1, "this server's share of one a day");
+        assert_eq!(granted, 1, "this server's share of 1/day");
         server.wait_for_line("store unreachable");
         let ready = get(&server, "/readyz");
         assert!(ready.starts_with("HTTP/1.1 200 ") && ready.ends_with("ready (store unreachable)\n"), "{ready}");
@@ -89,7 +89,7 @@ fn check_store_fault(stop: impl FnOnce(&mut StoreServer), recover: impl FnOnce(&
         }
     };
     let granted = (0..4).filter(|_| spend(&mut one) || spend(&mut other.connect_http())).count();
-    assert!(granted <= 3, "{granted} of three a day");
+    assert!(granted <= 3, "{granted} passed under 3/day");
     assert!(!spend(&mut one) && !spend(&mut other.connect_http()));
     other.signal("TERM");
     assert!(other.wait().success());

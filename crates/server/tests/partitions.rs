@@ -149,18 +149,18 @@ fn healed_partition_of_five_servers_resets_no_key() {
         let key = format!("marker {index}");
         assert!(passes(server, "eventual", &key));
         for other in &servers {
-            eventually("all know it", || ask(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3);
+            eventually("all know the charge", || ask(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3);
         }
     }
     let is_minority = |index: usize| index < 2;
     network.cut(|from, to| is_minority(from) != is_minority(to));
     for (index, server) in servers.iter().enumerate() {
-        eventually("two of five have no majority, three have", || page(server)["majority"] == !is_minority(index));
+        eventually("three of five are a majority, two are not", || page(server)["majority"] == !is_minority(index));
     }
     eventually("the majority agrees about homes", || servers[2..].iter().all(|server| is_used_up(server, "used")));
     for server in &servers[..2] {
         let answer = ask(server, "check", "strict", "new");
-        assert!(answer["allowed"] == false && answer["standing"] != "exact", "the rule is closed: {answer}");
+        assert!(answer["allowed"] == false && answer["standing"] != "exact", "`on_fault: closed` refuses: {answer}");
         assert!(passes(server, "eventual", "new"), "eventual rules still work");
     }
     assert_admits_fifty(&servers[2..], "new");
@@ -168,7 +168,7 @@ fn healed_partition_of_five_servers_resets_no_key() {
     wait_until_linked(&servers);
     for server in &servers {
         eventually("the others' charges are known", || is_used_up(server, "new"));
-        assert!(!passes(server, "strict", "used"), "a key that was used up before the cut");
+        assert!(!passes(server, "strict", "used"), "the key was used up before the cut");
     }
 }
 
@@ -183,9 +183,9 @@ fn strict_limits_stay_exact_when_a_server_does_not_hear_another() {
             peers.iter().any(|peer| peer["address"] == name && peer["linked"] == true && peer["state"] == "ready")
         })
     };
-    eventually("the link between the two is given up", || !is_linked_with(&servers[1], 0));
+    eventually("the server drops the link", || !is_linked_with(&servers[1], 0));
     for index in [0, 1] {
-        assert_eq!(page(&servers[index])["majority"], true, "the others are enough");
+        assert_eq!(page(&servers[index])["majority"], true, "the other servers are enough for a majority");
     }
     for number in 0..6 {
         assert_admits_fifty(&servers[..3], &format!("key {number}"));

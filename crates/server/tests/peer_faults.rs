@@ -79,7 +79,7 @@ fn killed_server_loses_at_most_its_last_tick_of_eventual_charges() {
         let key = format!("key {turn}");
         assert_eq!(send_checks_at_once(&servers[2], &key, 100), 100);
         let left = |server: &Server| ask(server, "peek", "seen-many", &key)["limits"][0]["remaining"].as_u64();
-        eventually("the others know", || servers[..2].iter().all(|server| left(server) == Some(900)));
+        eventually("the others know the charges", || servers[..2].iter().all(|server| left(server) == Some(900)));
         assert_eq!(send_checks_at_once(&servers[2], &key, 50), 50);
         signal(servers[2].id(), "KILL");
         servers.pop();
@@ -91,7 +91,7 @@ fn killed_server_loses_at_most_its_last_tick_of_eventual_charges() {
         assert!(left.iter().all(|left| *left == Some(900)) || left.iter().all(|left| *left == Some(850)), "{left:?}");
         left[0] == Some(900)
     });
-    assert!(lost, "the tick came first every time");
+    assert!(lost, "in every round, a tick came before the kill");
 }
 
 #[test]

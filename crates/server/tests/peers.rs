@@ -192,7 +192,7 @@ fn twelve_simultaneous_requests_for_four_tokens_pass_and_are_owed() {
         }
         passed == 12
     });
-    assert!(all_pass, "in no turn all twelve passed");
+    assert!(all_pass, "no round admitted all twelve requests");
 }
 
 /// Sends ninety checks, thirty to each server at the same time, and asserts that fifty are admitted.
@@ -270,7 +270,7 @@ fn twelve_simultaneous_requests_at_four_per_second_cause_two_seconds_of_refusals
     let servers = ThreeServers::new().start_all();
     // On a busy machine, a server may receive the other servers' charges before it has admitted its own four requests,
     // or a token may be refilled before all servers have received the charges. The example is therefore repeated until
-    // one turn shows the expected result.
+    // one round shows the expected result.
     let shows = |turn: u32| {
         let key = format!("key {turn}");
         let start = Instant::now();
@@ -296,7 +296,7 @@ fn twelve_simultaneous_requests_at_four_per_second_cause_two_seconds_of_refusals
         assert!(refused_for >= Duration::from_secs(2), "refused for {refused_for:?}");
         true
     };
-    assert!((0..100).any(shows), "no turn shows the example");
+    assert!((0..100).any(shows), "no round shows the expected result");
 }
 
 #[test]
@@ -328,9 +328,9 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
         load.wait_until_admitted(1, 10);
     }
     let [exact, seen, used_up] = load.finish();
-    assert_eq!(used_up.len(), 0, "a key that is used up stays so");
-    // With `strict`, up to two servers are the home of a key at the same time, so one is additional. With `eventual`,
-    // all three servers decide, so two are additional.
+    assert_eq!(used_up.len(), 0, "a used-up key stays used up");
+    // With `strict`, up to two servers are the home of a key at the same time, so one server is additional. With
+    // `eventual`, all three servers decide, so two servers are additional.
     for (history, kind, others) in [(exact, "strict", 1), (seen, "eventual", 2)] {
         let excess = others * FAULT_FREE_EXCESS;
         assert_eq!(excess_observed(&bound(excess), &history), None, "{kind}: {} admitted", history.len());
@@ -353,7 +353,7 @@ pub(crate) fn wait_until_others_know_all(servers: &[Server]) {
 #[test]
 fn killed_server_changes_nothing_for_callers_of_other_servers() {
     let servers = ThreeServers::new().start_all();
-    // Several keys, so that probably each server is the home of some. Half of each limit is spent.
+    // There are several keys, so that each server is probably the home of some of them. Half of each limit is spent.
     let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     for key in &keys {
         for number in 0..25 {
@@ -384,7 +384,7 @@ fn killed_server_changes_nothing_for_callers_of_other_servers() {
 #[test]
 fn paused_server_loses_its_homes_and_catches_up_when_it_resumes() {
     let servers = ThreeServers::new().start_all();
-    // Several keys, so that probably each server is the home of some. Their limits are spent.
+    // There are several keys, so that each server is probably the home of some of them. Their limits are spent.
     let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     let is_used_up = |server: &Server, key: &str| {
         let answer = ask(server, "check", "strict", key);
@@ -397,7 +397,7 @@ fn paused_server_loses_its_homes_and_catches_up_when_it_resumes() {
     servers[2].pause();
     for key in &keys {
         for server in &servers[..2] {
-            eventually("another server is home and refuses", || {
+            eventually("another server is the key's home and refuses", || {
                 let answer = ask(server, "check", "strict", key);
                 assert_eq!(answer["allowed"], false, "{key}");
                 answer["standing"] == "exact"

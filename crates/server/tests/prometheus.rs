@@ -115,7 +115,7 @@ rules:
             }
         });
         // The test runner shows the output if the test fails.
-        println!("without data: {}, such as {:?}", left.len(), left.first());
+        println!("expressions without data: {}, such as {:?}", left.len(), left.first());
         left.is_empty()
     });
 }

@@ -78,7 +78,7 @@ fn check_proxy(name: &str, features: &ProxyFeatures) {
     let refused = limited("one");
     assert_eq!(refused.status, 429, "{name}: {refused:?}");
     let retry: u64 = refused.header("retry-after").and_then(|retry| retry.parse().ok()).expect("a number of seconds");
-    assert!((1700..=1800).contains(&retry), "{name}: a token comes back every 1800 s: {refused:?}");
+    assert!((1700..=1800).contains(&retry), "{name}: a token is refilled every 1800 s: {refused:?}");
     assert_eq!(refused.header("content-type"), Some("application/problem+json"), "{name}: {refused:?}");
 
     // A client can neither disguise the path nor forge the headers that describe its request.
@@ -90,7 +90,7 @@ fn check_proxy(name: &str, features: &ProxyFeatures) {
     for forged in FORGED_HEADERS {
         assert_eq!(proxy.send("GET", "/described", &[*forged]).status, 429, "{name}: {forged:?}");
     }
-    assert_eq!(proxy.send("GET", "/described", FORGED_HEADERS).status, 429, "{name}: all of them");
+    assert_eq!(proxy.send("GET", "/described", FORGED_HEADERS).status, 429, "{name}: all forged headers together");
     let forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "forged"), ("tollgate-token", "x")];
     assert_eq!(proxy.send("GET", "/limited/a", &forged).status, 200, "{name}");
     // A request with more headers than Tollgate reads is refused. If the proxy treated it as a failed check and let

@@ -41,7 +41,7 @@ fn errors_equal_those_of_redis_cell() {
         assert_eq!(client.line(), format!("-{error}"), "{words:?}");
         compared += 1;
     }
-    assert!(compared >= 15, "only {compared} errors are recorded");
+    assert!(compared >= 15, "only {compared} errors were compared");
 }
 
 #[test]
@@ -71,5 +71,5 @@ fn first_call_on_a_key_is_answered_as_recorded() {
         assert_eq!(reply, recorded, "{words:?}");
         compared += 1;
     }
-    assert!(compared > 100, "only {compared} calls are recorded");
+    assert!(compared > 100, "only {compared} calls were compared");
 }

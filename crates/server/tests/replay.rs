@@ -195,12 +195,12 @@ fn log_with_whole_seconds_is_replayed_spread_and_at_once() {
     // once, only the burst passes.
     assert_eq!(report.result.as_ref().map(|run| (run.requests, run.refused)), Some((10, 5)));
     assert_eq!(report.at_once.as_ref().map(|run| (run.requests, run.refused)), Some((10, 9)));
-    assert_eq!(report.refused_millionths(), 900_000, "the worst case counts");
+    assert_eq!(report.refused_millionths(), 900_000, "the larger number of refusals counts");
     let text = report.to_text();
     assert!(text.contains("spread") && text.contains("at once"), "{text}");
     let rule = &report.result.expect("rules").rules[0];
     assert_eq!((rule.keys, rule.keys_refused, rule.matched, rule.refused), (1, 1, 10, 5));
-    assert_eq!(rule.longest_refusal_ms, 100, "each passes again after 100 ms, before the next");
+    assert_eq!(rule.longest_refusal_ms, 100, "the next request, 100 ms later, passes");
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn endless_lines_are_refused_within_bounded_memory() {
     const MAX_GROWTH: usize = 16 << 20;
     let server = Server::start(&[]);
     let before = server.memory();
-    // The server discards up to 8 MiB of each client.
+    // The server discards up to 8 MiB of input from each client.
     let clients: Vec<_> = (0..4).map(|_| server.connect_resp()).collect();
     let sent = std::thread::scope(|scope| {
         let send = |mut client: Client| {
@@ -105,10 +105,10 @@ fn endless_lines_are_refused_within_bounded_memory() {
         let sending: Vec<_> = clients.into_iter().map(|client| scope.spawn(move || send(client))).collect();
         sending.into_iter().map(|client| client.join().expect("no panic")).collect::<Vec<_>>()
     });
-    assert!(sent.iter().all(|&sent| sent < MAX_SENT), "the server went on reading: {sent:?} bytes");
-    assert!(sent.iter().sum::<usize>() > MAX_GROWTH, "too little was sent to show anything: {sent:?} bytes");
+    assert!(sent.iter().all(|&sent| sent < MAX_SENT), "the server continued to read: {sent:?} bytes");
+    assert!(sent.iter().sum::<usize>() > MAX_GROWTH, "too few bytes were sent: {sent:?}");
     let grown = server.memory().saturating_sub(before);
-    assert!(grown < MAX_GROWTH, "grown by {grown} bytes");
+    assert!(grown < MAX_GROWTH, "memory grew by {grown} bytes");
     let mut other = server.connect_resp();
     other.send("PING\r\n");
     other.expect("+PONG\r\n");
@@ -127,7 +127,7 @@ fn unread_replies_do_not_accumulate() {
     other.send("PING\r\n");
     other.expect("+PONG\r\n");
     let grown = server.memory().saturating_sub(before);
-    assert!(grown < 16 * 1024 * 1024, "grown by {grown} bytes");
+    assert!(grown < 16 * 1024 * 1024, "memory grew by {grown} bytes");
 }
 
 #[test]

@@ -35,7 +35,8 @@ impl Restarted {
         Server::start(&["--rules", &self.rules, "--data", &self.data(), "--snapshot-every", every])
     }
 
-    /// Waits for a snapshot that was begun after this call. The next one that is written may have been begun before.
+    /// Waits for a snapshot that was begun after this call: the second that is written, because the first may have been
+    /// begun before the call.
     fn wait_for_snapshot(&self) {
         let written = || std::fs::metadata(self.snapshot()).and_then(|file| file.modified()).ok();
         let mut after: Option<SystemTime> = written();

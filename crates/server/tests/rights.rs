@@ -95,7 +95,7 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
     assert_eq!(call("b", false)["overall_code"], "OK");
     let header = format!("authorization: Bearer {admin}");
     let peek = ask(&server, "POST", "/v1/peek", &[&header], r#"{"domain":"a"}"#).json();
-    assert_eq!(peek["limits"][0]["remaining"], 4, "only the admin has taken something: {peek}");
+    assert_eq!(peek["limits"][0]["remaining"], 4, "only the admin's request was charged: {peek}");
 }
 
 #[test]
@@ -151,5 +151,5 @@ fn ten_thousand_resets_and_two_switches_are_all_in_the_audit_log() {
             }
         }
     };
-    eventually("every reset that was made and both switches are in the log", || logged() == (done, 2));
+    eventually("all successful resets and both changes of mode are in the log", || logged() == (done, 2));
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 fn start(rules: &str) -> (Server, RlsClient, Rules) {
     let rules = Rules::new(rules);
     let server = Server::start(&["--rules", rules.path(), "--rls", "127.0.0.1:0"]);
-    let client = RlsClient::connect(&server.rls.expect("the service is on").to_string());
+    let client = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
     (server, client, rules)
 }
 
@@ -33,7 +33,7 @@ fn unknown_domain_and_unmatched_descriptor_pass_with_a_bare_status() {
         assert_eq!(response.0, json!({"overall_code": "OK", "statuses": [{"code": "OK"}]}), "{domain}");
     }
     let nested = client.ask("basic", &[&[("first", "a"), ("more", "b")]]);
-    assert_eq!(nested.statuses(), [("OK", 0)], "a descriptor matches a rule of the same depth only");
+    assert_eq!(nested.statuses(), [("OK", 0)], "a descriptor matches only a rule of the same depth");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn reset_shrinks_as_time_passes() {
     let (_server, mut client, _rules) = start(BASIC);
     let first = client.ask("basic", &[&[("first", "a")]]).reset();
     assert!((1..=86_400).contains(&first), "{first}");
-    eventually("the reset is two seconds nearer", || {
+    eventually("the reset has shrunk by two seconds", || {
         let next = client.request(&json!({"domain": "basic", "descriptors": [with_hits(&[("first", "a")], 0, false)]}));
         next.reset() + 2 <= first || next.reset() > first
     });
@@ -89,7 +89,7 @@ fn reload_puts_other_rules_in_force() {
     eventually("the new domain has its limit", || client.ask("another", &[&[("k", "v")]]).remaining() > 0);
     assert_eq!(client.ask("basic", &[&[("first", "a")]]).statuses(), [("OK", 0)]);
     rules.write(BASIC);
-    eventually("the old domain is back", || client.ask("basic", &[&[("first", "b")]]).remaining() > 0);
+    eventually("the old domain has its limit again", || client.ask("basic", &[&[("first", "b")]]).remaining() > 0);
     assert_eq!(client.ask("another", &[&[("k", "v")]]).statuses(), [("OK", 0)]);
 }
 
@@ -122,7 +122,7 @@ fn shadow_rule_passes_and_reports_nothing_left() {
         client.ask("basic", &[&[("other", "a")]]);
     }
     let both = client.ask("basic", &[&[("shadow", "b")], &[("other", "a")]]);
-    assert_eq!(both.code(), "OVER_LIMIT", "an enforced rule refuses beside a shadow");
+    assert_eq!(both.code(), "OVER_LIMIT", "an enforced rule refuses even beside a shadow rule");
 }
 
 #[test]
@@ -171,7 +171,7 @@ descriptors:
     assert_eq!(codes, ["OK", "OK", "OVER_LIMIT"]);
     client.ask("quotas", &[&[("ordinary", "a")]]);
     let mixed = client.ask("quotas", &[&[("ordinary", "a")], &[("large", "b")]]);
-    assert_eq!(mixed.code(), "OVER_LIMIT", "an ordinary limit refuses whatever quotas are left");
+    assert_eq!(mixed.code(), "OVER_LIMIT", "an ordinary limit refuses even if a quota admits");
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn limit_of_a_descriptor_is_used_instead_of_the_rules() {
     for expected in [("OK", 1), ("OK", 0), ("OVER_LIMIT", 0)] {
         assert_eq!(client.request(&limited(6)).statuses(), [expected]);
     }
-    assert_eq!(client.request(&limited(4)).statuses(), [("OK", 1)], "another unit is another counter");
+    assert_eq!(client.request(&limited(4)).statuses(), [("OK", 1)], "another unit has another counter");
     for unit in [0, 7, 99] {
         let unknown = client.request(&limited(unit)).0;
         assert_eq!(unknown["error"], "INVALID_ARGUMENT");
@@ -254,7 +254,7 @@ fn limit_of_a_descriptor_is_used_instead_of_the_rules() {
     }
     let mut elsewhere = limited(6);
     elsewhere["domain"] = json!("unknown");
-    assert_eq!(client.request(&elsewhere).statuses(), [("OK", 0)], "only where the domain is known");
+    assert_eq!(client.request(&elsewhere).statuses(), [("OK", 0)], "the limit applies only in a known domain");
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn json_endpoint_decides_like_grpc() {
     assert!(ask(body).ends_with(" 429"));
     assert!(ask("{}").contains("the domain is empty"));
     assert!(ask("[").ends_with(" 400"));
-    assert_eq!(client.ask("basic", &[&[("other", "j")]]).remaining(), 0, "both use one counter");
+    assert_eq!(client.ask("basic", &[&[("other", "j")]]).remaining(), 0, "HTTP and gRPC use the same counter");
     let health = run(std::process::Command::new("curl").args(["-s"]).arg(server.url("/healthcheck")));
     assert_eq!(health, "OK");
 }
@@ -308,11 +308,11 @@ fn concurrency_slot_is_released_by_negative_hits() {
     let codes = ["OK", "OK", "OVER_LIMIT"].map(|_| hits("a", false));
     assert_eq!(codes, ["OK", "OK", "OVER_LIMIT"]);
     assert_eq!(hits("a", true), "OK", "Envoy reports the end of a refused stream as well");
-    assert_eq!(hits("a", false), "OVER_LIMIT", "which releases no slot");
-    assert_eq!([hits("a", true), hits("a", true)], ["OK", "OK"], "the end of the refused stream, and of another one");
+    assert_eq!(hits("a", false), "OVER_LIMIT", "the end of a refused stream releases no slot");
+    assert_eq!([hits("a", true), hits("a", true)], ["OK", "OK"], "the refused stream and an admitted stream end");
     assert_eq!(hits("a", false), "OK", "one slot was released");
     assert_eq!(hits("a", false), "OVER_LIMIT");
-    assert_eq!(hits("b", true), "OK", "a slot that is not held");
+    assert_eq!(hits("b", true), "OK", "releasing a slot that is not held has no effect");
     assert_eq!(hits("b", false), "OK");
 }
 

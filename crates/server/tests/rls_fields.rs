@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 fn start(rules: &str, args: &[&str]) -> (Server, RlsClient, Rules) {
     let rules = Rules::new(rules);
     let server = Server::start(&[&["--rules", rules.path(), "--rls", "127.0.0.1:0"], args].concat());
-    let client = RlsClient::connect(&server.rls.expect("the service is on").to_string());
+    let client = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
     (server, client, rules)
 }
 
@@ -36,14 +36,14 @@ fn periods_have_their_unit_or_are_part_of_the_name() {
     let (_server, mut client, _rules) = start(RULES, &[]);
     let mut limit = |value: &str| client.ask("d", &[&[("k", value)]]).0["statuses"][0]["current_limit"].clone();
     assert_eq!(limit("week"), json!({"requests_per_unit": 1, "unit": 7, "name": "weekly"}));
-    assert_eq!(limit("quarter"), json!({"requests_per_unit": 5, "name": "quarter;w=900"}), "0 is left out");
+    assert_eq!(limit("quarter"), json!({"requests_per_unit": 5, "name": "quarter;w=900"}), "the unit 0 is omitted");
 }
 
 #[test]
 fn limit_of_a_descriptor_is_enforced_where_the_rule_is_a_shadow() {
     let (_server, mut client, _rules) = start(RULES, &[]);
     for _ in 0..3 {
-        assert_eq!(client.ask("d", &[&[("k", "tried")]]).code(), "OK", "the rule only reports");
+        assert_eq!(client.ask("d", &[&[("k", "tried")]]).code(), "OK", "a shadow rule only reports");
     }
     let limited = json!({"domain": "d", "descriptors": [with_limit(&[("k", "tried")], 1, 6)]});
     assert_eq!(client.request(&limited).code(), "OK");
@@ -153,7 +153,7 @@ fn reload_of_a_folder_adds_the_rules_of_a_file_and_removes_them_with_it() {
     };
     folder.write_file("first.yaml", file("first"));
     let server = Server::start(&["--rules", &folder.join(""), "--rls", "127.0.0.1:0"]);
-    let mut client = RlsClient::connect(&server.rls.expect("the service is on").to_string());
+    let mut client = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
     let mut left = |domain: &str| client.ask(domain, &[&[("k", "v")]]).remaining();
     assert_eq!((left("first"), left("second")), (4, 0));
     let second = folder.write_file("second.yaml", file("second"));

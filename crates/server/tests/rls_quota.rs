@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 fn start(rules: &str, args: &[&str]) -> (Server, RlsClient, Rules) {
     let rules = Rules::new(rules);
     let server = Server::start(&[&["--rules", rules.path(), "--rls", "127.0.0.1:0"], args].concat());
-    let client = RlsClient::connect(&server.rls.expect("the service is on").to_string());
+    let client = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
     (server, client, rules)
 }
 
@@ -48,7 +48,7 @@ fn token_quota_of_a_reference_file_drains_by_charges_that_come_afterwards() {
             passes
         })
         .count();
-    assert_eq!(passed, 3, "the charge that does not fit is taken into debt");
+    assert_eq!(passed, 3, "the charge above the quota is taken into debt");
     assert_eq!(hits(0), "OVER_LIMIT");
 }
 
@@ -97,7 +97,7 @@ fn metadata_names_the_service_that_has_quota() {
     let names: Vec<String> = (0..4).map(|_| serve().expect("one has quota").0).collect();
     assert_eq!(names, ["service_1", "service_2", "service_2", "service_2"]);
     let refused = serve().expect_err("none has quota");
-    assert_eq!(refused["metadata"], Value::Null, "only rules that admit the request add theirs");
+    assert_eq!(refused["metadata"], Value::Null, "only rules that admit the request add metadata");
     assert_eq!(refused["descriptors"][1]["code"], "OVER_LIMIT");
 }
 
@@ -187,7 +187,7 @@ rules:
     let banned = client.ask("d", &[&[("k", "ban")]]);
     assert!(banned.code() == "OVER_LIMIT" && banned.reset() > 3_600, "the ban is longer than the wait: {banned:?}");
     for _ in 0..3 {
-        assert_eq!(client.ask("d", &[&[("k", "delay")]]).code(), "OK", "a delay is held before the answer");
+        assert_eq!(client.ask("d", &[&[("k", "delay")]]).code(), "OK", "the answer is sent after the delay");
     }
     for (plan, passes) in [("free", 1), ("pro", 3)] {
         let passed = (0..9).take_while(|_| client.ask("d", &[&[("k", "plan"), ("plan", plan)]]).code() == "OK").count();

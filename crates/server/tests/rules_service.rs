@@ -93,7 +93,7 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
         kills += 1;
     }
     check_stored_rules(&start(data.path()), &acknowledged, RULES_PER_WRITE);
-    assert!(kills > 10, "it was killed {kills} times only");
+    assert!(kills > 10, "the server was killed only {kills} times");
 }
 
 /// Checks that each stored rule comes from its last acknowledged write or from a later write, and that no write of
@@ -109,13 +109,13 @@ fn check_stored_rules(server: &Server, acknowledged: &BTreeMap<String, usize>, t
     };
     let sets: Vec<usize> = list("sets").iter().map(number).collect();
     assert!(sets.is_empty() || sets.len() == together, "{} of {together} rules", sets.len());
-    assert!(sets.windows(2).all(|pair| pair[0] == pair[1]), "half of a set: {sets:?}");
+    assert!(sets.windows(2).all(|pair| pair[0] == pair[1]), "the rules come from several writes: {sets:?}");
     let mut found: BTreeMap<String, usize> =
         list("single").iter().map(|rule| (rule["id"].as_str().expect("an id").to_owned(), number(rule))).collect();
     found.extend(sets.first().map(|number| ("sets".to_owned(), *number)));
     for (what, number) in acknowledged {
         let there = found.get(what).unwrap_or_else(|| panic!("{what} is lost"));
-        assert!(there >= number, "{what} is at {there}, {number} was acknowledged");
+        assert!(there >= number, "{what}: write {number} was acknowledged, write {there} is stored");
     }
 }
 

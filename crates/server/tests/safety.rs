@@ -53,7 +53,7 @@ fn silent_clients_of_one_protocol_block_neither_other_protocols_nor_health_check
     // HTTP has its own connection limit.
     assert!(get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 200"));
     let silent: Vec<Client> = (0..2).map(|_| server.connect_http()).collect();
-    eventually("the budget of HTTP is used up", || {
+    eventually("all HTTP connections are in use", || {
         get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 503")
     });
     for path in ["/healthz", "/readyz"] {
@@ -61,7 +61,7 @@ fn silent_clients_of_one_protocol_block_neither_other_protocols_nor_health_check
         assert!(response.starts_with("HTTP/1.1 200"), "{path}: {response}");
     }
     drop(silent);
-    eventually("the budget is free again", || {
+    eventually("HTTP connections are accepted again", || {
         get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 200")
     });
 }
@@ -163,7 +163,7 @@ fn response_to_a_list_is_bounded_and_reports_undecided_items() {
         let (_, body) = server.connect_http().post("/v1/peek", one);
         let peeked: serde_json::Value = serde_json::from_str(&body).expect("JSON");
         if path == "/v1/check" {
-            assert_eq!(peeked["limits"][0]["remaining"], left, "nothing is charged for the rest");
+            assert_eq!(peeked["limits"][0]["remaining"], left, "undecided items are not charged");
         }
     }
 }
@@ -211,7 +211,7 @@ fn thousands_of_mistakes_are_counted_and_a_hundred_shown() {
     let rules = Rules::new(format!("domain: api\nrules:\n- id: a\n{keys}"));
     let output = tollgate(&["check", rules.path()], b"");
     assert_eq!(output.code, Some(1));
-    assert!(output.err.matches("is not a key of a rule").count() <= 100, "too many are shown");
+    assert!(output.err.matches("is not a key of a rule").count() <= 100, "too many mistakes are shown");
     assert!(format!("{}{}", output.out, output.err).contains("more"), "{}", &output.err[..1_000.min(output.err.len())]);
 }
 
@@ -297,7 +297,7 @@ fn keys_bans_and_latencies_are_counted_without_a_data_directory() {
     let redis = RedisServer::start(Kind::Redis);
     let url = format!("redis://127.0.0.1:{}", redis.port());
     for store in [&["--data", "off"][..], &["--store", &url]] {
-        // In a small table, every key is counted.
+        // In a small table, `tollgate_keys` counts every key.
         let server = Server::start(&[&["--rules", rules.path(), "--capacity", "1000"], store].concat());
         for _ in 0..4 {
             let ask = "{\"domain\":\"api\",\"attributes\":{\"user\":\"ann\"}}";
@@ -306,7 +306,6 @@ fn keys_bans_and_latencies_are_counted_without_a_data_directory() {
         assert_eq!(metric(&server, "tollgate_bans_total"), 1, "{store:?}");
         assert_eq!(metric(&server, "tollgate_decision_duration_seconds_count"), 4, "{store:?}");
         if store[0] == "--data" {
-            // There are two counters: the rule's and the ban's.
             eventually("the keys are counted", || metric(&server, "tollgate_keys") >= 1);
         } else {
             eventually("calls of the store are counted", || {

@@ -62,7 +62,7 @@ fn check(name: &str) {
     assert!((5..=40).contains(&lost.len()), "{name}: about a third of the keys: {}", lost.len());
     drop(servers.pop());
     // The keys of the server that left start again with a full limit. All other keys keep their counts.
-    eventually("the proxy has noticed", || {
+    eventually("the proxy has noticed that the server left", || {
         check_through_proxy(proxy.address, "another") || check_through_proxy(proxy.address, "yet-another")
     });
     for key in &keys {

@@ -91,7 +91,7 @@ fn both_protocols_are_served_over_tls_only() {
     let mut plain = server.connect_resp();
     plain.send("PING\r\n");
     assert!(!plain.rest().contains("PONG"));
-    assert!(run(&mut curl_command(&server, &made.authority())).contains("allowed"), "the others are served");
+    assert!(run(&mut curl_command(&server, &made.authority())).contains("allowed"), "TLS connections are still served");
 }
 
 #[test]

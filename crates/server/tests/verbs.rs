@@ -249,7 +249,7 @@ fn slot_is_renewed_and_released_by_its_receipt() {
         assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(1));
         assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(1));
         assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(0), "the slot is free");
-        assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(0), "it is released only once");
+        assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(0), "the slot is released only once");
     });
 }
 
@@ -353,7 +353,7 @@ fn repeated_command_with_an_idempotency_key_runs_once() {
         assert_eq!(
             remaining_of(&ask("TG.PEEK api 1 ONCE charge kind bytes")),
             [70],
-            "a peek takes nothing and needs no key"
+            "a peek takes nothing, so it ignores the idempotency key"
         );
         let taken = twice("TG.ACQUIRE api 1 0 ONCE acquire kind slots");
         let give_back = format!("TG.RELEASE {} ONCE release", taken["receipt"].as_str().expect("a receipt"));

@@ -82,7 +82,7 @@ impl Drop for XdsServer {
 fn serve(xds: &XdsServer) -> (Server, RlsClient) {
     let url = format!("xds://localhost:{}", xds.port);
     let server = Server::start(&["--rules", &url, "--node", "edge-1", "--rls", "127.0.0.1:0"]);
-    let client = RlsClient::connect(&server.rls.expect("the service is on").to_string());
+    let client = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
     (server, client)
 }
 
@@ -194,7 +194,7 @@ fn rules_are_received_over_mutual_tls() {
     let url = format!("xds+tls://localhost:{}", xds.port);
     let own = ["--rules-cert", &certificate, "--rules-key", &key];
     let server = Server::start(&[&["--rules", &url, "--rules-ca", &ca, "--rls", "127.0.0.1:0"][..], &own].concat());
-    let mut client = RlsClient::connect(&server.rls.expect("the service is on").to_string());
+    let mut client = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
     assert_eq!(limit(&mut client, "edge"), 5);
 }
 

@@ -34,13 +34,9 @@ fn refused_requests_do_not_count_unless_configured() {
 fn caller_pays_its_own_cost() {
     let mut bucket = Key::new(token_bucket("10/s", 10));
     assert_eq!(bucket.check(10), Outcome::Allow);
-    assert_eq!(
-        bucket.check(5),
-        Outcome::Deny(Retry::After(from_millis(500))),
-        "not admitted at the expense of the next caller"
-    );
+    assert_eq!(bucket.check(5), Outcome::Deny(Retry::After(from_millis(500))), "the caller waits for its own cost");
     assert_eq!(bucket.wait(from_millis(500)).check(5), Outcome::Allow);
-    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(from_millis(100))), "no earlier debt to pay");
+    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(from_millis(100))), "the previous caller left no debt");
 }
 
 #[test]
@@ -72,7 +68,7 @@ fn cost_above_capacity_is_refused_with_never() {
 #[test]
 fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     let mut bucket = Key::new(leaky_bucket("10/s", 10).max_wait(from_millis(250)));
-    assert_eq!(bucket.check(2), Outcome::Delay(from_millis(100)), "until its second unit leaves");
+    assert_eq!(bucket.check(2), Outcome::Delay(from_millis(100)), "the wait lasts until the second unit leaves");
     assert_eq!(bucket.check(1), Outcome::Delay(from_millis(200)));
     let before = bucket.state.clone();
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(from_millis(50))), "the wait would be 300 ms, above 250");
@@ -86,7 +82,7 @@ fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     assert_eq!(
         bucket.check(1),
         Outcome::Deny(Retry::After(from_millis(500))),
-        "the next step is used up, and the one after exceeds the maximum wait"
+        "the next step is used up, and the step after it exceeds the maximum wait"
     );
     assert_eq!(bucket.state, before);
     assert_eq!(bucket.wait(from_millis(500)).check(1), Outcome::Delay(from_millis(1_500)));
@@ -108,7 +104,7 @@ fn burst_is_the_total_at_one_instant() {
             assert!(key.passes(1));
         }
         assert!(!key.passes(1));
-        assert!(key.wait(Nanos::from_secs(3600)).passes(10), "also as a single request");
+        assert!(key.wait(Nanos::from_secs(3600)).passes(10), "ten also pass as a single request");
         assert!(!key.passes(1));
     }
     for_each_algorithm!(admits_exactly_ten);
@@ -140,7 +136,7 @@ fn buckets_follow_the_monotonic_clock() {
         key.clock.step_wall(86_400_000_000_000);
         assert!(!key.passes(1), "a step forward grants nothing");
         key.clock.step_wall(-172_800_000_000_000);
-        assert!(key.wait(Nanos::from_secs(30)).passes(10), "a step back does not lock out");
+        assert!(key.wait(Nanos::from_secs(30)).passes(10), "a step back does not lock the key out");
     }
     ignores_wall_clock_steps(Key::new(token_bucket("10/s", 10)));
     ignores_wall_clock_steps(Key::new(leaky_bucket("10/s", 10)));
@@ -230,7 +226,7 @@ fn waits_round_up_remaining_rounds_down_and_no_refusal_has_a_zero_wait() {
     window.wait(Nanos::from_nanos(1_499_999_999));
     assert_eq!(window.remaining(), 5);
     assert_eq!(window.check(6), Outcome::Deny(Retry::After(Nanos::from_nanos(55_555_557))));
-    assert_eq!(Nanos::from_nanos(1).as_millis_ceil(), 1, "coarser units round up too");
+    assert_eq!(Nanos::from_nanos(1).as_millis_ceil(), 1, "milliseconds are rounded up too");
 }
 
 #[test]
@@ -271,9 +267,9 @@ fn changed_parameters_keep_the_amount_spent() {
 fn debt_is_bounded() {
     fn is_bounded_by_four<A: Algorithm>(limit: A) {
         let mut key = Key::new(limit);
-        assert_eq!(key.charge(12), Outcome::Allow, "2 of 4 into debt");
+        assert_eq!(key.charge(12), Outcome::Allow, "a debt of 2, of at most 4");
         assert_eq!(key.remaining(), 0);
-        assert!(!key.charge(3).is_admitted(), "at most 4");
+        assert!(!key.charge(3).is_admitted(), "the debt would be 5");
         assert!(!key.passes(1), "a key in debt is refused");
         assert_eq!(key.charge(2), Outcome::Allow);
         assert_eq!(key.charge(15), Outcome::Deny(Retry::Never), "above limit plus debt");
@@ -318,7 +314,7 @@ fn only_the_fixed_window_admits_twice_its_limit_across_a_boundary() {
     assert_eq!(around_a_boundary(sliding_window(100, SECOND)), 101, "the overlap is 99 % of the previous window");
     assert_eq!(around_a_boundary(sliding_slices(100, SECOND)), 100);
     assert_eq!(around_a_boundary(sliding_log(100, SECOND)), 100);
-    assert_eq!(around_a_boundary(token_bucket("100/s", 100)), 102, "the refill of 20 ms");
+    assert_eq!(around_a_boundary(token_bucket("100/s", 100)), 102, "the burst plus the refill of 20 ms");
 }
 
 #[test]

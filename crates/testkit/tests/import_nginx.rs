@@ -50,7 +50,7 @@ fn recorded_outcome(step: &TraceStep) -> Read<Seen> {
 fn run<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => panic!("memory does not wait"),
+        Poll::Pending => panic!("the memory store never waits"),
     }
 }
 
@@ -69,7 +69,7 @@ fn replay(case: &Case, count: &mut Count) -> Read<()> {
     let clock = Arc::new(ManualClock::at(case.steps[0].at_nanos(MILLI)?));
     let store = || MemoryStore::with_clock(256, clock.clone()).expect("a table");
     let engine = Engine::with_fallback(store(), store()).with_clock(clock.clone());
-    engine.put(&rules).expect("numbers that memory keeps");
+    engine.put(&rules).expect("limits that the memory store supports");
     let exact = !text.contains("r/m");
     let mut decisions = Decisions::default();
     let mut last = i64::MIN;
@@ -109,5 +109,5 @@ fn imported_rules_decide_as_nginx_did() {
         replay(case, &mut count).expect("a case of the documented format");
     }
     println!("{} cases: {count:?}", cases.len());
-    assert!(count.equal > 2 * count.after, "hardly anything was compared: {count:?}");
+    assert!(count.equal > 2 * count.after, "too few steps were compared: {count:?}");
 }

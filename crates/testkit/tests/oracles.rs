@@ -27,7 +27,7 @@ fn decisions_equal_those_of_the_references() {
             "a step of {} is not accounted for",
             tally.title
         );
-        assert!(tally.equal_steps > tally.steps / 2, "hardly anything of {} was compared", tally.title);
+        assert!(tally.equal_steps > tally.steps / 2, "too few steps of {} were compared", tally.title);
     }
 }
 
@@ -58,7 +58,7 @@ fn plain_case(replay: &Replay) -> (Case, usize) {
     let verdict =
         |case: Case| Some((case.steps.iter().position(|step| flip_verdict(&mut step.clone()).is_some())?, case));
     let (step, case) =
-        load_cases(replay).into_iter().filter(is_plain).find_map(verdict).expect("a case without a rule");
+        load_cases(replay).into_iter().filter(is_plain).find_map(verdict).expect("a case in which all steps are equal");
     (case, step)
 }
 
@@ -66,7 +66,7 @@ fn plain_case(replay: &Replay) -> (Case, usize) {
 fn flipped_verdict_is_reported_as_a_difference() {
     for replay in REPLAYS {
         let (mut case, step) = plain_case(replay);
-        flip_verdict(&mut case.steps[step]).expect("it has a verdict");
+        flip_verdict(&mut case.steps[step]).expect("the step has a verdict");
         let tally = replay.run(std::slice::from_ref(&case));
         assert_eq!(tally.steps, case.steps.len());
         let first = tally.differing_steps.first().unwrap_or_else(|| panic!("{}: not noticed", replay.title));

@@ -192,14 +192,14 @@ async fn logs_are_replayed_one_at_a_time() {
     slow.write_all(b"--edge\r\n").await.expect("sent");
     let log = log();
     let again = async || replay(&server, "", &[("rules", DRAFT_RULES), ("log", &log)]).await;
-    eventually_async("the slow client has its turn", async || again().await.status == 503).await;
+    eventually_async("the slow upload has begun", async || again().await.status == 503).await;
     let busy = again().await.is(503);
     assert!(busy.text.contains("another log is being replayed"), "{}", busy.text);
     assert_eq!(busy.header("retry-after"), "10");
     // Rules can be applied during the upload.
     server.ask("POST", "/v1/apply", DRAFT_RULES).await.is(200);
     drop(slow);
-    eventually_async("a client that left makes room", async || again().await.status == 200).await;
+    eventually_async("a log is accepted after the slow client left", async || again().await.status == 200).await;
 }
 
 #[tokio::test]

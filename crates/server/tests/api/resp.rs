@@ -88,7 +88,7 @@ async fn redis_cli_and_redis_py_authenticate() {
         let output = tokio::task::spawn_blocking(move || command.output())
             .await
             .unwrap()
-            .expect("it runs; scripts/test installs it");
+            .expect("the program runs; scripts/test installs it");
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
     };
     for version in ["-2", "-3"] {

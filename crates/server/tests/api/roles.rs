@@ -374,7 +374,7 @@ async fn list_of_resets_is_one_entry_with_its_count() {
     }
     let log = async || send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
     let logged = async || log().await.json()["items"].as_array().is_some_and(|items| items.len() == 12);
-    eventually_async("ten lists and two switches are in the log", logged).await;
+    eventually_async("ten resets and two changes of mode are in the log", logged).await;
     let items = log().await.json()["items"].clone();
     let of_kind = |kind: &str| items.as_array().unwrap().iter().filter(|item| item["kind"] == kind).count();
     assert_eq!((of_kind("key"), of_kind("enforcement")), (10, 2), "{items}");

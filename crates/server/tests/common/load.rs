@@ -22,8 +22,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Creates clients that repeatedly send a check with this body and pause after each check. [`run`](Self::run) is
-    /// one client.
+    /// Creates clients that repeatedly send a check with this body and pause after each check. Each call of
+    /// [`run`](Self::run) is one client.
     pub fn new(body: &Value, pause: Duration) -> Self {
         let body = body.to_string();
         let head = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -67,7 +67,7 @@ impl Clients {
 
     /// Waits until the connection of a client has failed.
     pub fn wait_until_closed(&self) {
-        eventually("the server is gone", || self.is_cut.load(Ordering::Relaxed));
+        eventually("the connection has failed", || self.is_cut.load(Ordering::Relaxed));
     }
 }
 

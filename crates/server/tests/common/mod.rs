@@ -1,5 +1,5 @@
 //! Starts the real program on free ports, and provides clients for it.
-#![allow(clippy::print_stdout, reason = "the test runner shows it when a test fails")]
+#![allow(clippy::print_stdout, reason = "the test runner shows the output of failed tests")]
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
 
 pub mod api;

@@ -76,7 +76,7 @@ impl Proxy {
         let child = child.unwrap_or_else(|error| panic!("{command:?} does not run: {error}; scripts/test installs it"));
         let proxy = Self { child, address, folder };
         // Traefik and Envoy listen before their routes are ready.
-        eventually("the proxy has its routes", || {
+        eventually("the proxy's routes are ready", || {
             try_send(address, "GET / HTTP/1.1\r\nhost: ready\r\nconnection: close\r\n\r\n")
                 .is_some_and(|r| r.status == 200)
         });

@@ -42,7 +42,7 @@ async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(database: Arc<Te
         let limits: Vec<i64> = page.items.iter().map(|rule| limit_count(&rule.rule)).collect();
         assert_eq!(limits, [limits[0]; RULES_PER_WRITE], "all rules come from one write");
         // The write that was in progress at the kill may be complete.
-        assert!((seen..=seen + 1).contains(&limits[0]), "{seen} was acknowledged, {} is there", limits[0]);
+        assert!((seen..=seen + 1).contains(&limits[0]), "write {seen} was acknowledged, write {} is stored", limits[0]);
         let log =
             control.audit().list(&AuditSearch::default(), &PageRequest { limit: Some(1), after: None }).await.unwrap();
         assert_eq!(log.items[0].seq, RULES_PER_WRITE as i64 * limits[0]);
@@ -55,9 +55,9 @@ fn limit_count(rule: &serde_json::Value) -> i64 {
     rule["limit"].as_str().unwrap().trim_end_matches("/s").parse().unwrap()
 }
 
-/// Not a test of its own: the process that the test above starts and kills.
+/// Not a separate test: the process that the test above starts and kills.
 #[test]
-#[ignore = "is started by another test"]
+#[ignore = "started by another test"]
 fn writer_that_the_kill_test_starts() {
     let Ok(url) = std::env::var(URL_VARIABLE) else { return };
     run(sqlite(), async |_| {

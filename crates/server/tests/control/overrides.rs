@@ -90,7 +90,7 @@ async fn overrides_of_a_domain_are_listed_over_pages(database: Arc<TestDatabase>
             }
         }
         let pair = |rule: &str, value: &str| (rule.to_owned(), value.to_owned());
-        assert_eq!(found, [pair("a", " "), pair("a", "z"), pair("b", "a b"), pair("b", "x")], "{limit} at a time");
+        assert_eq!(found, [pair("a", " "), pair("a", "z"), pair("b", "a b"), pair("b", "x")], "pages of {limit} items");
     }
     for nowhere in ["nowhere", "a\0b"] {
         assert!(control.overrides().list_domain(nowhere, &PageRequest::default()).await.unwrap().items.is_empty());
@@ -115,7 +115,7 @@ async fn api_overrides_precede_overrides_in_the_rule(database: Arc<TestDatabase>
     assert_eq!(
         snapshot.rules,
         r#"{"domains":[{"domain":"api","rules":[{"id":"each","per":["tenant"],"limit":"10/s","overrides":[{"when":{"tenant":{"equals":"acme"}},"limit":"30/s","set_by":"api"},{"when":{"tenant":"a*"},"limit":"20/s"}]}]}]}"#,
-        "an override that was set through the API says so"
+        "an override that was set through the API has `set_by`"
     );
     let read = Rules::read(&[Source { name: "snapshot", text: snapshot.rules.as_bytes() }]).unwrap();
     assert_eq!(read.domains()[0].rules()[0].overrides().len(), 2);

@@ -15,9 +15,9 @@ use tollgate_server::net::shutdown::ConnectionGuard;
 /// The client's action after it has sent its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It closes its half of the connection.
+    /// Closes its half of the connection.
     Close,
-    /// It waits until the server closes.
+    /// Waits until the server closes the connection.
     Wait,
 }
 
@@ -84,8 +84,8 @@ pub fn responses(sent: &[u8], step: usize, then: Then) -> String {
     };
     let fast = responses(step, FastPath::Enabled);
     let slow = |step| responses(step, FastPath::Disabled);
-    // hyper finds a mistake later in a head that arrives in parts than in a head that arrives whole. The fast path may
-    // do either.
+    // hyper reports a mistake in a head that arrives in parts later than in a head that arrives whole. The fast path
+    // may report it at either time.
     if fast != slow(step) {
         let sent = String::from_utf8_lossy(sent);
         assert_eq!(fast, slow(usize::MAX), "{step} bytes at a time, then {then:?}: {sent}");

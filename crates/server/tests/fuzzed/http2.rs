@@ -35,10 +35,10 @@ pub fn check(input: &[u8]) {
     let input = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], input].concat();
     let whole = send(&input, usize::MAX);
     for step in [1, 7, 64] {
-        assert_eq!(send(&input, step), whole, "in parts of {step}");
+        assert_eq!(send(&input, step), whole, "in parts of {step} bytes");
     }
     let mut out = &whole.1[..];
-    assert!(out.len() <= 4 * input.len() + 256, "{} bytes for {}", out.len(), input.len());
-    while Frame::take(&mut out).expect("frames of ours are not too large").is_some() {}
+    assert!(out.len() <= 4 * input.len() + 256, "{} bytes of output for {} bytes of input", out.len(), input.len());
+    while Frame::take(&mut out).expect("written frames are not too large").is_some() {}
     assert_eq!(out, b"", "whole frames are written");
 }

@@ -39,6 +39,6 @@ fn parse_in_parts(input: &[u8], step: usize) -> Commands {
 pub fn check(input: &[u8]) {
     let whole = parse_in_parts(input, usize::MAX >> 1);
     for step in [1, 7, 64] {
-        assert_eq!(parse_in_parts(input, step), whole, "in parts of {step}");
+        assert_eq!(parse_in_parts(input, step), whole, "in parts of {step} bytes");
     }
 }

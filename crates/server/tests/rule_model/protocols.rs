@@ -20,7 +20,7 @@ pub(crate) trait Connection {
     fn refund(&mut self, receipt: &str, variant: usize) -> u64;
     /// Settles a reservation.
     fn commit(&mut self, receipt: &str, cost: u64) -> Value;
-    /// Renews leases. Returns whether all were still held.
+    /// Renews the leases of a receipt. Returns whether all leases were still held.
     fn renew(&mut self, receipt: &str) -> bool;
     /// Resets the counters of a request. Returns their number.
     fn reset(&mut self, request: &Request) -> u64;

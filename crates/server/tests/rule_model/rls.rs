@@ -54,8 +54,8 @@ impl RuleSubject for OverRls {
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
         let (before, _) = self.http.ask(Verb::Peek, request);
-        // These requests are sent over HTTP. A delay would pass in real time, and a charge after a check with cost 0
-        // could put the limit into debt.
+        // Sends some checks over HTTP too: over the service, a delay would take real time, and a charge after a check
+        // of cost 0 could go into debt.
         let is_delayed = matches!(before.outcome, Outcome::Delay(_));
         if verb != Verb::Check || request.cost == Some(0) || is_delayed {
             let (answer, receipt) = self.http.ask(verb, request);

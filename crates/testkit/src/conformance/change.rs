@@ -27,12 +27,13 @@ pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject
     }
 }
 
-/// Checks that the spent amount is kept when the algorithm changes to any other algorithm. Leaves out concurrency.
+/// Checks that the spent amount is kept when the algorithm changes to any other algorithm, except to or from
+/// concurrency.
 pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (from, old) in harness.limit_of_each_algorithm(5) {
         for (to, new) in harness.limit_of_each_algorithm(6) {
-            // The rule model tests the conversion of leases.
+            // The tests of the rule model cover changes to and from concurrency.
             if (from == "concurrency") != (to == "concurrency") {
                 continue;
             }
@@ -45,7 +46,7 @@ pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject
     }
 }
 
-/// Checks that each limit continues from the previous limit at the same position.
+/// Checks that each limit of a changed list keeps the amount spent by the old limit at the same position in the list.
 pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let window: Limit = FixedWindow::new(20, YEAR).expect("a window").into();
@@ -65,8 +66,7 @@ pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subj
     assert!(!harness.check(&charge).await.passed());
 }
 
-/// Checks that the store accepts ordinary parameters of every algorithm that it supports. A store may reject only
-/// parameters that it cannot compute exactly.
+/// Checks that the store accepts a limit of 1,000 of every algorithm that it supports.
 pub async fn ordinary_parameters_are_accepted(subject: &mut impl Subject) {
     for (name, limit) in limit_of_each_algorithm(1_000) {
         let accepted = subject.store().check_limits(&limit.into());

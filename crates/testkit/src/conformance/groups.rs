@@ -28,7 +28,7 @@ pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
     assert!(!answers.iter().all(|answer| answer.passed()));
     assert!(answers.iter().all(|answer| answer.taken == 0), "a refused group takes nothing");
     assert_eq!(harness.peek(&a).await.remaining(), [3]);
-    // Tests the same group with the refusing charge first.
+    // The same group with the refused charge first.
     harness.run_group(StoreVerb::Check, &[b, a.clone()]).await;
     assert_eq!(harness.peek(&a).await.remaining(), [3]);
 }
@@ -39,7 +39,7 @@ pub async fn refused_group_answers_each_charge(subject: &mut impl Subject) {
     let (rich, poor) = (harness.charge_limit(slow_bucket(5), "rich"), harness.charge_limit(slow_bucket(1), "poor"));
     let answers = harness.run_group(StoreVerb::Check, &[rich.clone(), poor.clone().cost(2)]).await;
     assert_eq!(answers[1].outcome, Outcome::Deny(Retry::Never));
-    assert!(answers[0].passed(), "alone, it would be admitted");
+    assert!(answers[0].passed(), "the first charge would be admitted alone");
     assert_eq!((answers[0].remaining(), answers[1].remaining()), (vec![5], vec![1]));
     assert_eq!(harness.check(&poor).await.outcome, Outcome::Allow);
     let answers = harness.run_group(StoreVerb::Check, &[poor, rich]).await;

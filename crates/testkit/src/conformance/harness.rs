@@ -51,7 +51,7 @@ impl TestCharge {
         self
     }
 
-    /// Returns this charge with other limits.
+    /// Replaces the limits of this charge and keeps the id of the old limits.
     pub(super) fn with_limits(mut self, limits_id: u32) -> Self {
         self.earlier.insert(0, self.limits_id);
         self.limits_id = limits_id;
@@ -172,7 +172,7 @@ impl<'s, S: Subject> Harness<'s, S> {
         self.run_one(StoreVerb::Refund, charge).await.taken
     }
 
-    /// Renews leases. Returns the cost if all of them were still held, otherwise 0.
+    /// Renews the leases of a charge. Returns the cost if all leases were still held, otherwise 0.
     pub(super) async fn renew(&self, charge: &TestCharge) -> u64 {
         self.run_one(StoreVerb::Renew, charge).await.taken
     }
@@ -188,7 +188,7 @@ impl<'s, S: Subject> Harness<'s, S> {
     /// Runs one group.
     pub(super) async fn run_group(&self, verb: StoreVerb, charges: &[TestCharge]) -> Vec<ChargeAnswer> {
         let answers = self.run_batch(&[(verb, charges)]).await;
-        answers.into_iter().next().expect("an answer for the group").expect("a store that answers")
+        answers.into_iter().next().expect("an answer for the group").expect("the store answers")
     }
 
     /// Runs several groups in one call.

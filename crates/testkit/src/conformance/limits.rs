@@ -23,7 +23,7 @@ pub(super) fn limit_of_each_algorithm(limit: u64) -> Vec<(&'static str, Limit)> 
             let rate = Rate::new(7_777, Nanos::from_secs(100 * 86_400)).expect("a rate");
             TokenBucket::new(rate, limit).expect("a bucket").into()
         }),
-        ("leaky bucket", LeakyBucket::new(rate, limit).expect("a bucket").free(limit).expect("as much as fits").into()),
+        ("leaky bucket", LeakyBucket::new(rate, limit).expect("a bucket").free(limit).expect("a free part").into()),
         ("fixed window", fixed.into()),
         ("fixed window from the first request on", fixed.phase(Phase::FirstRequest).into()),
         ("fixed window spread", fixed.phase(Phase::Spread).into()),
@@ -82,7 +82,7 @@ pub async fn several_limits_on_one_key_decide_as_one(subject: &mut impl Subject)
     let charge = harness.charge_key(limits_id, "k");
     assert_eq!(harness.check(&charge.clone().cost(3)).await.remaining(), [7, 5, 3, 1]);
     let answer = harness.check(&charge.clone().cost(2)).await;
-    assert_eq!((answer.passed(), answer.remaining()), (false, vec![7, 5, 3, 1]), "one refused, and none was charged");
+    assert_eq!((answer.passed(), answer.remaining()), (false, vec![7, 5, 3, 1]), "a refused cost is not charged");
     assert_eq!(harness.check(&charge).await.remaining(), [6, 4, 2, 0]);
 }
 

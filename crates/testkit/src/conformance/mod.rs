@@ -117,7 +117,7 @@ macro_rules! store_conformance {
             }
         )*
     };
-    // This arm must be last: a path cannot be followed by the tokens of the arms above.
+    // This arm must be last: it would try to parse the keywords of the arms above as a path, and fail.
     ($run:path) => {
         $crate::store_conformance! { cases (each) $run }
     };

@@ -21,7 +21,7 @@ fn two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
     let fixed = FixedWindow::new(2, length).expect("a window").phase(Phase::FirstRequest);
     vec![
         ("token bucket", TokenBucket::new(rate, 2).expect("a bucket").into()),
-        ("leaky bucket", LeakyBucket::new(rate, 2).expect("a bucket").free(2).expect("as much as fits").into()),
+        ("leaky bucket", LeakyBucket::new(rate, 2).expect("a bucket").free(2).expect("a free part").into()),
         ("fixed window", fixed.into()),
         ("sliding window", SlidingWindow::new(2, length).expect("a window").into()),
         ("sliding slices", SlidingSlices::new(2, length, slice).expect("slices").into()),

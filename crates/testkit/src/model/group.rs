@@ -72,7 +72,7 @@ impl<M: Model + Clone + 'static> ClonableModel for M {
 }
 
 /// The models of all limits, in order.
-#[expect(missing_debug_implementations, reason = "models of any kind")]
+#[expect(missing_debug_implementations, reason = "a model need not implement Debug")]
 pub struct GroupModel {
     members: Vec<Box<dyn ClonableModel>>,
     /// For each charge, the receipts of all limits.

@@ -83,7 +83,7 @@ pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(case: &LawCase<'_,
             let reset = case.limit.report(case.state, &case.clock.now_at(case.instant), Cost::ONE).reset;
             assert!(
                 case.outcome_later(reset.as_nanos(), ask).is_admitted(),
-                "{ask:?} is refused when all are released"
+                "{ask:?} is refused after all leases are released"
             );
         }
         Retry::Never => {
@@ -122,8 +122,8 @@ pub fn reset_is_when_unused<A: Algorithm, C: InstantClock>(case: &LawCase<'_, A,
     assert!(reset == 0 || !is_unused(reset - 1), "unused one nanosecond before the reset of {reset} ns");
 }
 
-/// Checks that if one request of cost `n` (at most 16) passes, `n` requests of cost 1 pass as well. Both ways must
-/// leave the same later reports and, except for algorithms that store each charge, the same words.
+/// Checks that if one request of cost `n` (at most 16) passes, `n` requests of cost 1 pass as well. Both states must
+/// give the same reports later. They must also be equal, unless the algorithm stores each charge separately.
 pub fn one_request_equals_single_units<A: Algorithm, C: InstantClock>(
     case: &LawCase<'_, A, C>,
     n: Cost,

@@ -63,7 +63,7 @@ pub fn run_without_model<A: Algorithm, C: InstantClock>(
 }
 
 /// An algorithm with its state, its model and a shared clock.
-#[expect(missing_debug_implementations, reason = "the stamp need not have one")]
+#[expect(missing_debug_implementations, reason = "a stamp need not implement Debug")]
 pub struct Lockstep<'a, A: Algorithm, M, C> {
     limit: &'a A,
     model: M,
@@ -72,7 +72,7 @@ pub struct Lockstep<'a, A: Algorithm, M, C> {
     state: Vec<u64>,
     /// Charges that can be refunded: the algorithm's stamp and the model's receipt.
     refundable_charges: Vec<(A::Stamp, usize)>,
-    /// The last report. `ScriptPause::Retry` and `ScriptPause::Reset` refer to it.
+    /// The last report, which determines the length of `ScriptPause::Retry` and `ScriptPause::Reset`.
     last: Report,
 }
 
@@ -97,9 +97,8 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         (&self.state, &self.model, self.clock.now_at(self.instant))
     }
 
-    /// Changes the parameters in the same way as an admitted request: converts the state, and changes the model with
-    /// `change`. If the used amount exceeds the new maximum, no request can be admitted under the new parameters, so
-    /// the old parameters stay.
+    /// Converts the state to `limit`, as an admitted request would, and changes the model with `change`. Keeps the old
+    /// parameters if the used amount exceeds the new maximum, because then no request is admitted under the new ones.
     pub fn change_limit(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
         let now = self.clock.now_at(self.instant);
         self.state.resize(limit.words().max(self.limit.words()), 0);
@@ -146,7 +145,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         laws::reset_is_when_unused(&case);
     }
 
-    /// Waits, unless the wait would end after [`HORIZON`]. Separate tests cover the end of time.
+    /// Waits, unless the wait would end after [`HORIZON`].
     fn wait(&mut self, pause: ScriptPause) {
         let next = self.instant.saturating_add(pause.to_nanos(&self.last));
         if next <= HORIZON {

@@ -9,7 +9,7 @@ use super::{Model, ModelAnswer, WindowParams, first_wait};
 pub struct SlidingSlicesModel {
     params: WindowParams,
     precision: u64,
-    /// Index of the slice and amount not refunded, for each charge.
+    /// For each charge: its slice's index, and the amount that was not refunded.
     slice_counts: Vec<(u64, u64)>,
     /// Slice end of each charge, by receipt.
     receipts: Vec<u128>,

@@ -17,19 +17,19 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepR
 
 const TRUNCATED_TO_MICROSECONDS: KnownDifference = KnownDifference {
     name: "truncated to whole microseconds",
-    reason: "each of up to three parts of a cost is truncated, so calls are too cheap and the rate too fast; ours is exact",
+    reason: "each of up to three parts of a cost is truncated, so waits are too short; ours is exact",
 };
 const UNSUPPORTED_RATE: KnownDifference = KnownDifference {
-    name: "rate that ours cannot have",
-    reason: "infinite, or slower than one per century; ours is an error at construction",
+    name: "rate that our types cannot represent",
+    reason: "the rate is infinite, or slower than one per century; our constructor returns an error",
 };
 const WARM_UP_OF_ZERO: KnownDifference = KnownDifference {
     name: "warm-up of zero length",
-    reason: "the stored permits become NaN and nothing is limited; ours is an error at construction",
+    reason: "Guava's stored permits become NaN and nothing is limited; our constructor returns an error",
 };
 const WAITS_OF_CENTURIES: KnownDifference = KnownDifference {
     name: "waits of centuries",
-    reason: "a wait beyond 584 years is reported as up to 292,471 years; ours as 584",
+    reason: "Guava reports waits of up to 292,471 years; ours reports at most 584 years",
 };
 
 /// Nanoseconds in a unit of Guava's clock.

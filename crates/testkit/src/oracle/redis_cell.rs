@@ -19,15 +19,15 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepR
 
 const BEYOND_64_BIT_NANOSECONDS: KnownDifference = KnownDifference {
     name: "beyond 64-bit nanoseconds",
-    reason: "products of redis-cell overflow or nearly do; ours is an error, or refuses",
+    reason: "products in redis-cell overflow or nearly overflow; ours returns an error or refuses",
 };
 const FORGOTTEN_EARLY: KnownDifference = KnownDifference {
     name: "forgotten early",
-    reason: "the key expires up to a millisecond early and a request passes; ours remembers",
+    reason: "the key expires up to a millisecond early, so a request passes; ours keeps the key and refuses",
 };
 const CREDIT_ABOVE_BURST: KnownDifference = KnownDifference {
     name: "more than full",
-    reason: "credit above full is reported as remaining above the limit and a reset in the past; ours stops at full",
+    reason: "credit above the burst gives a remaining above the limit and a reset in the past; ours stops at the burst",
 };
 const MORE_THAN_A_MILLION_PER_SECOND: KnownDifference = KnownDifference {
     name: "remaining above a million per second",

@@ -16,12 +16,12 @@ use super::trace::to_nanos;
 use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
 const RATE_ABOVE_ONE_PER_NANOSECOND: KnownDifference = KnownDifference {
-    name: "limit too fast for ours",
-    reason: "more than one permit per nanosecond; ours is an error at construction",
+    name: "more than one permit per nanosecond",
+    reason: "resilience4j accepts such a limit; our constructor returns an error",
 };
 const REFILLS_MORE_THAN_A_CYCLE: KnownDifference = KnownDifference {
-    name: "more than a cycle refills",
-    reason: "a cost above the limit never fits one cycle and is taken from several; ours always refuses it",
+    name: "cost above the limit of one cycle",
+    reason: "resilience4j takes such a cost from several cycles; ours always refuses it",
 };
 const SLEEPS_WITHOUT_SUCCESS: KnownDifference = KnownDifference {
     name: "sleeps although it cannot succeed",
@@ -29,15 +29,15 @@ const SLEEPS_WITHOUT_SUCCESS: KnownDifference = KnownDifference {
 };
 const CHANGED_LIMIT_APPLIES_LATER: KnownDifference = KnownDifference {
     name: "changed limit takes effect later",
-    reason: "the remaining amount is kept until the next cycle; ours keeps the amount spent",
+    reason: "resilience4j keeps the remaining amount until the next cycle; ours keeps the amount spent",
 };
 const DRAINS_STALE_AMOUNT: KnownDifference = KnownDifference {
     name: "drains the previous amount",
-    reason: "the amount that the last call left is subtracted, and a debt is forgiven; ours takes what is available",
+    reason: "the amount stored by the last call is subtracted and a debt is dropped; ours takes what is available now",
 };
 const REFUNDS_ABOVE_LIMIT: KnownDifference = KnownDifference {
     name: "refunds beyond the limit",
-    reason: "a negative amount makes more available than the limit; ours stops at full",
+    reason: "a negative amount makes more permits available than the limit; ours never exceeds the limit",
 };
 const ZERO_COST_WAITS: KnownDifference = KnownDifference {
     name: "cost of zero waits",

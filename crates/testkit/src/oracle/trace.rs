@@ -78,7 +78,7 @@ fn as_integer(number: &serde_json::Number) -> Option<i128> {
 /// A value, or the reason why a step that needs it is skipped.
 pub type Read<T> = Result<T, Skip>;
 
-/// Latest usable time. A wait can be added to it without overflow.
+/// Latest usable time, early enough that adding a wait does not overflow.
 const LATEST_NANOS: u64 = u64::MAX / 4;
 
 /// Converts a time in units of `unit` nanoseconds.

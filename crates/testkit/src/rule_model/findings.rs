@@ -1,4 +1,5 @@
-//! Short named traces of past differences. Every store runs all that do not use a feature it lacks.
+//! Short named traces in which a program once differed from the model. Every store runs all traces except those that
+//! use a feature that the store lacks.
 
 use super::Verb;
 use super::calendar::{Calendar, Unit, Zone};
@@ -56,35 +57,35 @@ fn every_algorithm(count: u64) -> Vec<Limit> {
 /// Returns all traces with their names.
 pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
     vec![
-        ("smaller parameters forgive nothing", smaller_parameters()),
-        ("a live change forgives nothing", vec![live_change()]),
-        ("a refused request under another override leaves the refill alone", vec![refill_after_refused_override()]),
+        ("a refusal under a smaller limit keeps the amount spent", smaller_parameters()),
+        ("changing a limit and changing it back keeps the amount spent", vec![live_change()]),
+        ("a refused request under an override does not change the refill", vec![refill_after_refused_override()]),
         ("a new key with a minimum gap and an initial amount passes", vec![gap_with_initial()]),
         ("a ban counts refusals in a sliding window", vec![ban_counting_in_sliding_window()]),
         ("a commit above the reservation is all or none", vec![commit_above_reservation()]),
-        ("a log that counts refusals records the refused extra of a commit", vec![refused_extra()]),
+        ("a log that counts refusals records the refused part of a commit", vec![refused_extra()]),
         ("a refusal at the end of a ban counts", vec![after_a_ban()]),
         ("a delay includes the cost of the request", vec![long_delay()]),
-        ("slices that do not divide the period are forgotten in time", vec![uneven_slices()]),
-        ("a log and concurrency may owe as much again", default_debt()),
-        ("switching between overrides costs less than a tick a time", vec![switching_rates()]),
-        ("taking up to an amount waits for what is taken", vec![take_up_to()]),
+        ("slices that do not divide the period evenly expire on time", vec![uneven_slices()]),
+        ("the default debt of every algorithm equals its limit", default_debt()),
+        ("each switch between overrides adds less than a tick", vec![switching_rates()]),
+        ("`take-up-to` waits for the amount that it takes", vec![take_up_to()]),
         ("a cost of zero is refused only in debt", vec![cost_of_zero()]),
-        ("a shadow rule that denies keeps the others uncharged", vec![denying_shadow()]),
+        ("a shadow rule that denies leaves other shadow rules uncharged", vec![denying_shadow()]),
         ("debt of calendar windows is paid window by window", vec![calendar_debt()]),
-        ("a refund under another algorithm gives back what still counts", refund_after_a_change()),
-        ("a refund concerns only the limits that its request was charged to", vec![refund_of_one_of_two()]),
-        ("a debt of calendar windows is not forgotten under another limit", vec![calendar_debt_under_another_limit()]),
-        ("a debt of calendar windows is not forgotten for other keys", vec![calendar_debt_beside_other_keys()]),
-        ("a day of another time zone is not over when this one ends", other_time_zones()),
-        ("a rule that writes out a parameter it had is not changed", vec![written_out()]),
-        ("a renewal concerns the slots that a request took, under any later rule", renewals()),
-        ("a log does not take the end of a slice for its own instant", vec![end_of_a_slice()]),
-        ("a key is new to an override with `initial` after it was charged under the rule", vec![new_to_an_override()]),
-        ("a refused request leaves the limits of all its keys alone", vec![refused_over_several_keys()]),
+        ("a refund under another algorithm refunds only what still counts", refund_after_a_change()),
+        ("a refund applies only to the limits that its request was charged to", vec![refund_of_one_of_two()]),
+        ("debt of calendar windows is kept under another limit", vec![calendar_debt_under_another_limit()]),
+        ("debt of calendar windows is kept when many other keys are used", vec![calendar_debt_beside_other_keys()]),
+        ("a charge counts until the day ends in the time zone of its limit", other_time_zones()),
+        ("stating a default parameter explicitly does not change a rule", vec![default_debt_stated()]),
+        ("a renewal applies to the slots of its request even after a rule change", renewals_after_a_change()),
+        ("a log does not confuse the end of a slice with the time of an entry", vec![end_of_a_slice()]),
+        ("an unused key counts as new under an override with `initial`", vec![new_to_an_override()]),
+        ("a refused request changes the limits of none of its keys", vec![refused_over_several_keys()]),
         ("a previous count above the smaller limit moves to the current window", vec![previous_window_above_limit()]),
         ("a rule that is removed and added again keeps the usage of its keys", vec![removed_and_added_again()]),
-        ("a slot is no entry of a log, and an entry no slot", slots_and_log()),
+        ("a refund does not confuse a slot with a log entry", refunds_between_slots_and_log()),
     ]
 }
 
@@ -245,8 +246,8 @@ fn calendar_debt_under_another_limit() -> Trace {
     Trace { start, ..trace_of(rules, steps) }
 }
 
-/// The debt of the previous trace on the last day of December, after requests for more keys than a small store can
-/// hold.
+/// Peeks at the debt of the previous trace on the last day of December, before and after requests for more keys than a
+/// small store can hold.
 fn calendar_debt_beside_other_keys() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = limit(8, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -280,7 +281,7 @@ fn other_time_zones() -> Vec<Trace> {
 }
 
 /// A rule with `on_change: reset` changes twice: it first states its default debt explicitly, and then another debt.
-fn written_out() -> Trace {
+fn default_debt_stated() -> Trace {
     let version = |max_debt| {
         let limit = Limit { max_debt, ..limit(5, WEEK, token_bucket()) };
         RuleSet { rules: vec![Rule { on_change: OnChange::Reset, ..rule_with_limits("r0", vec![limit]) }] }
@@ -313,7 +314,7 @@ fn refund_of_one_of_two() -> Trace {
 }
 
 /// Takes and renews slots. Then the rule is removed, or becomes a bucket and a request converts the slots.
-fn renewals() -> Vec<Trace> {
+fn renewals_after_a_change() -> Vec<Trace> {
     let slots =
         RuleSet { rules: vec![rule_with_limits("r0", vec![limit(3, WEEK, Algorithm::Concurrency { lease: WEEK })])] };
     let step = |act| Step { pause: Pause::None, act };
@@ -326,7 +327,7 @@ fn renewals() -> Vec<Trace> {
 }
 
 /// Takes one unit a tick before the end of a slice (found by the reset of an earlier charge), and one more under a log
-/// at the same instant. Then refunds the former. Its receipt names the slice, so the log accepts nothing.
+/// at the same instant. Then refunds the first of the two. Its receipt names the slice, so the log refunds nothing.
 fn end_of_a_slice() -> Trace {
     let slices = limit(5, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(SECOND) });
     let log = limit(5, 10 * SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
@@ -404,7 +405,7 @@ fn removed_and_added_again() -> Trace {
 /// Takes three slots and three more units of a log at the same instant, or in the other order, and refunds the first
 /// charge. The change of algorithm ends the slots. A slot's receipt names no instant and a log entry's receipt names
 /// no slot. So nothing is refunded, even if the slot's number equals that instant.
-fn slots_and_log() -> Vec<Trace> {
+fn refunds_between_slots_and_log() -> Vec<Trace> {
     let slots = limit(8, WEEK, Algorithm::Concurrency { lease: WEEK });
     let log = limit(8, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let traces = [(&slots, &log), (&log, &slots)].map(|(own, other)| {

@@ -37,7 +37,7 @@ fn for_traces<S: RuleSubject>(
     let (mut seeds, tick) = (1.., subject.tick());
     for _ in 0..traces {
         let trace = seeds.find_map(|seed| Trace::random(&mut Rng::new(seed), tick, 40).without_topics(left_out));
-        let trace = trace.expect("there are seeds without end");
+        let trace = trace.expect("the seeds do not run out");
         let operations = record(&trace, tick);
         law(subject, &trace, &operations);
     }
@@ -110,7 +110,7 @@ pub fn order_of_rules_changes_only_the_order_of_reports<S: RuleSubject>(subject:
             let random = RefCell::new(Rng::new(seed));
             let shuffled = with_rules(operations, |rules| shuffle(&mut rules.rules, &mut random.borrow_mut()));
             let other = sorted(replay(subject, trace.start, &shuffled));
-            assert_same_results(operations, &as_given, &other, "the order of rules changes only which is named");
+            assert_same_results(operations, &as_given, &other, "the order of rules changes only the order of limits");
         }
     });
 }
@@ -192,7 +192,7 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
                 operations,
                 &replay(subject, trace.start, operations),
                 &replay(subject, trace.start, &longer),
-                "changing limits and back changes nothing",
+                "changing limits and changing them back changes nothing",
             );
         }
     });
@@ -235,7 +235,7 @@ pub fn refund_restores<S: RuleSubject>(subject: &mut S, traces: u64) {
                 };
                 let refused = |answer: &Answer| !answer.outcome.is_admitted() || answer.shadow_refused;
                 if matches!(came.get(&check), Some(OperationResult::Decided(answer)) if !refused(answer)) {
-                    assert_eq!(after, before, "a refund restores: {longer:#?}");
+                    assert_eq!(after, before, "a refund restores the state: {longer:#?}");
                 }
             }
         },

@@ -67,8 +67,8 @@ impl Recorder {
     }
 
     fn parse_receipt(&self, text: &str) -> (usize, Receipt) {
-        let number: usize = text.parse().expect("a number of ours");
-        self.receipts.iter().find(|(known, _)| *known == number).cloned().expect("a receipt of ours")
+        let number: usize = text.parse().expect("an operation number");
+        self.receipts.iter().find(|(known, _)| *known == number).cloned().expect("a recorded receipt")
     }
 }
 

@@ -276,9 +276,10 @@ impl Limit {
         }
     }
 
-    /// Like [`retry`](Self::retry), for a bucket that grants later steps. The number of steps within the longest wait
-    /// is `max_wait / period` rounded down, or one more near the end of the current step. So a request passes as soon
-    /// as the smaller number suffices, or earlier, near the end of a step, as soon as the larger number suffices.
+    /// Like [`retry`](Self::retry), for an interval bucket with a `max_wait`. The number of steps within `max_wait` is
+    /// `max_wait / period` rounded down, or one more near the end of the current step. So the request passes when the
+    /// refill of the smaller number of steps is enough. Near the end of a step, it passes earlier: when the refill of
+    /// the larger number is enough.
     fn retry_of_steps(&self, state: &State, at: u64, ask: Ask, max_wait: u64) -> Retry {
         let fewer = max_wait / self.period;
         let when =
@@ -286,9 +287,9 @@ impl Limit {
         let (When::At(surely), When::At(perhaps)) = (when(fewer), when(fewer + 1)) else { return Retry::OnRelease };
         let origin = state.origin_under(self, perhaps);
         let into_step = (i128::from(perhaps + max_wait) - i128::from(origin)).rem_euclid(self.period.into());
-        let next_step = perhaps + self.period - u64::try_from(into_step).expect("a part of a period");
+        let next_step = perhaps + self.period - u64::try_from(into_step).expect("less than a period");
         let passing = [surely, perhaps, next_step].into_iter().filter(|instant| self.passes(state, *instant, ask));
-        After(passing.min().expect("the fewer steps are enough") - at)
+        After(passing.min().expect("the request passes when the smaller number of steps is enough") - at)
     }
 
     /// Returns the wait of a request that is admitted at `at`.
@@ -346,7 +347,7 @@ impl Limit {
     }
 }
 
-#[expect(non_snake_case, reason = "reads like the variant that it creates")]
+#[expect(non_snake_case, reason = "has the name of the variant that it creates")]
 const fn After(wait: u64) -> Retry {
     Retry::After(Nanos::from_nanos(wait))
 }

@@ -22,11 +22,11 @@ pub trait RuleSubject {
     /// Decides a request. Returns the answer and its receipt. The receipt is empty if the protocol
     /// returns no receipt.
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String);
-    /// Refunds a receipt. Returns the accepted amount.
+    /// Refunds the charges of a receipt. Returns the accepted amount.
     fn refund(&mut self, receipt: &str) -> u64;
     /// Settles a reservation.
     fn commit(&mut self, receipt: &str, cost: u64) -> Settled;
-    /// Renews leases. Returns whether all of them were still held.
+    /// Renews the leases of a receipt. Returns whether all leases were still held.
     fn renew(&mut self, receipt: &str) -> bool;
     /// Resets the counters of a request. Returns their number.
     fn reset(&mut self, request: &Request) -> usize;

@@ -13,7 +13,7 @@ use super::settle::Settled;
 use super::{Answer, LimitAnswer, Request, RuleSet, Verb};
 
 /// The engine in this process.
-#[expect(missing_debug_implementations, reason = "the engine has none")]
+#[expect(missing_debug_implementations, reason = "the engine does not implement Debug")]
 pub struct InMemory {
     clock: Arc<ManualClock>,
     at: u64,

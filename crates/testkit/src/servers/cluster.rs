@@ -132,7 +132,7 @@ impl Cluster {
             (first..=last).contains(&i64::from(slot)).then(|| fields[2].clone().list()[1].clone().number())
         });
         let port = port.expect("every slot is served");
-        self.servers.iter().position(|server| i64::from(server.port()) == port).expect("it belongs to this cluster")
+        self.servers.iter().position(|server| i64::from(server.port()) == port).expect("a port of this cluster")
     }
 
     /// Returns the cluster node id of a server.

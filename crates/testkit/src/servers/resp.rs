@@ -68,7 +68,7 @@ impl Link {
     /// Panics if nothing listens on the port.
     pub fn to(port: u16) -> Self {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("the server listens");
-        stream.set_nodelay(true).expect("a socket takes options");
+        stream.set_nodelay(true).expect("TCP_NODELAY can be set");
         Self { stream: BufReader::new(stream) }
     }
 

@@ -80,7 +80,7 @@ pub struct LeaseSimulation {
     history: Vec<(u64, u64, u64)>,
     /// For each limit, the excess that the faults of this run permit.
     excess: Vec<u64>,
-    /// Levels as they would be if leased tokens did not count. Used by [`LeaseDefect::NoFloor`].
+    /// The pool's levels as if no tokens were leased out. Used by [`LeaseDefect::NoFloor`].
     unfloored: Vec<Level>,
     outcome: LeaseOutcome,
 }
@@ -178,7 +178,7 @@ impl LeaseSimulation {
             let at = self.random.below(length);
             if self.random.happens_in_percent(50) {
                 self.store_clock.step(at, -(by as i64));
-                // A window that occurs twice counts from zero again.
+                // After the step, the same window begins again and counts from zero.
                 self.permit_excess(|pool_limit| {
                     if matches!(pool_limit, PoolLimit::Window { .. }) { pool_limit.capacity() } else { 0 }
                 });
@@ -320,7 +320,7 @@ impl LeaseSimulation {
         }
         let grant = pool.exchange(&self.pool_limits, time, exchange);
         if self.defect == LeaseDefect::NoFloor {
-            // Levels as they would be if leased tokens did not count.
+            // Computes the levels as if no tokens were leased out.
             let spent = match flight.need {
                 Need::Spend(_) if grant.refused.is_none() => grant.taken,
                 _ => 0,

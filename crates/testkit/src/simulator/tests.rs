@@ -76,7 +76,7 @@ fn planted_defects_are_found() {
     let parts = |defect| found(&|seed| parts::PartsSimulation::draw(seed, defect).run().is_err());
     let shares = |defect| found(&|seed| shares::SharesSimulation::draw(seed, defect).run().is_err());
     let counts = [
-        ("a pool without a floor", lease(lease::LeaseDefect::NoFloor)),
+        ("a pool that refills leased tokens", lease(lease::LeaseDefect::NoFloor)),
         ("a merge applied twice", tally(tally::TallyDefect::MergedTwice)),
         ("a payload that is not resent", tally(tally::TallyDefect::NotResent)),
         ("a refund applied twice", parts(parts::PartsDefect::RefundedTwice)),
@@ -96,7 +96,7 @@ fn leases_need_few_calls_and_use_nearly_the_whole_limit() {
         let outcome = lease::LeaseSimulation::with_steady_demand(1, 1_000, 1_000, nodes, demand).run().unwrap();
         let possible = outcome.requested.min(1_000 + 60 * 1_000);
         println!(
-            "{nodes} nodes, demand {demand} %: {}/1000 calls per admitted request, {}/1000 of what may pass",
+            "{nodes} nodes, demand {demand} %: {}/1000 calls per admitted request, {}/1000 of the possible amount",
             outcome.calls * 1_000 / outcome.requests.max(1),
             outcome.admitted * 1_000 / possible
         );

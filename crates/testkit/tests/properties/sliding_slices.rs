@@ -38,7 +38,7 @@ impl Subject for Slices {
     }
 
     /// Checks that any interval of the window's length admits at most the limit. Checks only intervals up to the year
-    /// 2262, because the end of time may cut the last slice short.
+    /// 2262, because the end of the clock's range may cut the last slice short.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events = || events.iter().filter(|event| event.passes < 1 << 63);
         for last in events() {

@@ -31,7 +31,7 @@ impl Subject for Sliding {
     }
 
     /// Checks that any interval admits at most `limit + limit / length × T`, and any aligned window at most `limit`.
-    /// Checks only intervals up to the year 2262, because the end of time may cut the last window short.
+    /// Checks only intervals up to the year 2262, because the end of the clock's range may cut the last window short.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events = events.iter().map(|event| (event.passes, event.cost)).filter(|&(at, _)| at < 1 << 63);
         let (events, length): (Vec<_>, _) = (events.collect(), self.0.length);

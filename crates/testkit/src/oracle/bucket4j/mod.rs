@@ -26,25 +26,25 @@ use super::trace::to_nanos;
 use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
 const REFILL_TAKES_CENTURIES: KnownDifference = KnownDifference {
-    name: "limit too slow for ours",
-    reason: "the refill takes more than a century, where bucket4j uses doubles; ours is an error at construction",
+    name: "refill longer than a century",
+    reason: "bucket4j computes such a refill in doubles; our constructor returns an error",
 };
 const FORCED_ADD_EXCEEDS_CAPACITY: KnownDifference = KnownDifference {
     name: "force_add fills beyond capacity",
-    reason: "such a bucket admits more than its capacity at one instant; ours stops at full",
+    reason: "the bucket then admits more than its capacity at one instant; ours never holds more than its capacity",
 };
 const BLOCKING_IGNORES_CAPACITY: KnownDifference = KnownDifference {
     name: "blocking ignores the capacity",
-    reason: "a cost above capacity never fits and is admitted only when waiting; ours always refuses it",
+    reason: "a blocking call admits a cost above the capacity after a wait; ours always refuses it",
 };
 const WAIT_ROUNDED_DOWN: KnownDifference = KnownDifference {
     name: "wait rounded down to the bound",
-    reason: "a wait that exceeds the bound by a fraction of a nanosecond is admitted; ours is refused",
+    reason: "bucket4j admits a wait that exceeds the bound by a fraction of a nanosecond; ours refuses it",
 };
 
 const KEEPS_TOKENS_NOT_SPENT_AMOUNT: KnownDifference = KnownDifference {
     name: "tokens kept instead of the amount spent",
-    reason: "the remaining amount is kept, unchanged or in proportion; ours keeps the amount spent",
+    reason: "a change of parameters keeps the remaining amount or its proportion; ours keeps the amount spent",
 };
 
 /// bucket4j's value for never.

@@ -25,7 +25,7 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepR
 
 const RESET_OF_UNUSED_WINDOW: KnownDifference = KnownDifference {
     name: "reset reported for an unused window",
-    reason: "a reset is reported although nothing is used; ours reports zero",
+    reason: "theirs reports a reset although nothing is used; ours reports zero",
 };
 
 /// Nanoseconds in a unit of the reference's clock.

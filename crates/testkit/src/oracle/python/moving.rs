@@ -7,7 +7,7 @@ use crate::oracle::{Comparison, Fields, KnownDifference, Read, Skip, StepResult,
 
 const EXACTLY_ONE_WINDOW_LATER: KnownDifference = KnownDifference {
     name: "exactly one window later",
-    reason: "a hit counts those of exactly one window ago, while test and remaining do not; ours have expired",
+    reason: "units from exactly one window ago count in `hit`, but not in `test` and remaining; ours have expired",
 };
 
 pub(super) struct PythonMovingWindow(SlidingLog);

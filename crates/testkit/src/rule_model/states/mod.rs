@@ -104,8 +104,8 @@ impl State {
         Self { limit: limit.clone(), counted }
     }
 
-    /// Returns the state as seen by a request under `limit`. A store knows the calendar of the request only. If the
-    /// state has other windows, those after its current window have their mean length.
+    /// Returns the state as seen by a request under `limit`. A store knows only the calendar windows of the request. If
+    /// the state has other windows, the windows after its current window are assumed to have their mean length.
     pub fn seen_by(&self, limit: &Limit) -> Self {
         let mut seen = self.clone();
         if let Counted::Window(window) = &mut seen.counted {
@@ -119,12 +119,12 @@ impl State {
         each!(&self.counted, state => state.spent(at))
     }
 
-    /// Returns the first time from `at` on at which at most `room` is spent.
-    pub fn when_spent_at_most(&self, at: u64, room: Tokens) -> When {
-        if self.spent(at) <= room {
+    /// Returns the first time from `at` on at which at most `amount` is spent.
+    pub fn when_spent_at_most(&self, at: u64, amount: Tokens) -> When {
+        if self.spent(at) <= amount {
             return When::At(at);
         }
-        each!(&self.counted, state => state.until(at, room))
+        each!(&self.counted, state => state.until(at, amount))
     }
 
     /// Returns the first time from `at` on at which the state equals the state of an unused key.

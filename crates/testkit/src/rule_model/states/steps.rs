@@ -42,13 +42,11 @@ impl Steps {
     pub(super) fn until(&self, at: u64, room: Tokens) -> When {
         let over = self.owed_at(at) - floor(room);
         let steps = self.step_number(at) + i128::from(over.div_ceil(self.refill));
-        When::At(
-            u64::try_from(steps * i128::from(self.period) + i128::from(self.origin)).expect("a step in the future"),
-        )
+        When::At(u64::try_from(steps * i128::from(self.period) + i128::from(self.origin)).expect("a positive time"))
     }
 
-    /// Returns the time of a step for a charge at `at`. A grid that starts with the first request
-    /// restarts when nothing is owed.
+    /// Returns the time from which steps are counted after a charge at `at`. With `FirstRequest`, a charge to a full
+    /// bucket restarts the steps.
     pub(super) fn step_time_for(&self, at: u64) -> u64 {
         if self.grid == StepAlignment::FirstRequest && self.owed_at(at) == 0 { at } else { self.origin }
     }

@@ -264,7 +264,7 @@ impl PeersSimulation {
         self.run_due_work(now, host);
     }
 
-    /// Ends a process. The other nodes see their links go down or, if `silently`, notice only that it stopped
+    /// Ends a process. The other nodes see their links go down or, if `silently`, notice only that the process stopped
     /// sending.
     fn stop_process(&mut self, now: u64, host: usize, silently: bool) {
         let Some(process) = self.hosts[host].process.take() else { return };
