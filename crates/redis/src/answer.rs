@@ -6,19 +6,19 @@ use tollgate_core::{
 };
 use tollgate_engine::store::{Answers, Charge, Group, StoreError, StoreVerb};
 
-use crate::own_state::{OwnState, bucket_ticks, leases_left, restore_slices};
+use crate::own_state::{OwnState, leases_left, read_bucket_ticks, restore_slices};
 use crate::params::{EXACT, VALUE_HEAD_BYTES, is_fixed_length, micros_ceil, state_len};
 use crate::request::{OTHER_PARAMETERS, ScriptKind, carries_taken, spread};
 
 /// A cursor over bytes.
 #[derive(Debug)]
-pub(crate) struct Bytes<'a>(&'a [u8]);
+pub(crate) struct ByteCursor<'a>(&'a [u8]);
 
 /// The bytes end early.
 #[derive(Debug)]
 pub(crate) struct TooShort;
 
-impl<'a> Bytes<'a> {
+impl<'a> ByteCursor<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -45,7 +45,7 @@ impl<'a> Bytes<'a> {
 /// Reads answers to groups from a reply.
 #[derive(Debug)]
 pub(crate) struct ReplyReader<'a> {
-    bytes: Bytes<'a>,
+    bytes: ByteCursor<'a>,
     /// The store's time, in microseconds.
     now: u64,
     /// The script that decided.
@@ -58,7 +58,7 @@ const FOREIGN_VALUE: &str = "the key of a limit holds a value of another program
 impl<'a> ReplyReader<'a> {
     /// Returns a reader for part of a reply that was decided at store time `now`, in microseconds.
     pub(crate) fn new(bytes: &'a [u8], now: u64, script_kind: ScriptKind) -> Self {
-        Self { bytes: Bytes::new(bytes), now, script_kind }
+        Self { bytes: ByteCursor::new(bytes), now, script_kind }
     }
 
     /// Reads the answer to `group`, the next group in the reply.
@@ -100,7 +100,8 @@ impl<'a> ReplyReader<'a> {
     ) -> Result<bool, TooShort> {
         let refusing = self.bytes.take(1)?[0];
         let taken = match carries_taken(decided.verb, charge).then(|| self.bytes.take_number(7)).transpose()? {
-            // Costs are clamped to `EXACT` when sent. Only `Unlimited` admits such a cost, and takes all of it.
+            // Costs are clamped to `EXACT` when sent. Only `Unlimited` admits a clamped cost, and it takes the
+            // full cost.
             Some(taken) if taken < EXACT => Cost::new(taken),
             Some(_) | None => charge.ask.cost(),
         };
@@ -113,12 +114,12 @@ impl<'a> ReplyReader<'a> {
         let asked = ChargeContext { ask: charge.ask, taken, committed, now };
         let answer = if foreign > 0 {
             let Ok(own) = OwnState::decode(self.bytes.take(foreign)?, charge.limits, &now) else { return Ok(false) };
-            asked.answer_foreign(charge.limits, own, refusing, is_recorded)
+            asked.answer_from_own_state(charge.limits, own, refusing, is_recorded)
         } else {
             let has_head =
                 self.script_kind == ScriptKind::General && charge.limits.as_slice().iter().all(is_fixed_length);
             if has_head {
-                // The reply contains the whole value, because cutting out the state would be more work for the script.
+                // The reply contains the whole value, because extracting the state would be more work for the script.
                 self.bytes.take(VALUE_HEAD_BYTES - 2)?;
                 let length = self.bytes.take_number(2)?;
                 self.bytes.take(length as usize)?;
@@ -173,11 +174,11 @@ struct ChargeContext<'a> {
 
 impl ChargeContext<'_> {
     /// Computes the answer from a state with the charge's parameters.
-    fn answer(&self, limits: &Limits, bytes: &mut Bytes<'_>, refusing: u8) -> Result<DecodedAnswer, TooShort> {
+    fn answer(&self, limits: &Limits, bytes: &mut ByteCursor<'_>, refusing: u8) -> Result<DecodedAnswer, TooShort> {
         let mut answer =
             DecodedAnswer { outcome: Outcome::Allow, stamps: Default::default(), reports: [None; Limits::MAX] };
         for (index, limit) in limits.as_slice().iter().enumerate() {
-            let mut state = Bytes::new(bytes.take(state_len(limit))?);
+            let mut state = ByteCursor::new(bytes.take(state_len(limit))?);
             let one = self.answer_limit(limit, &mut state, refusing >> index & 1 == 1)?;
             answer.outcome = answer.outcome.and(one.outcome);
             answer.stamps[index] = one.stamp;
@@ -188,7 +189,13 @@ impl ChargeContext<'_> {
 
     /// Computes the answer from a state that keeps its own parameters, which differ from the charge's parameters. For a
     /// verb that takes or peeks, this is the state before the charge.
-    fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> DecodedAnswer {
+    fn answer_from_own_state(
+        &self,
+        limits: &Limits,
+        mut own: OwnState,
+        refusing: u8,
+        is_recorded: bool,
+    ) -> DecodedAnswer {
         let verdict = limits.weigh_from(&own.limits, &*own.words, &self.now, self.ask);
         let outcome = match verdict.outcome() {
             Outcome::Delay(wait) if refusing == 0 => Outcome::Delay(ceil_to_tick(wait)),
@@ -213,37 +220,39 @@ impl ChargeContext<'_> {
         DecodedAnswer { outcome, stamps: Default::default(), reports }
     }
 
-    fn answer_limit(&self, limit: &Limit, bytes: &mut Bytes<'_>, refuses: bool) -> Result<LimitAnswer, TooShort> {
+    fn answer_limit(&self, limit: &Limit, bytes: &mut ByteCursor<'_>, refuses: bool) -> Result<LimitAnswer, TooShort> {
         Ok(match limit.params() {
-            Params::Unlimited | Params::DenyAll => self.limit_answer(limit, &[0; 0], &[0; 0], Stamp::NONE, refuses),
+            Params::Unlimited | Params::DenyAll => {
+                self.answer_from_states(limit, &[0; 0], &[0; 0], Stamp::NONE, refuses)
+            }
             Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
-                let ticks = bucket_ticks(&bucket, bytes)?;
+                let ticks = read_bucket_ticks(&bucket, bytes)?;
                 let taken = u128::from(self.taken.get()) * u128::from(bucket.rate.per().as_nanos());
                 let words = |ticks| self.encode_words(limit, DecodedState::Bucket { ticks });
                 let before = if self.committed { ticks.saturating_sub(taken) } else { ticks };
-                self.limit_answer(limit, &words(ticks), &words(before), Stamp::NONE, refuses)
+                self.answer_from_states(limit, &words(ticks), &words(before), Stamp::NONE, refuses)
             }
             Params::IntervalBucket { .. } => {
                 let (mark, origin) = (bytes.take_number(7)?, instant_nanos(bytes.take_number(7)?));
                 let words = |mark| self.encode_words(limit, DecodedState::Interval { mark, origin });
                 let before = if self.committed { mark.saturating_sub(self.taken.get()) } else { mark };
-                self.limit_answer(limit, &words(mark), &words(before), Stamp::NONE, refuses)
+                self.answer_from_states(limit, &words(mark), &words(before), Stamp::NONE, refuses)
             }
             Params::FixedWindow { .. } => {
                 let (end, used) = (instant_nanos(bytes.take_number(7)?), bytes.take_number(7)?);
                 let words = self.encode_words(limit, DecodedState::Window { end, used });
-                self.limit_answer(limit, &words, &words, Stamp::from_bits(end), refuses)
+                self.answer_from_states(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Params::SlidingWindow(_) => {
                 let (end, previous, used) =
                     (instant_nanos(bytes.take_number(7)?), bytes.take_number(7)?, bytes.take_number(7)?);
                 let words = self.encode_words(limit, DecodedState::Windows { end, previous, used });
-                self.limit_answer(limit, &words, &words, Stamp::from_bits(end), refuses)
+                self.answer_from_states(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Params::SlidingSlices { window, precision } => {
                 let mut words = [0; SlidingSlices::MAX_WORDS];
                 let end = restore_slices(limit, &window, precision, &mut words, bytes)?;
-                self.limit_answer(limit, &words, &words, Stamp::from_bits(end), refuses)
+                self.answer_from_states(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Params::SlidingLog { window, .. } => {
                 let (inside, asked, again, newest, reset) = (
@@ -312,7 +321,14 @@ impl ChargeContext<'_> {
 
     /// Computes the outcome from the state before the charge (`before`) and the report from the state after it
     /// (`words`).
-    fn limit_answer(&self, limit: &Limit, words: &[u64], before: &[u64], stamp: Stamp, refuses: bool) -> LimitAnswer {
+    fn answer_from_states(
+        &self,
+        limit: &Limit,
+        words: &[u64],
+        before: &[u64],
+        stamp: Stamp,
+        refuses: bool,
+    ) -> LimitAnswer {
         let outcome = if refuses {
             match limit.weigh(words, &self.now, self.ask).outcome() {
                 Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),

@@ -332,7 +332,7 @@ impl BatchSender {
         let results = link.call(&calls, &self.config).await;
         for (call, result) in calls.iter().zip(results) {
             match result {
-                Ok(reply) => split(call, groups, reply, replies),
+                Ok(reply) => split_reply(call, groups, reply, replies),
                 Err(error) => call.groups.iter().for_each(|index| replies[*index] = Some(Err(error.clone()))),
             }
         }
@@ -365,7 +365,7 @@ pub(crate) fn unavailable_error(config: &Config, health: &Health) -> StoreError 
 }
 
 /// Splits the reply to a call into the answers to its groups.
-fn split(
+fn split_reply(
     call: &Call<'_>,
     groups: &[&QueuedGroup],
     reply: Vec<u8>,

@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use crate::cluster::Cluster;
 use crate::config::{CONNECT_TIMEOUT, Config};
-use crate::lanes::TAGS;
-use crate::link::{dial, send};
+use crate::lanes::HASH_TAGS;
+use crate::link::{dial, send_command};
 
 /// Interval at which a node renews its entry.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ pub(crate) async fn run_census(
     nodes: watch::Sender<u32>,
     mut leaving: mpsc::Receiver<oneshot::Sender<()>>,
 ) {
-    let tag = if cluster.is_some() { format!("{{{}}}", TAGS[0]) } else { String::new() };
+    let tag = if cluster.is_some() { format!("{{{}}}", HASH_TAGS[0]) } else { String::new() };
     let key = format!("{}:{tag}nodes", config.namespace);
     let name = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
     let mut enter = redis::cmd("EVAL");
@@ -78,7 +78,8 @@ pub(crate) async fn run_census(
     let mut connection = None;
     let mut steady = StableCount::default();
     let done = loop {
-        match timeout(CONNECT_TIMEOUT, send_command(&mut connection, &config, cluster.as_deref(), &enter)).await {
+        match timeout(CONNECT_TIMEOUT, send_census_command(&mut connection, &config, cluster.as_deref(), &enter)).await
+        {
             // This node is counted even if the store reports 0.
             Ok(Ok(count)) => {
                 let count = steady.next(*nodes.borrow(), count.max(1));
@@ -96,13 +97,13 @@ pub(crate) async fn run_census(
         }
     };
     // If the store does not answer, the entry expires.
-    let _ = timeout(CONNECT_TIMEOUT, send_command(&mut connection, &config, cluster.as_deref(), &leave)).await;
+    let _ = timeout(CONNECT_TIMEOUT, send_census_command(&mut connection, &config, cluster.as_deref(), &leave)).await;
     if let Some(done) = done {
         let _ = done.send(());
     }
 }
 
-async fn send_command(
+async fn send_census_command(
     connection: &mut Option<MultiplexedConnection>,
     config: &Config,
     cluster: Option<&Cluster>,
@@ -118,7 +119,7 @@ async fn send_command(
             connection.insert(dial(primary.config()).await?)
         }
     };
-    match send(connection, command).await? {
+    match send_command(connection, command).await? {
         Value::Int(count) => Ok(u32::try_from(count).unwrap_or(u32::MAX)),
         _ => Ok(0),
     }

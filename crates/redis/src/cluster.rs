@@ -15,8 +15,8 @@ use tollgate_engine::store::StoreError;
 
 use crate::batcher::{CallCounters, Health};
 use crate::config::{CONNECT_TIMEOUT, Config, PROBE_EVERY};
-use crate::lanes::{LANE_SLOT_STRIDE, LaneCount, SHARDS, TAGS, shard_of};
-use crate::link::{describe, describe_dial, dial_to, send};
+use crate::lanes::{HASH_TAGS, LANE_SLOT_STRIDE, LaneCount, SHARDS, shard_of};
+use crate::link::{describe, describe_dial_error, dial_to, send_command};
 use crate::primary::Primary;
 use crate::script::Scripts;
 use crate::sentinel::with_address;
@@ -149,13 +149,13 @@ impl Cluster {
             let asked = timeout(CONNECT_TIMEOUT, self.fetch_lane_addresses(&host, port)).await;
             match asked.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}"))) {
                 Ok(addresses) => {
-                    let checked = self.check_lanes(&addresses).await;
-                    match self.lane_count.get().filter(|_| !matches!(checked, Err(LanesError::Different(_)))) {
-                        Some(count) => self.use_lanes(&addresses, *count),
+                    let checked = self.check_lane_count(&addresses).await;
+                    match self.lane_count.get().filter(|_| !matches!(checked, Err(LaneCountError::Different(_)))) {
+                        Some(count) => self.set_lane_primaries(&addresses, *count),
                         None => *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Routes::default(),
                     }
                     return checked.map_err(|error| match error {
-                        LanesError::Unchecked(why) | LanesError::Different(why) => why,
+                        LaneCountError::Unchecked(why) | LaneCountError::Different(why) => why,
                     });
                 }
                 Err(why) => problems.push(format!("{host}:{port}: {why}")),
@@ -176,14 +176,14 @@ impl Cluster {
     async fn fetch_lane_addresses(&self, host: &str, port: u16) -> Result<Vec<Option<String>>, String> {
         let mut connection = dial_to(&self.config, with_address(&self.config.server, host, port))
             .await
-            .map_err(|error| describe_dial(&error, &self.config))?;
-        let slots = send(&mut connection, redis::cmd("CLUSTER").arg("SLOTS")).await.map_err(|error| {
+            .map_err(|error| describe_dial_error(&error, &self.config))?;
+        let slots = send_command(&mut connection, redis::cmd("CLUSTER").arg("SLOTS")).await.map_err(|error| {
             let why = describe(&error);
             let hint =
                 if why.contains("cluster support disabled") { "; write redis:// for a single server" } else { "" };
             format!("{why}{hint}")
         })?;
-        let addresses = lanes_by_slots(slots, host).ok_or("unexpected reply to CLUSTER SLOTS")?;
+        let addresses = lane_addresses(slots, host).ok_or("unexpected reply to CLUSTER SLOTS")?;
         if addresses.iter().all(Option::is_none) {
             return Err("it knows no slots: the cluster was not created yet".to_owned());
         }
@@ -191,10 +191,11 @@ impl Cluster {
     }
 
     /// Reads the lane count from lane 0, which every store uses. If the store has no lane count, records this node's
-    /// count, or two lanes per primary. Checks that the count of the store equals this node's count, if it has one.
-    async fn check_lanes(&self, addresses: &[Option<String>]) -> Result<(), LanesError> {
+    /// count, or two lanes per primary. Checks that the count in the store equals this node's count, if this node
+    /// has one.
+    async fn check_lane_count(&self, addresses: &[Option<String>]) -> Result<(), LaneCountError> {
         let Some((host, port)) = addresses.first().and_then(|address| split_address(address.as_deref()?)) else {
-            return Err(LanesError::Unchecked("lane 0 has no primary".to_owned()));
+            return Err(LaneCountError::Unchecked("lane 0 has no primary".to_owned()));
         };
         let own = self.lane_count.get().copied();
         let primaries: HashSet<&String> = addresses.iter().flatten().collect();
@@ -202,17 +203,17 @@ impl Cluster {
         let chosen = addresses.iter().all(Option::is_some).then(|| LaneCount::for_primaries(primaries.len()));
         let recorded = async {
             let mut first = dial_to(&self.config, with_address(&self.config.server, &host, port)).await?;
-            recorded_lanes(&mut first, &self.config.namespace, own.or(chosen)).await
+            record_lane_count(&mut first, &self.config.namespace, own.or(chosen)).await
         };
         let (key, found) = match timeout(CONNECT_TIMEOUT, recorded).await {
             Ok(Ok(recorded)) => recorded,
-            Ok(Err(error)) => return Err(LanesError::Unchecked(format!("{host}:{port}: {}", describe(&error)))),
+            Ok(Err(error)) => return Err(LaneCountError::Unchecked(format!("{host}:{port}: {}", describe(&error)))),
             Err(_) => {
-                return Err(LanesError::Unchecked(format!("{host}:{port}: no answer within {CONNECT_TIMEOUT:?}")));
+                return Err(LaneCountError::Unchecked(format!("{host}:{port}: no answer within {CONNECT_TIMEOUT:?}")));
             }
         };
         let Some(found) = found else {
-            return Err(LanesError::Unchecked(
+            return Err(LaneCountError::Unchecked(
                 "the cluster has no lane count yet, and slots have no primary".to_owned(),
             ));
         };
@@ -223,19 +224,19 @@ impl Cluster {
                 Ok(())
             }
             (Some(recorded), Some(own)) if recorded == own => Ok(()),
-            (_, Some(own)) => Err(LanesError::Different(format!(
-                "the store says `{found}` in {key}, this node needs `lanes={}`: it would count keys elsewhere",
+            (_, Some(own)) => Err(LaneCountError::Different(format!(
+                "the store has `{found}` in {key}, but this node needs `lanes={}`: it would count keys in other lanes",
                 own.get()
             ))),
-            (None, None) => Err(LanesError::Different(format!(
-                "the store says `{found}` in {key}, expected `lanes=` and a number from 1 to 64"
+            (None, None) => Err(LaneCountError::Different(format!(
+                "the store has `{found}` in {key}, expected `lanes=` and a number from 1 to 64"
             ))),
         }
     }
 
-    fn use_lanes(&self, addresses: &[Option<String>], count: LaneCount) {
+    fn set_lane_primaries(&self, addresses: &[Option<String>], count: LaneCount) {
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
-        let used = (0..).zip(addresses).map(|(lane, address)| address.as_ref().filter(|_| count.uses(lane)));
+        let used = (0..).zip(addresses).map(|(lane, address)| address.as_ref().filter(|_| count.uses_lane(lane)));
         let used: Vec<Option<&String>> = used.collect();
         let lanes = used.iter().map(|address| self.find_or_start(&mut routes, (*address)?)).collect();
         routes.lanes = lanes;
@@ -263,7 +264,7 @@ impl Cluster {
 }
 
 /// Reason why the lane count check failed.
-enum LanesError {
+enum LaneCountError {
     /// The lane count cannot be read from lane 0. If this node knows it already, the other lanes can still be used.
     Unchecked(String),
     /// The store has another lane count, so no lane may be used.
@@ -301,7 +302,7 @@ async fn track_cluster(cluster: Weak<Cluster>, stale: Arc<Notify>) {
 
 /// Returns the address of the primary of each possible lane from a `CLUSTER SLOTS` reply. An empty host means `asked`,
 /// the host that sent the reply.
-fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
+fn lane_addresses(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
     let mut lanes = vec![None; SHARDS];
     let Value::Array(ranges) = slots else { return None };
     for range in ranges {
@@ -324,18 +325,18 @@ fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
 
 /// Records the lane count `count` in the store, unless the store already has a lane count. Returns the key and its
 /// value.
-async fn recorded_lanes(
+async fn record_lane_count(
     connection: &mut MultiplexedConnection,
     namespace: &str,
     count: Option<LaneCount>,
 ) -> Result<(String, Option<String>), RedisError> {
-    let key = format!("{namespace}:{{{}}}meta", TAGS[0]);
+    let key = format!("{namespace}:{{{}}}meta", HASH_TAGS[0]);
     if let Some(count) = count {
         let mut set = redis::cmd("SET");
         set.arg(&key).arg(format!("lanes={}", count.get())).arg("NX");
-        send(connection, &set).await?;
+        send_command(connection, &set).await?;
     }
-    let found = send(connection, redis::cmd("GET").arg(&key)).await?;
+    let found = send_command(connection, redis::cmd("GET").arg(&key)).await?;
     let found = match found {
         Value::Nil => None,
         found => Some(String::from_redis_value(found).unwrap_or_default()),
@@ -356,11 +357,11 @@ mod tests {
             Value::Array(vec![Value::Int(first), Value::Int(last), node(host, port), node("replica", 1)])
         };
         let slots = Value::Array(vec![range(0, 255, "a", 1), range(256, 8_000, "", 2)]);
-        let lanes = lanes_by_slots(slots, "asked").unwrap();
+        let lanes = lane_addresses(slots, "asked").unwrap();
         assert_eq!(lanes[0].as_deref(), Some("a:1"));
         assert_eq!((lanes[1].as_deref(), lanes[31].as_deref()), (Some("asked:2"), Some("asked:2")));
         assert_eq!(lanes[32], None, "slot 8192 belongs to no range");
-        assert_eq!(lanes_by_slots(Value::Array(vec![Value::Int(1)]), "asked"), None);
-        assert_eq!(lanes_by_slots(Value::Nil, "asked"), None);
+        assert_eq!(lane_addresses(Value::Array(vec![Value::Int(1)]), "asked"), None);
+        assert_eq!(lane_addresses(Value::Nil, "asked"), None);
     }
 }

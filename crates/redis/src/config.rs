@@ -43,9 +43,11 @@ pub struct Config {
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     /// Sentinels that report the server's address. `None` if the URL contains the address.
     pub(crate) sentinels: Option<Arc<Sentinels>>,
-    /// Seed nodes of a cluster. An empty list: this is the configuration of one cluster primary.
+    /// Seed nodes of a cluster. If the list is empty, this is the configuration of one primary in a
+    /// cluster.
     pub(crate) cluster: Option<Arc<[(String, u16)]>>,
-    /// Lane count of the cluster. `None`: the count in the store, or for a new store a count for its size.
+    /// Lane count of the cluster. `None`: use the count in the store. A new store gets two lanes per
+    /// primary.
     pub(crate) lanes: Option<LaneCount>,
     /// Number of replicas that must acknowledge a write.
     pub(crate) wait: u32,
@@ -117,7 +119,7 @@ impl Config {
         let (by_sentinel, in_cluster) = (kind == "sentinel", kind == "cluster");
         let (mut seeds, mut master, mut plain) = (Vec::new(), String::new(), format!("{scheme}://{rest}"));
         if by_sentinel || in_cluster {
-            let parts = MultiHostUrl::split(rest, by_sentinel).map_err(wrong)?;
+            let parts = MultiHostUrl::parse(rest, by_sentinel).map_err(wrong)?;
             (seeds, master, plain) = (parts.seeds, parts.master, format!("{scheme}://{}", parts.plain));
         }
         let mut url = redis::parse_redis_url(&plain).ok_or_else(|| wrong("it is not a URL"))?;
@@ -132,9 +134,11 @@ impl Config {
                 "cert" if with_tls => certificate = Some(PathBuf::from(value)),
                 "key" if with_tls => key = Some(PathBuf::from(value)),
                 "wait" => match value.parse() {
-                    Ok(replicas @ 1..=MAX_WAIT) => wait = replicas,
+                    Ok(replicas @ 1..=MAX_WAIT_REPLICAS) => wait = replicas,
                     _ => {
-                        return Err(wrong(&format!("`wait={value}` is not a number of replicas from 1 to {MAX_WAIT}")));
+                        return Err(wrong(&format!(
+                            "`wait={value}` is not a number of replicas from 1 to {MAX_WAIT_REPLICAS}"
+                        )));
                     }
                 },
                 "lanes" if in_cluster => match value.parse().ok().and_then(LaneCount::new) {
@@ -224,7 +228,7 @@ const SCHEMES: &str =
     "it does not begin with redis://, redis+sentinel:// or redis+cluster://, or the same with rediss for TLS";
 
 /// Maximum number of replicas in `wait`.
-const MAX_WAIT: u32 = 16;
+const MAX_WAIT_REPLICAS: u32 = 16;
 
 /// The parsed parts of a URL with several hosts.
 struct MultiHostUrl {
@@ -237,7 +241,7 @@ struct MultiHostUrl {
 impl MultiHostUrl {
     /// Splits `[user:password@]host[:port],…[/master[/db]][?query]`. Only a Sentinel URL has a master name and a
     /// database.
-    fn split(rest: &str, by_sentinel: bool) -> Result<Self, &'static str> {
+    fn parse(rest: &str, by_sentinel: bool) -> Result<Self, &'static str> {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = place.split_once('/').unwrap_or((place, ""));
         let (user, hosts) = authority.rsplit_once('@').map_or(("", authority), |(user, hosts)| (user, hosts));

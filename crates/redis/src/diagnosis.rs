@@ -7,7 +7,7 @@ use redis::{FromRedisValue, RedisError};
 use tokio::time::{Instant, timeout};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
-use crate::link::{Link, PROBE_CALLS, describe, dial, find_cluster, send};
+use crate::link::{Link, PROBE_CALLS, describe, dial, find_cluster, send_command};
 use crate::script::Scripts;
 use crate::sentinel::with_address;
 
@@ -86,9 +86,9 @@ async fn open(config: &Config, scripts: &Arc<Scripts>) -> Result<(Link, Config),
 /// Returns the `INFO` text and the clock difference in microseconds.
 async fn fetch_info_and_clock(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<(String, i64), RedisError> {
     let mut connection = dial(config).await?;
-    let info = send(&mut connection, &redis::cmd("INFO")).await?;
+    let info = send_command(&mut connection, &redis::cmd("INFO")).await?;
     let before = wall_us();
-    let time = send(&mut connection, &redis::cmd("TIME")).await?;
+    let time = send_command(&mut connection, &redis::cmd("TIME")).await?;
     let here = before + (wall_us().saturating_sub(before)) / 2;
     let (seconds, micros) = <(u64, u64)>::from_redis_value(time)?;
     let there = seconds.saturating_mul(1_000_000).saturating_add(micros);

@@ -18,7 +18,7 @@ const MAX_RESENDS: u8 = 3;
 
 /// Groups to be sent together, with their indexes.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(crate) struct UnsentGroups {
     indexes: Vec<usize>,
     groups: Vec<QueuedGroup>,
     charges: usize,
@@ -33,7 +33,7 @@ pub(crate) struct SentGroups {
     failed: Vec<(usize, StoreError)>,
 }
 
-impl Outbox {
+impl UnsentGroups {
     pub(crate) fn is_full_for(&self, group: &QueuedGroup) -> bool {
         !self.groups.is_empty() && self.charges + group.weight() > MAX_CALL_CHARGES
     }
@@ -109,7 +109,7 @@ impl Job {
             Some(Ok(part)) => Ok(part),
             Some(Err(JobError::Failed(error))) => Err(error),
             Some(Err(JobError::Split)) | None => {
-                Err(StoreError::Unavailable { why: "its keys are being moved".to_owned() })
+                Err(StoreError::Unavailable { why: "the keys are being moved".to_owned() })
             }
         }
     }
@@ -152,7 +152,7 @@ pub(crate) async fn ask_primary(
     deadline: Instant,
     mut answer: impl FnMut(usize, Result<ReplyPart, StoreError>),
 ) {
-    let (mut outbox, mut sent) = (Outbox::default(), Vec::with_capacity(1));
+    let (mut outbox, mut sent) = (UnsentGroups::default(), Vec::with_capacity(1));
     for (index, group) in groups {
         match group {
             Ok(encoded) => {
@@ -176,7 +176,7 @@ pub(crate) async fn ask_primary(
                         NoReply::Moved(address) | NoReply::Ask(address) => {
                             unavailable(format!("{} redirects to {address}", config.address))
                         }
-                        NoReply::TryAgain => unavailable("its keys are being moved".to_owned()),
+                        NoReply::TryAgain => unavailable("the keys are being moved".to_owned()),
                     }),
                 );
             })
@@ -193,7 +193,7 @@ pub(crate) fn dispatch(
     jobs: &mut [Job],
     encode: impl Fn(usize, Route) -> Result<QueuedGroup, StoreError>,
 ) -> Dispatched {
-    let mut outboxes: Vec<(Arc<Primary>, Outbox)> = Vec::new();
+    let mut outboxes: Vec<(Arc<Primary>, UnsentGroups)> = Vec::new();
     let mut sent = Dispatched::new();
     for (index, job) in jobs.iter_mut().enumerate().filter(|(_, job)| job.reply.is_none()) {
         let primary = match &job.address {
@@ -208,7 +208,7 @@ pub(crate) fn dispatch(
             }
         };
         let at = outboxes.iter().position(|(known, _)| Arc::ptr_eq(known, &primary)).unwrap_or_else(|| {
-            outboxes.push((primary.clone(), Outbox::default()));
+            outboxes.push((primary.clone(), UnsentGroups::default()));
             outboxes.len() - 1
         });
         let outbox = &mut outboxes[at].1;

@@ -7,8 +7,8 @@
 //! A hash divides the keys into 64 shards. Each shard has a possible lane, and the possible lanes are evenly spaced
 //! over the hash slots. A store with `n` lanes divides the shards into `n` ranges of nearly equal length. Each range
 //! uses the lane of its first shard. If the primaries have equal ranges of hash slots and `n` is a multiple of their
-//! number, then all shards of a range have the same primary. So the primaries have equal numbers of keys, within one
-//! shard.
+//! number, then all shards of a range have the same primary. So the numbers of shards that two primaries hold differ
+//! by at most one.
 
 use tollgate_engine::store::Charge;
 
@@ -45,13 +45,13 @@ impl LaneCount {
     }
 
     /// Returns whether the store uses this lane.
-    pub(crate) fn uses(self, lane: u8) -> bool {
+    pub(crate) fn uses_lane(self, lane: u8) -> bool {
         self.lane_of_shard(lane) == lane
     }
 }
 
 /// Hash tags of the lanes. The cluster computes the hash slot of a key only from its tag, the part between braces.
-pub(crate) const TAGS: [&str; SHARDS] = [
+pub(crate) const HASH_TAGS: [&str; SHARDS] = [
     "1bz", "nbd", "04s", "o4m", "dlj", "3el", "003", "23e", "5nw", "bgq", "pt6", "c1x", "5j7", "7ia", "4x6", "c58",
     "17p", "n7n", "0ay", "06", "130", "30f", "0e9", "4v", "h85", "bvs", "4mt", "cdr", "qsu", "7xc", "4i4", "6jb",
     "fjl", "1cj", "265", "05c", "ng4", "9n2", "22u", "m2k", "7l1", "5og", "c0h", "49n", "7hq", "hho", "6zp", "asv",
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn slots_of_the_lanes_are_evenly_spaced() {
         assert_eq!(hash_slot("123456789"), 0x31C3, "the check value of this CRC");
-        for (lane, tag) in TAGS.iter().enumerate() {
+        for (lane, tag) in HASH_TAGS.iter().enumerate() {
             assert_eq!(hash_slot(tag), lane as u16 * LANE_SLOT_STRIDE, "{tag}");
         }
     }
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(lanes(1), [0; 64]);
         for count in 1..=64 {
             let count = LaneCount::new(count).unwrap();
-            let used: Vec<u8> = (0..64).filter(|lane| count.uses(*lane)).collect();
+            let used: Vec<u8> = (0..64).filter(|lane| count.uses_lane(*lane)).collect();
             assert_eq!(used.len(), usize::from(count.get()));
             assert!((0..64).all(|shard| used.contains(&count.lane_of_shard(shard))), "{count:?}");
         }

@@ -10,7 +10,8 @@ use crate::params::EncodedLimits;
 /// Maximum number of cached encodings. When the cache is full, it is cleared.
 const MAX_ENCODED: usize = 1 << 15;
 
-/// Encoded limits by limits id. Read for every charge, written once per set of limits.
+/// Encoded limits by limits id. The map is read for every charge and written once per set of
+/// limits.
 #[derive(Default)]
 pub(crate) struct EncodedLimitsCache(RwLock<HashMap<u32, Arc<EncodedLimits>>>);
 

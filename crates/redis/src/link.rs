@@ -11,7 +11,7 @@ use tollgate_core::{Ask, Cost, Limit, Nanos, Rate, TokenBucket};
 use tollgate_engine::store::{Charge, Consistency, StoreVerb};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
-use crate::lanes::TAGS;
+use crate::lanes::HASH_TAGS;
 use crate::params::EncodedLimits;
 use crate::request::{Call, GroupKind, QueuedCharge, QueuedGroup, Route, ScriptKind, build_calls};
 use crate::script::{Script, Scripts};
@@ -49,8 +49,8 @@ impl CallError {
     pub(crate) fn describe(&self, config: &Config) -> String {
         match self {
             Self::Refused(why) | Self::ReadOnly(why) => format!("refused: {why}"),
-            Self::Moved(address) | Self::Ask(address) => format!("its keys are at {address}"),
-            Self::TryAgain => "its keys are being moved".to_owned(),
+            Self::Moved(address) | Self::Ask(address) => format!("the keys are at {address}"),
+            Self::TryAgain => "the keys are being moved".to_owned(),
             Self::Unreplicated(count) => format!("acknowledged by {count} of {} replicas", config.wait),
             Self::Lost(why) => format!("connection lost: {why}"),
             Self::Late => format!("no answer within {:?}", config.deadline),
@@ -71,7 +71,7 @@ impl Link {
         let is_tls = matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });
         let hint = if is_tls { " (does the port expect TLS?)" } else { "" };
         let connection = connection.map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}{hint}"))?;
-        let mut connection = connection.map_err(|error| describe_dial(&error, config))?;
+        let mut connection = connection.map_err(|error| describe_dial_error(&error, config))?;
         if config.cluster.is_none() && timeout(CONNECT_TIMEOUT, is_cluster(&mut connection)).await.unwrap_or(false) {
             return Err(UNDETECTED_CLUSTER.to_owned());
         }
@@ -148,7 +148,7 @@ impl Link {
         if let [(false, command)] = &*commands
             && config.wait == 0
         {
-            return vec![send(&mut self.connection, command).await.map_err(SendError::Client)];
+            return vec![send_command(&mut self.connection, command).await.map_err(SendError::Client)];
         }
         let mut pipeline = redis::Pipeline::with_capacity(commands.len() * 2 + 1);
         let mut places = Vec::with_capacity(commands.len());
@@ -250,7 +250,7 @@ pub(crate) async fn find_cluster(config: Config) -> Config {
 /// Returns whether the server reports that it belongs to a cluster. On an error, the server is treated as a single
 /// server.
 async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
-    let info = send(connection, redis::cmd("INFO").arg("cluster")).await;
+    let info = send_command(connection, redis::cmd("INFO").arg("cluster")).await;
     let text = info.and_then(|value| Ok(String::from_redis_value(value)?));
     text.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "cluster_enabled:1"))
 }
@@ -276,7 +276,7 @@ fn probe_groups(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usi
         consistency: Consistency::Strict,
     };
     let encoded = Arc::new(EncodedLimits::new(&limits)?);
-    let tag = if config.cluster.is_some() { format!("{{{}}}", TAGS[0]) } else { String::new() };
+    let tag = if config.cluster.is_some() { format!("{{{}}}", HASH_TAGS[0]) } else { String::new() };
     let key = format!("{}:{tag}probe", config.namespace).into_bytes();
     let group = |verb| QueuedGroup {
         charges: vec![QueuedCharge::new(verb, &charge, 0, key.clone(), encoded.clone())],
@@ -289,18 +289,18 @@ fn probe_groups(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usi
 }
 
 /// Sends a command, and converts error values from the server to errors.
-pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
+pub(crate) async fn send_command(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
     connection.send_packed_command(command).await?.extract_error()
 }
 
 async fn connect(config: &Config, scripts: &Scripts) -> Result<MultiplexedConnection, RedisError> {
     let mut connection = dial(config).await?;
     // Sends a short command first, because an unauthenticated server answers a long command with a misleading error.
-    send(&mut connection, &redis::cmd("PING")).await?;
+    send_command(&mut connection, &redis::cmd("PING")).await?;
     for script in scripts.all() {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script.source());
-        send(&mut connection, &load).await?;
+        send_command(&mut connection, &load).await?;
     }
     Ok(connection)
 }
@@ -347,7 +347,7 @@ fn new_client(_config: &Config, server: ConnectionInfo) -> Result<Client, RedisE
 }
 
 /// Describes why a server cannot be reached, for the log.
-pub(crate) fn describe_dial(error: &RedisError, config: &Config) -> String {
+pub(crate) fn describe_dial_error(error: &RedisError, config: &Config) -> String {
     let is_plain = !matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });
     // A TLS port answers a plain command with an alert, which is not a Redis reply, and closes the connection.
     let is_closed = error.is_connection_dropped() && !error.is_connection_refusal();

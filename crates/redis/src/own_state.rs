@@ -6,7 +6,7 @@ use tollgate_core::{
     Steps, Verdict, WindowParams,
 };
 
-use crate::answer::{Bytes, TooShort, instant_nanos};
+use crate::answer::{ByteCursor, TooShort, instant_nanos};
 use crate::params::{UnitTime, VALUE_HEAD_BYTES, count_width, encode_limit, slice_count};
 
 /// Maximum time by which a valid instant may be ahead of the clock. A larger lead means that the clock was set back.
@@ -33,7 +33,7 @@ impl OwnState {
     /// Decodes the value in the reply to a charge under the limits `asked`. The returned words have space for a state
     /// under either set of limits.
     pub(crate) fn decode(bytes: &[u8], asked: &Limits, now: &Now<'_>) -> Result<Self, InvalidState> {
-        let mut bytes = Bytes::new(bytes);
+        let mut bytes = ByteCursor::new(bytes);
         bytes.take(VALUE_HEAD_BYTES - 2)?;
         let length = bytes.take_number(2)? as usize;
         let limits = decode_limits(bytes.take(length)?, asked)?;
@@ -41,7 +41,7 @@ impl OwnState {
         let mut leases_left = [None; Limits::MAX];
         let mut first = 0;
         for (limit, left) in limits.as_slice().iter().zip(&mut leases_left) {
-            *left = restore(limit, &mut words[first..][..limit.words()], &mut bytes, now)?;
+            *left = restore_words(limit, &mut words[first..][..limit.words()], &mut bytes, now)?;
             first += limit.words();
         }
         words.resize(limits.words().max(asked.words()), 0);
@@ -52,7 +52,7 @@ impl OwnState {
 /// Decodes parameters. This is the inverse of the encoder in `params`, except for fields that do not affect a stored
 /// state. If the limit at the same position in `asked` has the same encoding, returns that limit.
 fn decode_limits(bytes: &[u8], asked: &Limits) -> Result<Limits, InvalidState> {
-    let mut bytes = Bytes::new(bytes);
+    let mut bytes = ByteCursor::new(bytes);
     let count = read_array(&mut bytes)?;
     let mut limits = Vec::with_capacity(count);
     for index in 0..count {
@@ -131,11 +131,16 @@ const fn micros_to_nanos(micros: u64) -> Nanos {
 }
 
 /// Writes the state words of one limit. For a concurrency limit, returns the time until its last lease ends.
-fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_>) -> Result<Option<Nanos>, TooShort> {
+fn restore_words(
+    limit: &Limit,
+    words: &mut [u64],
+    bytes: &mut ByteCursor<'_>,
+    now: &Now<'_>,
+) -> Result<Option<Nanos>, TooShort> {
     match limit.params() {
         Params::Unlimited | Params::DenyAll => {}
         Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
-            limit.encode(words, DecodedState::Bucket { ticks: bucket_ticks(&bucket, bytes)? });
+            limit.encode(words, DecodedState::Bucket { ticks: read_bucket_ticks(&bucket, bytes)? });
         }
         Params::IntervalBucket { .. } => {
             limit.encode(
@@ -159,7 +164,7 @@ fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_
         }
         Params::SlidingLog { .. } => {
             let (opening, length) = (bytes.take_number(2)?, bytes.take_number(2)?);
-            let mut entries = Bytes::new(bytes.take(length as usize)?);
+            let mut entries = ByteCursor::new(bytes.take(length as usize)?);
             if let Limit::SlidingLog(limit) = limit {
                 limit.restore(
                     words,
@@ -170,7 +175,8 @@ fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_
         }
         Params::Concurrency { lease, .. } => {
             let (held, last_end, _) = (bytes.take_number(2)?, bytes.take_number(7)?, bytes.take_number(7)?);
-            // One lease of the total cost leads to the same decisions as the individual leases; only the ends differ.
+            // A single lease with the total cost leads to the same decisions as the individual leases. Only its end
+            // may differ.
             limit.init(words, now);
             if held > 0 {
                 limit.commit(words, now, &Verdict::stamped(Cost::new(held), Stamp::from_bits(1)));
@@ -190,7 +196,7 @@ pub(crate) fn leases_left(last_end: u64, now: &Now<'_>, lease: Nanos) -> Nanos {
 }
 
 /// Reads the instant at which the bucket will be unused again, in core's ticks.
-pub(crate) fn bucket_ticks(bucket: &BucketParams, bytes: &mut Bytes<'_>) -> Result<u128, TooShort> {
+pub(crate) fn read_bucket_ticks(bucket: &BucketParams, bytes: &mut ByteCursor<'_>) -> Result<u128, TooShort> {
     let unit = UnitTime::new(bucket);
     let (whole, part) = (bytes.take_number(7)?, bytes.take_number(6)?);
     let per_micro = u128::from(unit.ticks) * u128::from(unit.coarser);
@@ -203,7 +209,7 @@ pub(crate) fn restore_slices(
     window: &WindowParams,
     precision: Nanos,
     words: &mut [u64],
-    bytes: &mut Bytes<'_>,
+    bytes: &mut ByteCursor<'_>,
 ) -> Result<u64, TooShort> {
     let end = instant_nanos(bytes.take_number(7)?);
     let (_, present) = (bytes.take_number(7)?, bytes.take_number(7)?);
@@ -217,14 +223,14 @@ pub(crate) fn restore_slices(
     Ok(end)
 }
 
-fn read_array(bytes: &mut Bytes<'_>) -> Result<usize, InvalidState> {
+fn read_array(bytes: &mut ByteCursor<'_>) -> Result<usize, InvalidState> {
     match bytes.take(1)?[0] {
         head @ 0x90..=0x9f => Ok(usize::from(head & 0x0f)),
         _ => Err(InvalidState),
     }
 }
 
-fn read_number(bytes: &mut Bytes<'_>) -> Result<u64, InvalidState> {
+fn read_number(bytes: &mut ByteCursor<'_>) -> Result<u64, InvalidState> {
     let width = match bytes.take(1)?[0] {
         small @ 0..=0x7f => return Ok(small.into()),
         0xcc => 1,

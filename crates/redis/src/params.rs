@@ -169,8 +169,8 @@ pub(crate) const fn count_width(window: &WindowParams) -> usize {
     bits.div_ceil(8) as usize
 }
 
-/// Returns a duration in microseconds, rounded up. Where the duration is only compared with whole microseconds, this
-/// changes no result.
+/// Returns a duration in microseconds, rounded up. If the duration is only compared with whole microseconds, the
+/// rounding changes no result.
 pub(crate) const fn micros_ceil(length: Nanos) -> u64 {
     length.as_nanos().div_ceil(1_000)
 }

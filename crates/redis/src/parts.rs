@@ -100,7 +100,7 @@ impl<'a> Part<'a> {
     }
 
     /// Splits the part into one part per charge, with this verb.
-    pub(crate) fn divide(&self, verb: StoreVerb) -> impl Iterator<Item = Part<'a>> {
+    pub(crate) fn split_by_charge(&self, verb: StoreVerb) -> impl Iterator<Item = Part<'a>> {
         let each = self.indexes.iter().zip(&self.charges);
         each.map(move |(index, charge)| Part { lane: self.lane, verb, indexes: vec![*index], charges: vec![*charge] })
     }
@@ -134,7 +134,7 @@ impl Refund<'_> {
 ///
 /// If a check spans several lanes and some of its keys are suspects (`is_suspect`), only the parts with suspects take
 /// in the first round. The other parts only peek.
-pub(crate) fn split<'a>(
+pub(crate) fn split_into_parts<'a>(
     group: &Group<'a>,
     lane_of: impl Fn(&[u8]) -> u8,
     is_suspect: impl Fn(&[u8]) -> bool,
@@ -164,7 +164,7 @@ pub(crate) fn split<'a>(
 }
 
 /// Merges the answers of all parts, in the order of the group.
-pub(crate) fn merge(parts: &[Part<'_>], answers: Vec<PartAnswer>) -> MergedAnswer {
+pub(crate) fn merge_answers(parts: &[Part<'_>], answers: Vec<PartAnswer>) -> MergedAnswer {
     let at = answers.iter().map(|answer| answer.at).max().unwrap_or(Time::ZERO);
     let placed = parts.iter().zip(answers).flat_map(|(part, answer)| part.indexes.iter().copied().zip(answer.charges));
     let mut placed: Vec<(usize, ChargeAnswer)> = placed.collect();

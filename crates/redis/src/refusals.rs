@@ -136,7 +136,7 @@ impl Refusals {
     pub(crate) fn find(&self, group: &Group<'_>, lookup: &RefusalLookup) -> Option<Repetition> {
         let slot = self.lock_slot(lookup);
         let refusal = slot.as_ref().filter(|refusal| {
-            lookup.asked < refusal.until && refusal.marks == lookup.marks && refusal.is_about(group.charges)
+            lookup.asked < refusal.until && refusal.marks == lookup.marks && refusal.is_for(group.charges)
         })?;
         let passed = Nanos::from(lookup.asked.saturating_duration_since(refusal.answered));
         Some(Repetition { charges: refusal.charges.clone(), passed, at: refusal.at.saturating_add(passed) })
@@ -201,7 +201,7 @@ impl Repetition {
 }
 
 impl Refusal {
-    fn is_about(&self, charges: &[Charge<'_>]) -> bool {
+    fn is_for(&self, charges: &[Charge<'_>]) -> bool {
         let same = |(refused, charge): (&RefusedCharge, &Charge<'_>)| {
             *refused.key == *charge.key
                 && refused.ask == charge.ask

@@ -190,7 +190,7 @@ pub(crate) struct MergeHead {
 pub(crate) struct QueuedExchange {
     key: Vec<u8>,
     encoded: Arc<EncodedLimits>,
-    /// Everything after the key and the parameters.
+    /// The encoded fields after the key and the parameters.
     rest: Vec<u8>,
 }
 
@@ -201,7 +201,7 @@ impl QueuedExchange {
         let (holds, need) = match exchange.need {
             Need::Hold(amount) => (1, amount),
             Need::Spend(amount) => (0, amount),
-            // These needs are sent as charges instead.
+            // Callers send these needs as charges instead.
             Need::UpTo(_) | Need::Regardless(_) | Need::Refund(_) | Need::Reset => (0, 0),
         };
         let mut rest = vec![holds];
@@ -222,8 +222,8 @@ impl QueuedExchange {
     fn answer_end(&self, reply: &[u8], at: usize) -> Option<usize> {
         let end = match reply.get(at)? {
             0 | 1 => {
-                let slices = usize::from(*reply.get(at + EXCHANGE_HEAD - 1)?);
-                at + EXCHANGE_HEAD + 14 * slices + self.encoded.state_len_in_reply()
+                let slices = usize::from(*reply.get(at + EXCHANGE_HEAD_BYTES - 1)?);
+                at + EXCHANGE_HEAD_BYTES + 14 * slices + self.encoded.state_len_in_reply()
             }
             2 => at + 8,
             _ => at + 1,
@@ -234,7 +234,7 @@ impl QueuedExchange {
 
 /// Length of an exchange answer up to its slices and state: status, epoch, leased amount, expiry, hungry flag, and
 /// number of slices.
-const EXCHANGE_HEAD: usize = 1 + 7 + 7 + 7 + 1 + 1;
+const EXCHANGE_HEAD_BYTES: usize = 1 + 7 + 7 + 7 + 1 + 1;
 
 /// The route of a group. All groups in a call have the same route. Without a cluster, all groups have the same lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Decides groups whose keys are on several servers of a cluster.
 //!
 //! **Parts.** A group that spans several lanes is split into parts. All parts take at the same time, in one round trip;
-//! [`tollgate_share::parts`] decides the next steps. If a part has no answer and all other parts took, these are
-//! refunded and the whole group counts as unanswered.
+//! [`tollgate_share::parts`] decides the next steps. If a part has no answer and all other parts took, the other parts
+//! are refunded and the whole group counts as unanswered.
 //!
 //! **Suspects** are recently refused keys. Parts with a suspect take first, while the other parts only peek. Otherwise
 //! a caller that is about to be refused would briefly hold tokens that other callers need.
@@ -23,7 +23,7 @@ use tollgate_share::parts::{Action, Parts, Reply as PartReply, Verdict};
 
 use crate::cluster::Cluster;
 use crate::jobs::{Job, collect, dispatch, run_jobs};
-use crate::parts::{ChargeAnswer, MergedAnswer, Part, PartAnswer, Refund, merge, split};
+use crate::parts::{ChargeAnswer, MergedAnswer, Part, PartAnswer, Refund, merge_answers, split_into_parts};
 use crate::request::{QueuedGroup, Route};
 use crate::store::{RedisStore, Reply};
 
@@ -47,20 +47,20 @@ impl RedisStore {
                 continue;
             }
             if !held.is_empty() && group.charges.iter().any(|charge| held.contains(charge.key)) {
-                self.ask_together(cluster, groups, std::mem::take(&mut together), replies, deadline, unsent).await;
+                self.ask_in_parallel(cluster, groups, std::mem::take(&mut together), replies, deadline, unsent).await;
                 held.clear();
             }
-            let parts = split(group, |key| cluster.lane_of(key), |key| self.suspects.contains(key, asked));
+            let parts = split_into_parts(group, |key| cluster.lane_of(key), |key| self.suspects.contains(key, asked));
             if parts.len() > 1 && group.verb == StoreVerb::Check {
                 held.extend(group.charges.iter().map(|charge| charge.key));
             }
             together.push((index, parts));
         }
-        self.ask_together(cluster, groups, together, replies, deadline, unsent).await;
+        self.ask_in_parallel(cluster, groups, together, replies, deadline, unsent).await;
     }
 
     /// Sends groups, each with its index and parts, in parallel.
-    async fn ask_together(
+    async fn ask_in_parallel(
         &self,
         cluster: &Arc<Cluster>,
         groups: &[Group<'_>],
@@ -86,7 +86,7 @@ impl RedisStore {
                 Some(job) if is_whole => job.into_reply().map_or_else(Reply::Failed, Reply::Single),
                 last => {
                     jobs.extend(last);
-                    let merged = self.decide(cluster, &groups[index], parts, jobs, deadline).await;
+                    let merged = self.decide_from_replies(cluster, &groups[index], parts, jobs, deadline).await;
                     merged.map_or_else(Reply::Failed, Reply::Merged)
                 }
             });
@@ -95,7 +95,7 @@ impl RedisStore {
 
     /// Decides a group from the replies to its parts. If the keys of a lane are split between two servers, each charge
     /// in that lane becomes a separate part.
-    async fn decide(
+    async fn decide_from_replies(
         &self,
         cluster: &Arc<Cluster>,
         group: &Group<'_>,
@@ -111,7 +111,7 @@ impl RedisStore {
             if again {
                 // For a check, all parts are refunded and take again, at the same time.
                 took.extend(answer.ok().map(|answer| (part, answer)));
-                divided.extend(part.divide(group.verb));
+                divided.extend(part.split_by_charge(group.verb));
                 answers.resize_with(divided.len(), || None);
             } else {
                 divided.push(part.clone());
@@ -128,11 +128,11 @@ impl RedisStore {
         for (number, job) in jobs.into_iter().enumerate() {
             answers[open[number]] = Some(PartAnswer::read(&asked(number), job.into_reply()));
         }
-        self.settle(cluster, group, &divided, answers.into_iter().flatten().collect(), deadline).await
+        self.decide_from_answers(cluster, group, &divided, answers.into_iter().flatten().collect(), deadline).await
     }
 
     /// Decides a group from the answers to its parts.
-    async fn settle(
+    async fn decide_from_answers(
         &self,
         cluster: &Arc<Cluster>,
         group: &Group<'_>,
@@ -142,7 +142,7 @@ impl RedisStore {
     ) -> Result<MergedAnswer, StoreError> {
         if group.verb != StoreVerb::Check {
             let answers = first.into_iter().collect::<Result<Vec<_>, _>>()?;
-            return Ok(merge(parts, answers));
+            return Ok(merge_answers(parts, answers));
         }
         let mut actions = Vec::new();
         let is_probed = parts.iter().any(|part| part.verb == StoreVerb::Peek);
@@ -202,7 +202,7 @@ impl RedisStore {
         let answers = answers.into_iter().enumerate().map(|(at, answer)| answered(at, answer)).collect();
         match verdict {
             Some(Verdict::Admitted) => Ok(self.reduce_to_least(cluster, parts, answers, deadline).await),
-            Some(Verdict::Refused) => Ok(merge(parts, answers)),
+            Some(Verdict::Refused) => Ok(merge_answers(parts, answers)),
             Some(Verdict::Rejected | Verdict::Stale | Verdict::Partial) | None => {
                 let error = errors.into_iter().min_by_key(error_rank);
                 Err(error.unwrap_or_else(|| StoreError::Unknown { why: "no verdict about a group".to_owned() }))
@@ -243,7 +243,7 @@ impl RedisStore {
                 charge.reports = refunded.reports;
             }
         }
-        merge(parts, answers)
+        merge_answers(parts, answers)
     }
 
     /// Refunds parts. The answers of these parts then report zero taken tokens and the state after the refund.

@@ -12,7 +12,7 @@ use redis::{ConnectionAddr, ConnectionInfo, FromRedisValue, RedisConnectionInfo,
 use tokio::time::timeout;
 
 use crate::config::Config;
-use crate::link::{describe, describe_dial, dial_to, send};
+use crate::link::{describe, describe_dial_error, dial_to, send_command};
 
 /// Timeout for each sentinel, and for the server that it names.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
@@ -69,10 +69,10 @@ impl Sentinels {
             settings = settings.set_password(password);
         }
         let server = with_address(&config.server, host, port).set_redis_settings(settings);
-        let mut connection = dial_to(config, server).await.map_err(|error| describe_dial(&error, config))?;
+        let mut connection = dial_to(config, server).await.map_err(|error| describe_dial_error(&error, config))?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
-        match send(&mut connection, &question).await.map_err(|error| describe(&error))? {
+        match send_command(&mut connection, &question).await.map_err(|error| describe(&error))? {
             Value::Nil => {
                 let known = watched_masters(&mut connection).await;
                 Err(format!("it watches no master `{}`; known: {}", self.master, known.join(", ")))
@@ -88,7 +88,7 @@ impl Sentinels {
 
 /// Returns the names of the masters that a sentinel watches.
 async fn watched_masters(connection: &mut MultiplexedConnection) -> Vec<String> {
-    let reply = send(connection, redis::cmd("SENTINEL").arg("MASTERS")).await.unwrap_or(Value::Nil);
+    let reply = send_command(connection, redis::cmd("SENTINEL").arg("MASTERS")).await.unwrap_or(Value::Nil);
     let fields = Vec::<Vec<String>>::from_redis_value(reply).unwrap_or_default();
     // Each master is a list of field names and values, starting with `name` and its value.
     fields.into_iter().filter_map(|fields| fields.into_iter().nth(1)).collect()
@@ -97,8 +97,8 @@ async fn watched_masters(connection: &mut MultiplexedConnection) -> Vec<String> 
 /// Connects to a server and checks that it is a primary.
 async fn open_primary(config: &Config, (host, port): &(String, u16)) -> Result<MultiplexedConnection, String> {
     let connection = dial_to(config, with_address(&config.server, host, *port)).await;
-    let mut connection = connection.map_err(|error| describe_dial(&error, config))?;
-    match send(&mut connection, &redis::cmd("ROLE")).await.map_err(|error| describe(&error))? {
+    let mut connection = connection.map_err(|error| describe_dial_error(&error, config))?;
+    match send_command(&mut connection, &redis::cmd("ROLE")).await.map_err(|error| describe(&error))? {
         Value::Array(fields) => match fields.first().map(String::from_redis_value_ref) {
             Some(Ok(role)) if role == "master" => Ok(connection),
             Some(Ok(role)) => Err(format!("its role is {role}, not master")),

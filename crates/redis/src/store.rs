@@ -17,7 +17,7 @@ use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::durations::Durations;
 use crate::jobs::{Job, ask_primary, run_jobs};
-use crate::lanes::TAGS;
+use crate::lanes::HASH_TAGS;
 use crate::limits_cache::EncodedLimitsCache;
 use crate::link::find_cluster;
 use crate::params::{EncodedLimits, refusals_change_nothing};
@@ -284,7 +284,7 @@ impl Servers {
         match self {
             Self::One(_) => [namespace, b":{", key, b"}"].concat(),
             Self::Cluster(_) => {
-                let tag = TAGS.get(usize::from(lane)).copied().unwrap_or_default();
+                let tag = HASH_TAGS.get(usize::from(lane)).copied().unwrap_or_default();
                 [namespace, b":{", tag.as_bytes(), b"}", key].concat()
             }
         }

@@ -41,7 +41,8 @@ impl Suspects {
         slot.is_some_and(|suspect| suspect.hash == hash && now < suspect.until)
     }
 
-    /// Remembers the refused keys of a group, and forgets all of its keys if the group is admitted.
+    /// Remembers the refused keys of a refused group. If the group is admitted, forgets all of its
+    /// keys.
     pub(crate) fn record_result(&self, group: &Group<'_>, answers: &Answers, index: usize, now: Instant) {
         if group.verb != StoreVerb::Check {
             return;

@@ -13,7 +13,7 @@ use tollgate_testkit::servers::{Kind, Reply, Server};
 async fn wait_for_count(store: &RedisStore, expected: u32) {
     let mut nodes = store.watch_nodes();
     let counted = tokio::time::timeout(Duration::from_secs(60), nodes.wait_for(|nodes| *nodes == expected)).await;
-    counted.expect("the nodes never became as many").unwrap();
+    counted.expect("the node count never reached the expected number").unwrap();
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn crashed_node_expires_within_seconds() {
         wait_for_count(&first, 1).await;
         let elapsed = start.elapsed();
         let expected = Duration::from_secs(2)..Duration::from_secs(15);
-        assert!(expected.contains(&elapsed), "it was forgotten after {elapsed:?}");
+        assert!(expected.contains(&elapsed), "the crashed node was removed after {elapsed:?}");
     });
 }
 

@@ -46,7 +46,7 @@ async fn check_many(store: &RedisStore) -> (usize, usize) {
 }
 
 /// Waits until all lanes are served.
-async fn until_all_pass(store: &RedisStore) {
+async fn wait_until_all_pass(store: &RedisStore) {
     let attempts = async {
         while check_many(store).await.1 > 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -117,16 +117,16 @@ async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster,
     for empty in &empty {
         // Until the node knows that the other key is empty, it takes from both keys at the same time.
         if ask_both(empty).await == Ok(false) {
-            assert_eq!(remaining(store, held, bucket(2)).await, 1, "the token was given back");
+            assert_eq!(remaining(store, held, bucket(2)).await, 1, "the token was refunded");
             assert_eq!(check(store, held, bucket(2)).await, Ok(true), "the refusal is not repeated");
             run(store, &[(StoreVerb::Refund, vec![one(held)])]).await.remove(0).unwrap();
             held_by = Some(empty);
             break;
         }
     }
-    let empty = held_by.expect("a group held the token");
+    let empty = held_by.expect("one group takes the token and then returns it");
     for _ in 0..20 {
-        assert_eq!(ask_both(empty).await, Ok(true), "the refused key is asked first, and nothing is held");
+        assert_eq!(ask_both(empty).await, Ok(true), "the refused key is asked first, and no token is held");
     }
 }
 
@@ -146,7 +146,7 @@ async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &R
     let refunded = tokio::time::timeout(LONG_DEADLINE, refunded).await;
     cluster.servers[1].resume();
     assert!(matches!(answer, Err(StoreError::Unknown { .. })), "{answer:?}");
-    assert!(refunded.is_ok(), "the token at the other server is spent");
+    assert!(refunded.is_ok(), "the token at the other server was not refunded");
 }
 
 /// A server stops after a group took tokens there, and resumes more than two deadlines after the take.
@@ -167,7 +167,7 @@ async fn late_refund_to_a_bucket_is_ignored(cluster: &Cluster, store: &RedisStor
     assert!(matches!(answers[0], Err(StoreError::Unknown { .. })), "{answers:?}");
     tokio::time::sleep(Duration::from_secs(1)).await;
     [0, 1].into_iter().for_each(|server| cluster.servers[server].resume());
-    until_all_pass(&hurried).await;
+    wait_until_all_pass(&hurried).await;
     assert_eq!(remaining(store, &took, bucket(2)).await, 0, "the refund came too late");
 }
 
@@ -181,30 +181,30 @@ fn stopped_and_killed_primaries_affect_only_their_lanes_until_failover() {
         let url = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{port}", free_port());
         let store = connect(&url, Duration::from_millis(300)).await;
         wait_until_up(&store).await;
-        until_all_pass(&store).await;
+        wait_until_all_pass(&store).await;
         let diagnosis = tollgate_redis::diagnose(&Config::from_url(&url).unwrap(), &|| 0).await.unwrap();
         assert!(diagnosis.server.starts_with("Redis 7"), "{diagnosis:?}");
         let patient = connect(&url, LONG_DEADLINE).await;
         wait_until_up(&patient).await;
         refund_of_a_refused_group_undoes_remembered_refusals(&cluster, &patient).await;
         parts_are_refunded_after_another_timed_out(&cluster, &patient).await;
-        until_all_pass(&store).await;
+        wait_until_all_pass(&store).await;
         late_refund_to_a_bucket_is_ignored(&cluster, &patient).await;
-        until_all_pass(&store).await;
+        wait_until_all_pass(&store).await;
         store_that_connects_without_lane_0_serves_the_others(&cluster).await;
-        until_all_pass(&store).await;
+        wait_until_all_pass(&store).await;
 
         cluster.servers[0].pause();
         let (mut admitted, mut failed) = check_many(&store).await;
         assert!(admitted > 10 && failed > 0, "{admitted} admitted, {failed} failed");
         cluster.servers[0].resume();
-        until_all_pass(&store).await;
+        wait_until_all_pass(&store).await;
 
         let dead = cluster.primary_of(0);
         cluster.servers[dead].kill();
         (admitted, failed) = check_many(&store).await;
         assert!(admitted > 10 && failed > 0, "{admitted} admitted, {failed} failed");
-        until_all_pass(&store).await;
+        wait_until_all_pass(&store).await;
         assert_ne!(cluster.primary_of(0), dead);
         assert_eq!(check(&store, "k0", bucket(1_000)).await, Ok(true));
     });
@@ -234,7 +234,7 @@ fn wrong_addresses_and_another_lane_count_are_reported() {
         first.command(&["SET", "b:{1bz}meta", "lanes=32"]);
         let connect_to = async |query: &str| connect(&format!("{}?{query}", cluster.url()), LONG_DEADLINE).await;
         let why = wait_until_down(&connect_to("namespace=b&lanes=64").await).await;
-        assert!(why.contains("the store says `lanes=32`") && why.contains("needs `lanes=64`"), "{why}");
+        assert!(why.contains("the store has `lanes=32`") && why.contains("needs `lanes=64`"), "{why}");
         // A node without a lane count in its URL uses the count in the store, not the count for the cluster's size.
         let (one, other) = (connect_to("namespace=b").await, connect_to("namespace=b&lanes=32").await);
         wait_until_up(&other).await;
@@ -245,7 +245,7 @@ fn wrong_addresses_and_another_lane_count_are_reported() {
         }
         first.command(&["SET", "c:{1bz}meta", "lanes=65"]);
         let why = wait_until_down(&connect_to("namespace=c").await).await;
-        assert!(why.contains("the store says `lanes=65` in c:{1bz}meta, expected `lanes=` and a number"), "{why}");
+        assert!(why.contains("the store has `lanes=65` in c:{1bz}meta, expected `lanes=` and a number"), "{why}");
         let many = connect_to("namespace=d&lanes=64").await;
         wait_until_up(&many).await;
         slot_is_moved_while_its_keys_are_charged(&cluster, &many).await;

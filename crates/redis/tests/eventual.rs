@@ -45,12 +45,12 @@ async fn wait_for_left(store: &RedisStore, key: &str, limit: Limit, left: u64) {
         if found == left {
             return;
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "{found} are left in the store, not {left}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{found} tokens are left in the store, expected {left}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Three hosts share four tokens per second. Twelve requests without a sync in between, four on each host, all pass.
+/// Three hosts share four tokens per second. Each host gets four requests before any sync. All twelve requests pass.
 /// The balance is then -8, and every request is refused for the next two seconds. The test uses one thread, so that no
 /// sync can happen between the requests.
 #[test]
@@ -92,7 +92,7 @@ fn twelve_requests_on_three_hosts_against_four_tokens_pass_and_are_paid_back() {
             let Outcome::Deny(Retry::After(wait)) = decision.outcome() else { panic!("{decision:?}") };
             let (wait, passed) = (Duration::from(wait), start.elapsed());
             let owed = Duration::from_millis(2_250);
-            assert!(wait <= owed && wait + passed >= owed, "{wait:?} to wait after {passed:?}");
+            assert!(wait <= owed && wait + passed >= owed, "the wait is {wait:?} after {passed:?}");
             let over =
                 |node: &Engine<RedisStore>| node.store().shared().overshoot.iter().map(|it| it.tokens).sum::<u64>();
             assert_eq!(nodes.iter().map(over).sum::<u64>(), 8);
@@ -169,7 +169,7 @@ fn payload_whose_answers_are_lost_counts_once() {
         assert!(check(&node, "k", bucket(100)).await);
         wait_for_left(&observer, "k", bucket(100), 91).await;
         node.flush().await;
-        assert_eq!(left_in_store(&observer, "k", bucket(100)).await, 91, "everything was counted once");
+        assert_eq!(left_in_store(&observer, "k", bucket(100)).await, 91, "every charge was counted once");
     });
 }
 
@@ -220,11 +220,11 @@ fn views_decide_during_an_outage_and_charges_are_merged_afterwards() {
         for _ in 0..7 {
             assert!(check(&node, "k", bucket(10)).await);
         }
-        assert!(!check(&node, "k", bucket(10)).await, "what the store had counted is known");
+        assert!(!check(&node, "k", bucket(10)).await, "the view includes the charges of the store");
         wait_until_down(&node).await;
         let unknown = ask(&node, StoreVerb::Check, vec![charge("new", bucket(10), 1)]).await;
         assert!(matches!(unknown, Err(StoreError::Unavailable { .. })), "{unknown:?}");
-        assert!(!check(&node, "k", bucket(10)).await, "a view decides for as long as the store is gone");
+        assert!(!check(&node, "k", bucket(10)).await, "the view decides while the store is down");
         server.restart();
         wait_until_up(&node).await;
         // The store lost its state. Unsent charges are merged: at least seven tokens.
@@ -253,7 +253,7 @@ fn groups_with_strict_charges_are_all_or_none() {
         let said = ask(&node, StoreVerb::Check, group).await.unwrap();
         assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [1, 1]);
         node.flush().await;
-        assert_eq!(left_in_store(&node, "k", bucket(10)).await, 7, "what was not admitted was put back");
+        assert_eq!(left_in_store(&node, "k", bucket(10)).await, 7, "the charges of the refused group were returned");
         let group = vec![charge("k", bucket(10), 7), charge("other", bucket(1), 2)];
         let said = ask(&node, StoreVerb::Check, group).await.unwrap();
         assert_eq!(said.iter().map(|said| said.outcome.is_admitted()).collect::<Vec<_>>(), [true, false]);
@@ -269,13 +269,21 @@ fn refunds_resets_and_debts_reach_the_store() {
         let limit = TokenBucket::new("1/day".parse().unwrap(), 10).unwrap().max_debt(2).unwrap();
         let said = ask(&node, StoreVerb::Check, vec![charge("k", limit, 4)]).await.unwrap();
         let refund = |cost| OwnedCharge { stamps: Some(said[0].stamps), ..charge("k", limit, cost) };
-        assert_eq!(ask(&node, StoreVerb::Refund, vec![refund(1)]).await.unwrap()[0].taken, 1, "before it was sent");
+        assert_eq!(
+            ask(&node, StoreVerb::Refund, vec![refund(1)]).await.unwrap()[0].taken,
+            1,
+            "a refund before the charge was sent"
+        );
         node.flush().await;
         assert_eq!(left_in_store(&node, "k", limit).await, 7);
-        assert_eq!(ask(&node, StoreVerb::Refund, vec![refund(2)]).await.unwrap()[0].taken, 2, "and afterwards");
+        assert_eq!(
+            ask(&node, StoreVerb::Refund, vec![refund(2)]).await.unwrap()[0].taken,
+            2,
+            "a refund after the charge was sent"
+        );
         let regardless = |cost| OwnedCharge { ask: Ask::Regardless(Cost::new(cost)), ..charge("k", limit, cost) };
         let said = ask(&node, StoreVerb::Check, vec![regardless(11)]).await.unwrap();
-        assert!(said[0].outcome.is_admitted(), "one into debt: {said:?}");
+        assert!(said[0].outcome.is_admitted(), "the limit admits one token of debt: {said:?}");
         assert!(!ask(&node, StoreVerb::Check, vec![regardless(2)]).await.unwrap()[0].outcome.is_admitted());
         node.flush().await;
         assert!(ask(&node, StoreVerb::Reset, vec![charge("k", limit, 1)]).await.is_ok());
@@ -342,7 +350,7 @@ fn requests_cost_no_calls() {
         }
         assert_eq!(engine.store().counts().calls, before);
         engine.store().flush().await;
-        assert_eq!(engine.store().counts().calls, before + 1, "one merge for all of them");
+        assert_eq!(engine.store().counts().calls, before + 1, "all requests are merged in one call");
     });
 }
 

@@ -44,7 +44,11 @@ fn bound_with_excess(excess: u64) -> Bound {
 /// Asserts that a history stays within the bound with this excess.
 #[track_caller]
 fn assert_within(history: &[ObservedRequest], excess: u64) {
-    assert_eq!(excess_observed(&bound_with_excess(excess), history), None, "more than E = {excess} slipped through");
+    assert_eq!(
+        excess_observed(&bound_with_excess(excess), history),
+        None,
+        "admitted more than the excess E = {excess}"
+    );
 }
 
 /// Asserts that more was admitted than is possible without the fault.
@@ -80,10 +84,10 @@ struct Counts {
 impl Load {
     /// Starts two callers per node. Each request charges all keys, as one group.
     fn start(nodes: &[Arc<RedisStore>], keys: &[&str], epoch: Instant) -> Self {
-        Self::of(Consistency::Strict, nodes, keys, epoch)
+        Self::with_consistency(Consistency::Strict, nodes, keys, epoch)
     }
 
-    fn of(consistency: Consistency, nodes: &[Arc<RedisStore>], keys: &[&str], epoch: Instant) -> Self {
+    fn with_consistency(consistency: Consistency, nodes: &[Arc<RedisStore>], keys: &[&str], epoch: Instant) -> Self {
         let (counts, ended) = (Arc::<Counts>::default(), Arc::<AtomicBool>::default());
         let caller = |node: &Arc<RedisStore>| {
             let charge = |key: &&str| OwnedCharge { consistency, ..OwnedCharge::new(key, limit(), 1) };
@@ -95,7 +99,7 @@ impl Load {
     }
 
     /// Waits until the counter `of` has grown by `more`.
-    async fn until_more(&self, what: &str, of: impl Fn(&Counts) -> &AtomicU64, more: u64) {
+    async fn wait_for_more(&self, what: &str, of: impl Fn(&Counts) -> &AtomicU64, more: u64) {
         let counted = || of(&self.counts).load(Ordering::Relaxed);
         let end = counted() + more;
         let waiting = async {
@@ -104,22 +108,22 @@ impl Load {
             }
         };
         let waited = tokio::time::timeout(Duration::from_secs(30), waiting).await;
-        assert!(waited.is_ok(), "not {more} more {what}: {:?}", self.counts);
+        assert!(waited.is_ok(), "fewer than {more} further requests {what}: {:?}", self.counts);
     }
 
     /// Waits until the bucket is empty.
-    async fn until_refused(&self) {
-        self.until_more("refused", |counts| &counts.refused, 20).await;
+    async fn wait_until_refused(&self) {
+        self.wait_for_more("refused", |counts| &counts.refused, 20).await;
     }
 
     /// Waits until the bucket was refilled and is empty again.
-    async fn until_taken_again(&self) {
-        self.until_more("admitted", |counts| &counts.admitted, BURST / 2).await;
-        self.until_refused().await;
+    async fn wait_until_taken_again(&self) {
+        self.wait_for_more("admitted", |counts| &counts.admitted, BURST / 2).await;
+        self.wait_until_refused().await;
     }
 
-    async fn until_failed(&self) {
-        self.until_more("failed", |counts| &counts.failed, 1).await;
+    async fn wait_until_failed(&self) {
+        self.wait_for_more("failed", |counts| &counts.failed, 1).await;
     }
 
     /// Stops the callers and returns the admitted requests.
@@ -173,9 +177,9 @@ fn flushed_store_admits_at_most_one_burst_more() {
     on_redis_and_valkey(async |server| {
         let nodes = two_nodes(&server).await;
         let load = Load::start(&nodes, &["k"], Instant::now());
-        load.until_refused().await;
+        load.wait_until_refused().await;
         server.command(&["FLUSHALL"]);
-        load.until_taken_again().await;
+        load.wait_until_taken_again().await;
         let history = load.end().await;
         assert_within(&history, BURST);
         assert_exceeded(&history);
@@ -187,18 +191,19 @@ fn store_that_was_restarted_empty_admits_at_most_one_burst_more() {
     on_redis_and_valkey(async |mut server| {
         let nodes = two_nodes(&server).await;
         let load = Load::start(&nodes, &["k"], Instant::now());
-        load.until_refused().await;
+        load.wait_until_refused().await;
         server.kill();
-        load.until_failed().await;
+        load.wait_until_failed().await;
         server.restart();
-        load.until_taken_again().await;
+        load.wait_until_taken_again().await;
         let history = load.end().await;
         assert_within(&history, BURST);
         assert_exceeded(&history);
     });
 }
 
-/// Fills the memory of a server until it evicts `key`. The filling has no expiry, so it is not evicted.
+/// Fills the memory of a server until it evicts `key`. The filling values have no expiry, so they are
+/// not evicted.
 fn evict(server: &Server, key: &str) {
     let mut link = server.connect();
     let info = String::from_utf8(link.command(&["INFO", "memory"]).bytes()).unwrap();
@@ -225,14 +230,14 @@ fn evicted_key_admits_at_most_one_burst_more() {
 fn evict_key(consistency: Consistency, nodes: usize, excess: u64) {
     on_redis_and_valkey(async |server| {
         let (nodes, epoch) = (&two_nodes(&server).await[..nodes], Instant::now());
-        let load = Load::of(consistency, nodes, &["k"], epoch);
-        load.until_refused().await;
+        let load = Load::with_consistency(consistency, nodes, &["k"], epoch);
+        load.wait_until_refused().await;
         let mut history = load.end().await;
         nodes[0].flush().await;
         // Counters have an expiry, so a volatile-* policy evicts them.
         evict(&server, &name_of("k"));
-        let load = Load::of(consistency, nodes, &["k"], epoch);
-        load.until_taken_again().await;
+        let load = Load::with_consistency(consistency, nodes, &["k"], epoch);
+        load.wait_until_taken_again().await;
         history.extend(load.end().await);
         assert_within(&history, excess);
         assert_exceeded(&history);
@@ -244,14 +249,14 @@ async fn cut_off_one_node(consistency: Consistency, server: &Server) {
     let proxy = Proxy::to(server.port());
     let cut_off = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(200)).await;
     let (other, epoch) = (connect(&server.url(), LONG_DEADLINE).await, Instant::now());
-    let near = Load::of(consistency, &[other], &["k"], epoch);
-    let far = Load::of(consistency, &[cut_off], &["k"], epoch);
-    near.until_refused().await;
+    let near = Load::with_consistency(consistency, &[other], &["k"], epoch);
+    let far = Load::with_consistency(consistency, &[cut_off], &["k"], epoch);
+    near.wait_until_refused().await;
     proxy.stall();
-    far.until_failed().await;
-    near.until_more("admitted", |counts| &counts.admitted, 10).await;
+    far.wait_until_failed().await;
+    near.wait_for_more("admitted", |counts| &counts.admitted, 10).await;
     proxy.clear();
-    far.until_more("admitted", |counts| &counts.admitted, 5).await;
+    far.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
     let mut history = near.end().await;
     history.extend(far.end().await);
     assert_within(&history, 0);
@@ -278,15 +283,15 @@ async fn fail_over(consistency: Consistency, url: &str, keys: [&str; 2], primary
     assert_eq!(check(&*plain, keys[0], limit()).await, Ok(true));
     assert_eq!(check(&*waiting, keys[1], limit()).await, Ok(true), "a replica acknowledges it");
     stop_replication(primary);
-    let load = |node, keys: &[&str]| Load::of(consistency, &[node], keys, epoch);
+    let load = |node, keys: &[&str]| Load::with_consistency(consistency, &[node], keys, epoch);
     let (load, careful) = (load(plain, &keys[..1]), load(waiting, &keys[1..]));
-    load.until_refused().await;
-    careful.until_failed().await;
+    load.wait_until_refused().await;
+    careful.wait_until_failed().await;
     primary.kill();
-    load.until_failed().await;
-    load.until_taken_again().await;
+    load.wait_until_failed().await;
+    load.wait_until_taken_again().await;
     if keeps_a_replica {
-        careful.until_refused().await;
+        careful.wait_until_refused().await;
     }
     let history = load.end().await;
     assert_within(&history, BURST);
@@ -347,7 +352,7 @@ async fn is_used_by(node: &RedisStore, server: &Server, probe: &str) -> bool {
 }
 
 /// Only the replicas and sentinels are cut off from the primary. They elect a new primary, while a node continues to
-/// use the old one.
+/// use the old primary.
 #[test]
 fn replaced_primary_that_serves_on_admits_at_most_what_one_more_bucket_would() {
     replace_primary(Consistency::Strict);
@@ -358,8 +363,8 @@ fn replace_primary(consistency: Consistency) {
         let (sentinels, proxy) = Sentinels::start_behind_proxy(Kind::Valkey);
         let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
         let (near, epoch) = (connect(&url, LONG_DEADLINE).await, Instant::now());
-        let near_load = Load::of(consistency, std::slice::from_ref(&near), &["k"], epoch);
-        near_load.until_refused().await;
+        let near_load = Load::with_consistency(consistency, std::slice::from_ref(&near), &["k"], epoch);
+        near_load.wait_until_refused().await;
         proxy.cut_off(REPLICA_SIDE_ADDRESS);
         let cut = epoch.elapsed();
 
@@ -377,13 +382,13 @@ fn replace_primary(consistency: Consistency) {
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
-            unreachable!("the loop ends by returning")
+            unreachable!("the loop ends only by `return`")
         };
         let (new, far) = tokio::time::timeout(Duration::from_secs(30), replaced).await.expect("a replica takes over");
-        let far_load = Load::of(consistency, &[far], &["k"], epoch);
-        far_load.until_refused().await;
-        near_load.until_refused().await;
-        assert_eq!(near_load.counts.failed.load(Ordering::Relaxed), 0, "the old primary serves on");
+        let far_load = Load::with_consistency(consistency, &[far], &["k"], epoch);
+        far_load.wait_until_refused().await;
+        near_load.wait_until_refused().await;
+        assert_eq!(near_load.counts.failed.load(Ordering::Relaxed), 0, "the old primary keeps serving");
         let mut history = near_load.end().await;
         history.extend(far_load.end().await);
         let length = epoch.elapsed() - cut;
@@ -427,8 +432,8 @@ async fn replace_primary_of_cluster(consistency: Consistency) {
     };
     let old = &cluster.servers[0];
     assert_eq!(old.command(&["CONFIG", "SET", "cluster-node-timeout", "60000"]), Reply::Status("OK".to_owned()));
-    let near_load = Load::of(consistency, std::slice::from_ref(&near), &[&key], epoch);
-    near_load.until_refused().await;
+    let near_load = Load::with_consistency(consistency, std::slice::from_ref(&near), &[&key], epoch);
+    near_load.wait_until_refused().await;
     proxies.isolate_first();
     let cut = epoch.elapsed();
     let replaced = async {
@@ -450,10 +455,10 @@ async fn replace_primary_of_cluster(consistency: Consistency) {
         }
     };
     let (new, far) = tokio::time::timeout(Duration::from_secs(30), replaced).await.expect("the replica takes over");
-    let far_load = Load::of(consistency, &[far], &[&key], epoch);
-    far_load.until_refused().await;
-    near_load.until_refused().await;
-    assert_eq!(near_load.counts.failed.load(Ordering::Relaxed), 0, "the old primary serves on");
+    let far_load = Load::with_consistency(consistency, &[far], &[&key], epoch);
+    far_load.wait_until_refused().await;
+    near_load.wait_until_refused().await;
+    assert_eq!(near_load.counts.failed.load(Ordering::Relaxed), 0, "the old primary keeps serving");
     // Both primaries refill the key, so the excess grows while both primaries serve.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut history = near_load.end().await;
@@ -523,7 +528,7 @@ fn moved_slots_and_a_failover_on_request_admit_nothing_more() {
         let load = Load::start(&nodes, &[&alone], epoch);
         let both = [format!("{alone}:both"), at[&1].clone()];
         let group = Load::start(&nodes, &[&both[0], &both[1]], epoch);
-        load.until_refused().await;
+        load.wait_until_refused().await;
 
         let slot_of = |key: &str| {
             let name = cluster.servers[0].command(&["KEYS", &format!("*}}{key}")]).list().remove(0);
@@ -532,8 +537,8 @@ fn moved_slots_and_a_failover_on_request_admit_nothing_more() {
         };
         let slot = slot_of(&alone);
         move_slot(&cluster, slot, 2);
-        load.until_more("admitted", |counts| &counts.admitted, 5).await;
-        assert_eq!(cluster.primary_of(slot), 2, "the slot has moved under load");
+        load.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
+        assert_eq!(cluster.primary_of(slot), 2, "the slot did not move under load");
 
         // A replica takes over in a coordinated failover.
         let replica = (3..6).find(|at| {
@@ -548,8 +553,8 @@ fn moved_slots_and_a_failover_on_request_admit_nothing_more() {
             }
         };
         tokio::time::timeout(Duration::from_secs(20), promoted).await.expect("the replica takes over");
-        load.until_more("admitted", |counts| &counts.admitted, 5).await;
-        group.until_more("admitted", |counts| &counts.admitted, 5).await;
+        load.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
+        group.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
         assert_within(&load.end().await, 0);
         // A group holds tokens for at most two deadlines, during which 10 tokens refill.
         assert_within(&group.end().await, 10);
@@ -585,7 +590,7 @@ fn clock_step_of_the_store_admits_at_most_what_it_refills() {
             assert_eq!(
                 taken,
                 [40, 20, 10, 10, 0, 0, 10],
-                "{kind:?}: what the step refills, and nothing for a step back"
+                "{kind:?}: a step forward refills tokens, and a step back admits nothing"
             );
             assert_eq!(Checker::new(&bound_with_excess(20)).admit_all(&history), Ok(()));
             assert!(Checker::new(&bound_with_excess(19)).admit_all(&history).is_err(), "the step admits r·P more");
@@ -597,7 +602,7 @@ fn clock_step_of_the_store_admits_at_most_what_it_refills() {
             assert_eq!(
                 (before, drain(&store, "window", window).await),
                 (30, 30),
-                "{kind:?}: a new window, at most its limit"
+                "{kind:?}: a new window admits at most its limit"
             );
         }
     });

@@ -1,4 +1,4 @@
-//! Keys in the server: foreign and damaged values, flushes, and expiry.
+//! Keys in the server: values of other programs, damaged values, flushes, and expiry.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -52,7 +52,7 @@ const GOOD_KEY: &str = "\u{1}r\u{1}d\u{4}test good";
 const BAD_KEY: &str = "\u{1}r\u{1}d\u{4}test bad";
 
 /// Charges a healthy key before and after a key with a foreign value, and together with that key in one group.
-async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
+async fn assert_only_its_group_is_rejected(store: &impl Store, says: &str) {
     let (good, bad) = (OwnedCharge::new(GOOD_KEY, bucket(9), 1), OwnedCharge::new(BAD_KEY, bucket(9), 1));
     let before = remaining(store, GOOD_KEY, bucket(9)).await;
     let check =
@@ -76,10 +76,14 @@ fn key_of_another_type_rejects_only_its_group() {
     on_redis_and_valkey(async |server| {
         let (store, name) = (store(&server).await, name_of(BAD_KEY));
         server.command(&["RPUSH", &name, "theirs"]);
-        rejects_the_group_and_no_other(&store, "another type").await;
-        assert_eq!(server.command(&["LLEN", &name]).number(), 1, "and it is left alone");
+        assert_only_its_group_is_rejected(&store, "another type").await;
+        assert_eq!(server.command(&["LLEN", &name]).number(), 1, "the foreign value is kept");
         server.command(&["DEL", &name]);
-        assert_eq!(check(&store, BAD_KEY, bucket(9)).await, Ok(true), "and all is well when it is gone");
+        assert_eq!(
+            check(&store, BAD_KEY, bucket(9)).await,
+            Ok(true),
+            "the key works after the foreign value is deleted"
+        );
     });
 }
 
@@ -97,8 +101,8 @@ fn foreign_value_rejects_only_its_group() {
             "\u{3}\u{0}\u{0}",
         ] {
             server.command(&["SET", &name, value]);
-            rejects_the_group_and_no_other(&store, "value of another program").await;
-            assert_eq!(server.command(&["GET", &name]).bytes(), value.as_bytes(), "and it is left alone");
+            assert_only_its_group_is_rejected(&store, "value of another program").await;
+            assert_eq!(server.command(&["GET", &name]).bytes(), value.as_bytes(), "the foreign value is kept");
             server.command(&["DEL", &name_of(GOOD_KEY)]);
         }
     });
@@ -171,7 +175,7 @@ fn every_key_expires_soon_after_it_is_unused() {
             let name = String::from_utf8(name.bytes()).unwrap();
             let left = server.command(&["PTTL", &name]).number();
             // A token bucket that is used again is kept up to 21 seconds longer.
-            assert!((1..=141_250).contains(&left), "{name} stays for {left} ms");
+            assert!((1..=141_250).contains(&left), "{name} expires in {left} ms");
         }
     });
 }
@@ -186,7 +190,7 @@ fn debt_of_calendar_windows_outlasts_windows_longer_than_on_average() {
         let charge = OwnedCharge { ask: Ask::Regardless(Cost::new(6)), ..OwnedCharge::new("k", limit, 1) };
         run(&store, &[(StoreVerb::Check, vec![charge])]).await;
         let left = server.command(&["PTTL", &name_of("k")]).number();
-        assert!((200_000..=241_250).contains(&left), "it stays for {left} ms");
+        assert!((200_000..=241_250).contains(&left), "the key expires in {left} ms");
     });
 }
 
@@ -265,7 +269,7 @@ fn charges_of_one_call_under_changing_parameters_are_decided_alike() {
             left.push(said.map(|said| (said.outcome.is_admitted(), said.reports[0].remaining)).collect::<Vec<_>>());
         }
         assert_eq!(left[0], left[1]);
-        assert_eq!(left[0].iter().filter(|(is_admitted, _)| *is_admitted).count(), 7, "9 of 9 are used");
+        assert_eq!(left[0].iter().filter(|(is_admitted, _)| *is_admitted).count(), 7, "all 9 tokens are used");
     });
 }
 

@@ -60,7 +60,7 @@ fn requests_cost_few_calls_and_are_leased() {
             assert!(decision.is_admitted());
             assert_eq!(decision.exactness(), Exactness::Leased);
             let left = decision.reports().next().unwrap().report.remaining;
-            assert!(left < 100_000 && left <= remaining, "{left} are left after {remaining}");
+            assert!(left < 100_000 && left <= remaining, "{left} tokens are left after {remaining}");
             remaining = left;
         }
         let calls = engine.store().counts().calls - before;
@@ -68,11 +68,7 @@ fn requests_cost_few_calls_and_are_leased() {
         engine.store().flush().await;
         assert_eq!(engine.store().shared().leased_tokens, 0);
         let decision = engine.peek(&request, &mut decisions).await.unwrap();
-        assert_eq!(
-            decision.reports().next().unwrap().report.remaining,
-            95_000,
-            "a node that stops returns what it holds"
-        );
+        assert_eq!(decision.reports().next().unwrap().report.remaining, 95_000, "a node that stops returns its leases");
         assert_eq!(decision.exactness(), Exactness::Exact);
     });
 }
@@ -101,7 +97,7 @@ fn nodes_together_admit_exactly_the_limit() {
                 node.flush().await;
             }
             for node in &nodes {
-                assert!(!check(node, "k", limit).await, "one more than 300");
+                assert!(!check(node, "k", limit).await, "no request beyond 300 is admitted");
             }
         }
     });
@@ -146,7 +142,7 @@ fn lease_of_a_lost_node_expires_and_counts_as_spent() {
         // The node's tasks end too, so nothing is returned.
         drop(node);
         let mut left = left_in_store(&observer, "k", bucket(50_000)).await;
-        assert!(left < 50_000 - taken, "{left} are left of 50000 after {taken}");
+        assert!(left < 50_000 - taken, "{left} of 50000 tokens are left after {taken} were taken");
         eventually_async("the lease expires", async || {
             // A charge writes the state: with version 3 if the key has a pool, and otherwise with version 2.
             left -= 1;
@@ -175,7 +171,10 @@ fn strict_charges_find_the_burst_minus_the_leased_tokens() {
             store_clock.set(start + 2_000_000);
             let all = OwnedCharge { ask: Ask::UpTo(Cost::new(1_000)), ..OwnedCharge::new("k", Limit::from(limit), 0) };
             let mut admitted = ask(&strict, StoreVerb::Check, vec![all]).await.unwrap()[0].taken;
-            assert!(admitted + held <= 100 || node.shared().leased_tokens == 0, "{admitted} taken beside {held}");
+            assert!(
+                admitted + held <= 100 || node.shared().leased_tokens == 0,
+                "{admitted} tokens were taken while {held} were leased"
+            );
             for _ in 0..held + 5 {
                 admitted += u64::from(check(&node, "k", limit).await);
             }
@@ -200,11 +199,11 @@ fn groups_with_strict_charges_are_all_or_none() {
         let said = ask(&node, StoreVerb::Check, group).await.unwrap();
         assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [1, 1]);
         node.flush().await;
-        assert_eq!(left_in_store(&node, "k", bucket(100)).await, 97, "what was not admitted was put back");
+        assert_eq!(left_in_store(&node, "k", bucket(100)).await, 97, "the charges of the refused group were returned");
         let group = vec![charge("k", bucket(100), 7), charge("other", bucket(1), 2)];
         let said = ask(&node, StoreVerb::Check, group).await.unwrap();
         assert_eq!(said.iter().map(|said| said.outcome.is_admitted()).collect::<Vec<_>>(), [true, false]);
-        assert_eq!(said[1].outcome, Outcome::Deny(Retry::Never), "more than the burst");
+        assert_eq!(said[1].outcome, Outcome::Deny(Retry::Never), "the cost exceeds the burst");
         node.flush().await;
         assert_eq!(left_in_store(&node, "k", bucket(100)).await, 97);
         let eventual = OwnedCharge {
@@ -233,7 +232,7 @@ fn refunds_resets_and_debts_reach_the_store() {
             let regardless = |cost| OwnedCharge { ask: Ask::Regardless(Cost::new(cost)), ..charge(key, limit, cost) };
             assert!(check(&node, key, limit).await);
             let said = ask(&node, StoreVerb::Check, vec![regardless(71)]).await.unwrap();
-            assert!(said[0].outcome.is_admitted(), "{key}, two into debt: {said:?}");
+            assert!(said[0].outcome.is_admitted(), "{key}: the limit admits two tokens of debt: {said:?}");
             let said = ask(&node, StoreVerb::Check, vec![charge(key, limit, 0)]).await.unwrap();
             assert!(!said[0].outcome.is_admitted(), "{key}: a cost of 0 is refused by a limit in debt");
             assert!(!check(&node, key, limit).await);
@@ -350,7 +349,7 @@ fn fast_path_takes_from_leases() {
                 Some(is_admitted) => {
                     let said = answers.group(0).unwrap();
                     let answer = &said.charges()[0];
-                    assert!(is_admitted && answer.outcome.is_admitted(), "only what is held is decided at once");
+                    assert!(is_admitted && answer.outcome.is_admitted(), "the fast path only takes held tokens");
                     assert_eq!((answer.exactness, answer.taken), (Exactness::Leased, Cost::ONE));
                     decided_at_once += 1;
                     1

@@ -38,7 +38,11 @@ fn killed_store_is_unavailable_immediately_and_used_again_after_restart() {
         server.restart();
         wait_until_up(&store).await;
         for passes in [true, true, false] {
-            assert_eq!(check(&store, "k", bucket(2)).await, Ok(passes), "it is empty, and limits hold");
+            assert_eq!(
+                check(&store, "k", bucket(2)).await,
+                Ok(passes),
+                "the restarted store is empty and enforces the limit"
+            );
         }
     });
 }
@@ -67,7 +71,7 @@ fn store_reached_later_is_used_then() {
     on_redis_and_valkey(async |mut server| {
         server.kill();
         let store = store(&server).await;
-        let Health::Down { why } = store.health() else { panic!("no server listens there") };
+        let Health::Down { why } = store.health() else { panic!("the store is up without a server") };
         assert!(why.contains("refused"), "{why}");
         assert!(matches!(check(&store, "k", bucket(1)).await, Err(StoreError::Unavailable { .. })));
         server.restart();
@@ -93,24 +97,24 @@ fn late_answer_counts_as_spent() {
             tokio::task::yield_now().await;
         }
         assert_eq!(remaining(&patient, "k", bucket(5)).await, 4);
-        assert_eq!(hurried.health(), Health::Up, "one late answer is no reason to give up");
+        assert_eq!(hurried.health(), Health::Up, "one late answer does not open the breaker");
     });
 }
 
 /// Counts the answers to many callers.
 #[derive(Debug, Default)]
-struct Tally {
+struct AnswerCounts {
     passed: AtomicU64,
     unknown: AtomicU64,
     unavailable: AtomicU64,
     longest_micros: AtomicU64,
 }
 
-impl Tally {
+impl AnswerCounts {
     fn note(&self, answer: &Result<bool, StoreError>, wait: Duration) {
         let count = match answer {
             Ok(true) => &self.passed,
-            Ok(false) => panic!("there is enough for all"),
+            Ok(false) => panic!("a request was refused although the limit has enough tokens"),
             Err(StoreError::Unknown { .. }) => &self.unknown,
             Err(StoreError::Unavailable { .. }) => &self.unavailable,
             Err(other) => panic!("{other}"),
@@ -131,7 +135,7 @@ fn stopped_store_delays_no_request_beyond_the_deadline_and_limits_hold_afterward
     const DEADLINE: Duration = Duration::from_millis(10);
     on_redis_and_valkey(async |server| {
         let store = Arc::new(RedisStore::connect(config_for(&server).deadline(DEADLINE)).await);
-        let (tally, ended) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
+        let (tally, ended) = (Arc::new(AnswerCounts::default()), Arc::new(AtomicBool::new(false)));
         let callers = (0..16).map(|_| {
             let (store, tally, ended) = (store.clone(), tally.clone(), ended.clone());
             tokio::spawn(async move {
@@ -173,9 +177,12 @@ fn stopped_store_delays_no_request_beyond_the_deadline_and_limits_hold_afterward
         let longest = Duration::from_micros(tally.longest_micros.load(Ordering::Relaxed));
         assert!(longest < DEADLINE + MAX_MACHINE_DELAY, "a request waited for {longest:?}");
         let (passed, unknown, _) = tally.read();
-        assert!(unknown > 0, "no request was in flight when it stopped");
+        assert!(unknown > 0, "no request was in flight when the server stopped");
         let spent = BURST - remaining(&*store, "k", bucket(BURST)).await;
-        assert!((passed..=passed + unknown).contains(&spent), "{spent} for {passed} that passed and {unknown} unknown");
+        assert!(
+            (passed..=passed + unknown).contains(&spent),
+            "{spent} tokens spent, {passed} requests passed, {unknown} unknown"
+        );
     });
 }
 
@@ -190,14 +197,14 @@ fn wrong_password_is_reported_only_to_the_operator() {
                 RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::LONG_DEADLINE))
             };
             let store = with("wr0ng").await;
-            let Health::Down { why } = store.health() else { panic!("it is let in with a wrong password") };
+            let Health::Down { why } = store.health() else { panic!("the server accepted a wrong password") };
             assert!(why.contains("Password authentication failed"), "{why}");
             let refused = check(&store, "k", bucket(1)).await.unwrap_err().to_string();
             assert!(refused.contains("Password") && !refused.contains("wr0ng"), "{refused}");
             assert!(!format!("{store:?}").contains("wr0ng"));
 
             let open = RedisStore::connect(config_for(&server)).await;
-            let Health::Down { why } = open.health() else { panic!("it is let in without a password") };
+            let Health::Down { why } = open.health() else { panic!("the server accepted a missing password") };
             assert!(why.contains("NOAUTH"), "{why}");
 
             assert_eq!(check(&with("right").await, "k", bucket(1)).await, Ok(true));
@@ -303,7 +310,7 @@ fn user_with_the_documented_rights_is_enough_and_without_one_of_them_the_store_i
         assert_eq!(check(&full, "k", bucket(1)).await, Ok(true), "{:?}", full.health());
         let mut nodes = full.watch_nodes();
         assert!(nodes.wait_for(|nodes| *nodes == 1).await.is_ok());
-        assert_eq!(server.command(&["ZCARD", "tollgate:nodes"]).number(), 1, "it may count the nodes");
+        assert_eq!(server.command(&["ZCARD", "tollgate:nodes"]).number(), 1, "the user may count the nodes");
         drop(full);
         // `eval` is needed only after the script cache was flushed.
         for missing in NEEDED_PERMISSIONS.into_iter().filter(|missing| *missing != "+eval") {
@@ -332,7 +339,7 @@ fn cluster_node_that_did_not_answer_at_the_start_is_down_with_a_reason() {
                 "down as part of a cluster",
                 |health| matches!(health, Health::Down { why } if why.contains("Cluster")),
             );
-            let Health::Down { why } = why.await else { panic!("it is down") };
+            let Health::Down { why } = why.await else { panic!("the store is not down") };
             assert!(why.contains("belongs to a Redis Cluster") && why.contains("write redis+cluster://"), "{why}");
             // With all slots assigned, this single node would answer.
             server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
@@ -356,7 +363,7 @@ fn user_without_permission_is_reported() {
         server.command(&["ACL", "SETUSER", "reader", "on", ">pass", "~*", "+@all", "-set"]);
         let url = format!("redis://reader:pass@127.0.0.1:{}", server.port());
         let store = RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::LONG_DEADLINE)).await;
-        let Health::Down { why } = store.health() else { panic!("it may not write") };
+        let Health::Down { why } = store.health() else { panic!("the store is up although the user may not write") };
         assert!(why.to_lowercase().contains("user"), "{why}");
         server.command(&["ACL", "SETUSER", "reader", "resetkeys", "~tollgate:*", "+set"]);
         wait_until_up(&store).await;

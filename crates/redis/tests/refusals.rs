@@ -66,7 +66,7 @@ fn refunds_resets_and_smaller_costs_pass_immediately() {
         assert!(passes(3).await.is_admitted());
         assert!(!passes(3).await.is_admitted());
         assert!(!passes(3).await.is_admitted());
-        assert!(passes(2).await.is_admitted(), "a refusal of 3 says nothing about 2");
+        assert!(passes(2).await.is_admitted(), "a refusal of cost 3 does not refuse cost 2");
         assert!(!passes(1).await.is_admitted());
         run(&store, &[(StoreVerb::Refund, one(1))]).await.remove(0).unwrap();
         assert!(passes(1).await.is_admitted(), "after a refund");

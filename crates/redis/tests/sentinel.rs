@@ -52,7 +52,7 @@ fn follow_failovers(kind: Kind, password: &str) {
         take(&store).await;
         let second = sentinels.primary();
         assert_ne!(second, 0);
-        assert_eq!(remaining(&store, "k", bucket(9)).await, 6, "the replica knows what was taken");
+        assert_eq!(remaining(&store, "k", bucket(9)).await, 6, "the replica has the charges");
 
         assert_eq!(sentinels.servers[second].command(&["WAIT", "1", "30000"]).number(), 1);
         let mut health = store.watch_health();

@@ -36,7 +36,7 @@ fn commit_above_the_reservation_charges_all_limits_or_none() {
         let receipt = reserve(&engine, 30).await;
         let settled = engine.commit(&receipt, Cost::new(151)).await.unwrap();
         assert_eq!((settled.charged, settled.unpaid), (Cost::ZERO, Cost::new(121)));
-        assert_eq!(remaining(&engine).await, [70, 970], "nothing of the extra is charged");
+        assert_eq!(remaining(&engine).await, [70, 970], "no part of the additional cost is charged");
         let settled = engine.commit(&receipt, Cost::new(150)).await.unwrap();
         assert_eq!((settled.charged, settled.unpaid), (Cost::new(120), Cost::ZERO));
         assert_eq!(remaining(&engine).await, [0, 850]);

@@ -242,27 +242,31 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
             let bound = Bound::new(client.limit + excess, client.limit, client.per.as_nanos() as u64);
             excess_observed(&bound, &seen)
         };
-        assert_eq!(found(excess), None, "{name}: {} with a cost of {}", client.rule, client.cost);
+        assert_eq!(found(excess), None, "{name}: {} exceeds the bound with a cost of {}", client.rule, client.cost);
         if nodes == 1 {
             // A single node knows the remaining amount, and charges its admissions during the stall to the store
             // afterwards. So it exceeds the limit by at most the refill plus the admissions that are not yet charged at
             // the store's first answer. For leased keys, the node knows the remaining amount only to 1/32 of the limit.
             let unknown = if client.rule == LEASED_RULE { client.limit / 32 } else { 0 };
             let excess = refill + 4 * client.cost + unknown;
-            assert_eq!(found(excess), None, "{name}: {} of a single node", client.rule);
+            assert_eq!(found(excess), None, "{name}: {} exceeds the bound of a single node", client.rule);
         }
         if client.rule == STALE_RULE && nodes > 1 && length >= Duration::from_secs(1) {
             assert!(found(0).is_some(), "{name}: the stall had no effect, {} admitted", result.admitted.len());
         }
         if client.rule == "greedy" && client.cost == 1 {
             let left = client.limit - client.used + rate(epoch.elapsed());
-            assert!(result.refused > 0 || asked <= left, "{name}: the share is a limit, too");
+            assert!(result.refused > 0 || asked <= left, "{name}: the share must also limit requests");
             let admitted: u64 = seen.iter().map(|seen| seen.cost).sum();
             (stall.greedy, stall.bound) = (admitted, client.limit + excess + rate(resumed));
         }
         if client.used == client.limit {
             let refilled = if client.rule == LEASED_RULE { rate(epoch.elapsed()) } else { 0 };
-            assert!(result.admitted.len() as u64 <= refilled, "{name}: nothing was left of {}", client.rule);
+            assert!(
+                result.admitted.len() as u64 <= refilled,
+                "{name}: requests passed although {} had no capacity left",
+                client.rule
+            );
         }
     }
     assert!(stall.by_fallback > 0, "{name}: no request was decided by fallback");
@@ -330,7 +334,7 @@ fn live_primary_is_charged_for_requests_with_an_unanswered_part() {
         let mut ask = async |one: &str, two: &str| ask_node(&engine, one, two).await;
         let holder = |value: &str| {
             let holds = |server: &Server| !server.command(&["KEYS", &format!("*{value}*")]).list().is_empty();
-            (0..3).find(|at| holds(&cluster.servers[*at])).expect("a primary has it")
+            (0..3).find(|at| holds(&cluster.servers[*at])).expect("no primary has the key")
         };
         // Finds two values whose keys are on different primaries. The key of the second rule is on the live primary.
         let (mut at_stopped, mut at_live) = (None, None);

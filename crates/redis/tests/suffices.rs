@@ -43,23 +43,23 @@ async fn remaining(engine: &RedisEngine, name: &str) -> u64 {
 }
 
 #[test]
-fn one_rule_with_capacity_is_enough_and_only_those_with_capacity_are_charged() {
+fn one_rule_with_capacity_is_enough_and_only_rules_with_capacity_are_charged() {
     on_redis_and_valkey(async |server| {
         let engine = engine(&server).await;
         let calls = || engine.store().counts().calls;
         let before = calls();
         assert!(check(&engine, &["own", "team", "plan"], 10).await);
-        assert_eq!(calls() - before, 1, "where all have room, one question is enough");
+        assert_eq!(calls() - before, 1, "if all rules have capacity, one call is enough");
         assert!(check(&engine, &["own", "team", "plan"], 5).await, "without `own`");
-        assert_eq!(calls() - before, 3, "and another one, without those that have none");
-        assert!(!check(&engine, &["own"], 1).await, "which alone must be kept");
-        assert!(!check(&engine, &["own", "team", "plan"], 16).await, "none has so much");
-        assert!(check(&engine, &["own", "team", "plan"], 6).await, "without `team`, which has five");
+        assert_eq!(calls() - before, 3, "a second call omits the rules without capacity");
+        assert!(!check(&engine, &["own"], 1).await, "`own` is used up, and no other rule applies");
+        assert!(!check(&engine, &["own", "team", "plan"], 16).await, "no rule has a capacity of 16");
+        assert!(check(&engine, &["own", "team", "plan"], 6).await, "without `team`, which has 5 left");
         let mut left = Vec::new();
         for name in ["own", "team", "plan", ""] {
             left.push(remaining(&engine, name).await);
         }
-        assert_eq!(left, [0, 5, 9, 79], "a refusal has spent nothing");
+        assert_eq!(left, [0, 5, 9, 79], "a refused request spends nothing");
     });
 }
 

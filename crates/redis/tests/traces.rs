@@ -262,7 +262,7 @@ impl Trace<'_> {
     }
 }
 
-/// Returns the windows if a limit refers to a calendar window, and otherwise none.
+/// Returns the windows if a limit refers to a calendar window, and otherwise an empty list.
 fn windows_for(limits: &Limits, windows: &[Window]) -> Vec<Window> {
     let refers = |limit: &Limit| matches!(limit.params(), Params::FixedWindow { phase: Phase::Given(_), .. });
     if limits.as_slice().iter().any(refers) { windows.to_vec() } else { Vec::new() }

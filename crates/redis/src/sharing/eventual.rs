@@ -45,7 +45,8 @@ pub(super) struct TallyShard {
     indebted: DebtLimitsCache,
 }
 
-/// The limits of a rule, and the same limits with additional debt, which views and merges use.
+/// The limits of a rule, and the same limits with a larger maximum debt, which views and merges
+/// use.
 pub(super) struct DebtLimits {
     limits: Limits,
     pub(super) with_debt: Arc<Limits>,
@@ -66,7 +67,7 @@ impl DebtLimits {
 struct DebtLimitsCache(FxHashMap<u32, Arc<DebtLimits>>);
 
 impl DebtLimitsCache {
-    fn of(&mut self, charge: &Charge<'_>) -> Result<&Arc<DebtLimits>, StoreError> {
+    fn get(&mut self, charge: &Charge<'_>) -> Result<&Arc<DebtLimits>, StoreError> {
         if self.0.len() >= MAX_ENCODED && !self.0.contains_key(&charge.limits_id) {
             self.0.clear();
         }
@@ -155,7 +156,7 @@ impl Cycle {
         if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
             return Ok(refused);
         }
-        let limits = &indebted.of(charge).map_err(ViewError::Failed)?.with_debt;
+        let limits = &indebted.get(charge).map_err(ViewError::Failed)?.with_debt;
         let taken = tally.decide(&tally_charge(charge, limits, &now, at), |verdict, own, words| {
             push_answer(charge, limits, verdict, own, words, &now, answers)
         });
@@ -172,7 +173,7 @@ impl Cycle {
         if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
             return Ok(refused);
         }
-        let limits = &indebted.of(charge).map_err(ViewError::Failed)?.with_debt;
+        let limits = &indebted.get(charge).map_err(ViewError::Failed)?.with_debt;
         let taken = tally.reserve(&tally_charge(charge, limits, &now, at), |verdict, own, words| {
             push_answer(charge, limits, verdict, own, words, &now, answers)
         });
@@ -223,7 +224,7 @@ impl Cycle {
         if !shard.tally.must_be_read(charge.key, self.now()) {
             return Ok(None);
         }
-        shard.indebted.of(charge).map(|indebted| Some(indebted.clone()))
+        shard.indebted.get(charge).map(|indebted| Some(indebted.clone()))
     }
 }
 

@@ -17,7 +17,7 @@ use tollgate_share::lease::{Exchange, Grant, Need};
 
 use super::Sharing;
 use super::leased::{Entry, NoLease, now};
-use crate::answer::{Bytes, TooShort, instant_nanos};
+use crate::answer::{ByteCursor, TooShort, instant_nanos};
 use crate::batcher::ReplyPart;
 use crate::own_state::OwnState;
 use crate::params::EncodedLimits;
@@ -179,7 +179,7 @@ async fn sweep(sharing: Weak<Sharing>) {
 fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<ExchangeAnswer, TooShort> {
     let time = instant_nanos(part.now);
     let now = Now::at(time).with_spread(spread(key).wrapping_mul(1_000));
-    let mut bytes = Bytes::new(part.bytes());
+    let mut bytes = ByteCursor::new(part.bytes());
     let status = bytes.take_number(1)?;
     if status > 2 {
         return Ok(ExchangeAnswer::NotOurs);
@@ -216,8 +216,8 @@ fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exc
     }))
 }
 
-/// Returns the time until enough slices have expired for `need` to fit beside the outstanding leases. `slices` contains
-/// expiries and amounts, earliest first. Returns `u64::MAX` if the need exceeds the capacity.
+/// Returns the time until enough slices have expired for `need` to be granted in addition to the remaining leases.
+/// `slices` contains expiries and amounts, earliest first. Returns `u64::MAX` if the need exceeds the capacity.
 fn wait_until_slices_expire(capacity: u64, need: u64, slices: &[(u64, u64)], now: u64) -> u64 {
     let Some(most) = capacity.checked_sub(need) else { return u64::MAX };
     let mut outstanding: u64 = slices.iter().map(|(_, sum)| sum).sum();

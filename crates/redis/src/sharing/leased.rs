@@ -2,7 +2,8 @@
 //!
 //! The protocol is [`tollgate_share::lease`], with one [`Holder`] per key on this node and the pool in `exchange.lua`.
 //! This module contains the clock, the locks and the decisions; `exchange.rs` contains the messages. Only charges of an
-//! exact amount are decided locally. For any other charge, the leases of the key are returned and the store decides.
+//! exact amount are decided locally. For any other charge, the node returns the leases of the key, and then the store
+//! decides.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

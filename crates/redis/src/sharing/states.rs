@@ -2,7 +2,7 @@
 
 use tollgate_core::{Limits, Now};
 
-use crate::answer::{Bytes, TooShort, instant_nanos};
+use crate::answer::{ByteCursor, TooShort, instant_nanos};
 use crate::own_state::OwnState;
 use crate::params::EncodedLimits;
 use crate::request::OTHER_PARAMETERS;
@@ -23,11 +23,11 @@ pub(super) fn read_states(
     now_micros: u64,
 ) -> Result<Vec<Option<OwnState>>, TooShort> {
     let now = Now::at(instant_nanos(now_micros));
-    let mut bytes = Bytes::new(bytes);
+    let mut bytes = ByteCursor::new(bytes);
     asked.iter().map(|asked| read_state(&mut bytes, asked, &now)).collect()
 }
 
-fn read_state(bytes: &mut Bytes<'_>, asked: &StateQuery<'_>, now: &Now<'_>) -> Result<Option<OwnState>, TooShort> {
+fn read_state(bytes: &mut ByteCursor<'_>, asked: &StateQuery<'_>, now: &Now<'_>) -> Result<Option<OwnState>, TooShort> {
     let status = bytes.take(1)?[0];
     if status & !OTHER_PARAMETERS > 1 {
         return Ok(None);

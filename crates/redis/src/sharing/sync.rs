@@ -18,7 +18,7 @@ use super::Sharing;
 use super::eventual::{Cycle, TallyShard};
 use super::states::{StateQuery, read_states};
 use crate::batcher::ReplyPart;
-use crate::lanes::TAGS;
+use crate::lanes::HASH_TAGS;
 use crate::params::EncodedLimits;
 use crate::request::{GroupKind, MergeHead, QueuedCharge, QueuedGroup, Route, spread};
 use crate::store::Servers;
@@ -159,8 +159,11 @@ impl CycleSync<'_> {
     fn counter(&self, shard: u8, lane: u8) -> Vec<u8> {
         let Self { sharing, cycle, .. } = self;
         let (namespace, node, every) = (&sharing.config.namespace, &sharing.node, cycle.every.length());
-        let tag =
-            if sharing.is_cluster { format!("{{{}}}", TAGS[usize::from(lane) % TAGS.len()]) } else { String::new() };
+        let tag = if sharing.is_cluster {
+            format!("{{{}}}", HASH_TAGS[usize::from(lane) % HASH_TAGS.len()])
+        } else {
+            String::new()
+        };
         format!("{namespace}:{tag}merged:{node}:{every}:{shard}").into_bytes()
     }
 
@@ -224,7 +227,7 @@ fn collect(shard: &mut TallyShard, at: u64, number: u8, messages: &mut Vec<(u8, 
     is_full
 }
 
-/// Returns a charge that does not belong to a request.
+/// Returns a charge for a sync, which belongs to no request.
 pub(super) fn charge_of<'a>(key: &'a [u8], limits: &'a Limits, ask: Ask) -> Charge<'a> {
     let consistency = Consistency::Strict;
     Charge { key, limits_id: 0, limits, earlier: &[], ask, stamps: None, windows: &[], consistency }

@@ -23,10 +23,10 @@ async fn take(node: &RedisStore, consistency: Consistency, key: &str) -> bool {
 fn flushed_store_admits_at_most_one_burst_more_from_leases() {
     on_redis_and_valkey(async |server| {
         let nodes = two_nodes(&server).await;
-        let load = Load::of(LEASED, &nodes, &["k"], Instant::now());
-        load.until_refused().await;
+        let load = Load::with_consistency(LEASED, &nodes, &["k"], Instant::now());
+        load.wait_until_refused().await;
         server.command(&["FLUSHALL"]);
-        load.until_taken_again().await;
+        load.wait_until_taken_again().await;
         let history = load.end().await;
         assert_within(&history, BURST);
         assert_exceeded(&history);
@@ -37,11 +37,11 @@ fn flushed_store_admits_at_most_one_burst_more_from_leases() {
 fn flushed_store_admits_at_most_one_burst_more_by_views() {
     on_redis_and_valkey(async |server| {
         let nodes = [Arc::new(store(&server).await)];
-        let load = Load::of(EVENTUAL, &nodes, &["k"], Instant::now());
-        load.until_refused().await;
+        let load = Load::with_consistency(EVENTUAL, &nodes, &["k"], Instant::now());
+        load.wait_until_refused().await;
         nodes[0].flush().await;
         server.command(&["FLUSHALL"]);
-        load.until_taken_again().await;
+        load.wait_until_taken_again().await;
         let history = load.end().await;
         assert_within(&history, BURST + CLOCK_ESTIMATE_EXCESS);
         assert_exceeded(&history);
@@ -63,14 +63,14 @@ fn evicted_key_admits_at_most_one_burst_more_by_views() {
 fn store_that_was_restarted_empty_admits_at_most_one_burst_more_by_views() {
     on_redis_and_valkey(async |mut server| {
         let nodes = [Arc::new(store(&server).await)];
-        let load = Load::of(EVENTUAL, &nodes, &["k"], Instant::now());
-        load.until_refused().await;
+        let load = Load::with_consistency(EVENTUAL, &nodes, &["k"], Instant::now());
+        load.wait_until_refused().await;
         nodes[0].flush().await;
         server.kill();
         support::wait_until_down(&nodes[0]).await;
         server.restart();
         wait_until_up(&nodes[0]).await;
-        load.until_taken_again().await;
+        load.wait_until_taken_again().await;
         let history = load.end().await;
         assert_within(&history, BURST + CLOCK_ESTIMATE_EXCESS);
         assert_exceeded(&history);
@@ -89,16 +89,16 @@ fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() 
         let proxy = Proxy::to(server.port());
         let cut_off = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(200)).await;
         let (nodes, epoch) = ([cut_off, connect(&server.url(), LONG_DEADLINE).await], Instant::now());
-        let load = Load::of(EVENTUAL, &nodes, &["k"], epoch);
-        load.until_refused().await;
+        let load = Load::with_consistency(EVENTUAL, &nodes, &["k"], epoch);
+        load.wait_until_refused().await;
         proxy.stall();
-        load.until_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
+        load.wait_for_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
         proxy.clear();
         // The time counts from the beginning, because the excess includes the overshoot without a fault.
         let length = epoch.elapsed().as_nanos() as u64;
         wait_until_up(&nodes[0]).await;
         nodes[0].flush().await;
-        load.until_refused().await;
+        load.wait_until_refused().await;
         let history = load.end().await;
         assert_within(&history, BURST + length.div_ceil(100_000_000) + 2 * CLOCK_ESTIMATE_EXCESS);
         assert_exceeded(&history);
@@ -113,19 +113,19 @@ fn lost_answers_admit_nothing_more_and_their_grants_are_restored() {
         let proxy = Proxy::to(server.port());
         let late = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(100)).await;
         let observer = connect(&server.url(), LONG_DEADLINE).await;
-        let load = Load::of(LEASED, &[late], &["k"], Instant::now());
-        load.until_more("admitted", |counts| &counts.admitted, 5).await;
+        let load = Load::with_consistency(LEASED, &[late], &["k"], Instant::now());
+        load.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
         proxy.delay_by(Duration::from_millis(150));
-        load.until_more("failed", |counts| &counts.failed, 2).await;
+        load.wait_for_more("failed", |counts| &counts.failed, 2).await;
         proxy.clear();
-        load.until_more("admitted", |counts| &counts.admitted, 5).await;
-        load.until_refused().await;
+        load.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
+        load.wait_until_refused().await;
         assert_within(&load.end().await, 0);
         let cleared = Instant::now();
         // The bucket refills in 4 s, except for the leased tokens.
         while support::remaining(&*observer, "k", limit()).await < BURST {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            assert!(cleared.elapsed() < Duration::from_secs(20), "what was leased does not come back");
+            assert!(cleared.elapsed() < Duration::from_secs(20), "the leased tokens were not restored");
         }
     });
 }
@@ -135,12 +135,12 @@ fn lost_answers_admit_nothing_more_and_their_grants_are_restored() {
 fn killed_store_admits_what_is_leased_and_one_burst_when_it_is_back() {
     on_redis_and_valkey(async |mut server| {
         let nodes = two_nodes(&server).await;
-        let load = Load::of(LEASED, &nodes, &["k"], Instant::now());
-        load.until_refused().await;
+        let load = Load::with_consistency(LEASED, &nodes, &["k"], Instant::now());
+        load.wait_until_refused().await;
         server.kill();
-        load.until_failed().await;
+        load.wait_until_failed().await;
         server.restart();
-        load.until_taken_again().await;
+        load.wait_until_taken_again().await;
         let history = load.end().await;
         assert_within(&history, BURST);
         assert_exceeded(&history);
@@ -152,13 +152,13 @@ fn killed_store_admits_what_is_leased_and_one_burst_when_it_is_back() {
 fn stopped_store_admits_nothing_more_than_was_leased() {
     on_redis_and_valkey(async |server| {
         let nodes = [connect(&server.url(), Duration::from_millis(200)).await];
-        let load = Load::of(LEASED, &nodes, &["k"], Instant::now());
-        load.until_more("admitted", |counts| &counts.admitted, 10).await;
+        let load = Load::with_consistency(LEASED, &nodes, &["k"], Instant::now());
+        load.wait_for_more("admitted", |counts| &counts.admitted, 10).await;
         server.pause();
-        load.until_failed().await;
+        load.wait_until_failed().await;
         server.resume();
-        load.until_more("admitted", |counts| &counts.admitted, 10).await;
-        load.until_refused().await;
+        load.wait_for_more("admitted", |counts| &counts.admitted, 10).await;
+        load.wait_until_refused().await;
         assert_within(&load.end().await, 0);
     });
 }
@@ -171,14 +171,14 @@ fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
         let nodes =
             [connect(&server.url(), Duration::from_millis(200)).await, connect(&server.url(), LONG_DEADLINE).await];
         let epoch = Instant::now();
-        let load = Load::of(EVENTUAL, &nodes, &["k"], epoch);
-        load.until_refused().await;
+        let load = Load::with_consistency(EVENTUAL, &nodes, &["k"], epoch);
+        load.wait_until_refused().await;
         server.pause();
-        load.until_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
+        load.wait_for_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
         server.resume();
         // The time counts from the beginning, because the excess includes the overshoot without a fault.
         let length = epoch.elapsed().as_nanos() as u64;
-        load.until_refused().await;
+        load.wait_until_refused().await;
         let history = load.end().await;
         assert_within(&history, BURST + length.div_ceil(100_000_000) + 2 * CLOCK_ESTIMATE_EXCESS);
         assert_exceeded(&history);
@@ -227,14 +227,14 @@ async fn fail_over_views(node: &Arc<RedisStore>, primary: &mut Server) {
     assert!(take(node, EVENTUAL, "k").await);
     node.flush().await;
     stop_replication(primary);
-    let load = Load::of(EVENTUAL, std::slice::from_ref(node), &["k"], Instant::now());
-    load.until_refused().await;
+    let load = Load::with_consistency(EVENTUAL, std::slice::from_ref(node), &["k"], Instant::now());
+    load.wait_until_refused().await;
     node.flush().await;
     primary.kill();
     // The view decides until the new primary answers. The new primary does not have the charges.
-    load.until_taken_again().await;
+    load.wait_until_taken_again().await;
     wait_until_up(node).await;
-    load.until_taken_again().await;
+    load.wait_until_taken_again().await;
     assert_eq!(load.counts.failed.load(Ordering::Relaxed), 0, "the view decides all requests");
     let history = load.end().await;
     assert_within(&history, BURST + CLOCK_ESTIMATE_EXCESS);
@@ -266,11 +266,11 @@ fn moved_slots_lose_no_lease_and_no_merge() {
             let name = cluster.servers[from].command(&["KEYS", &format!("*}}{key}")]).list().remove(0).bytes();
             let name = String::from_utf8(name).unwrap();
             let slot = cluster.servers[from].command(&["CLUSTER", "KEYSLOT", &name]).number() as u16;
-            let load = Load::of(consistency, &nodes, &[key], Instant::now());
-            load.until_refused().await;
+            let load = Load::with_consistency(consistency, &nodes, &[key], Instant::now());
+            load.wait_until_refused().await;
             move_slot(&cluster, slot, (from + 1) % 3);
-            load.until_more("admitted", |counts| &counts.admitted, 5).await;
-            assert_ne!(cluster.primary_of(slot), from, "the slot has moved under load");
+            load.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
+            assert_ne!(cluster.primary_of(slot), from, "the slot did not move under load");
             let history = load.end().await;
             assert_eq!(
                 excess_observed(&bound_with_excess(excess), &history),
@@ -304,7 +304,7 @@ fn clock_step_of_the_store_grants_at_most_what_it_refills() {
                 }
                 taken.push(admitted);
             }
-            assert_eq!(taken, [40, 20, 0], "{kind:?}: what the step refills, and nothing for a step back");
+            assert_eq!(taken, [40, 20, 0], "{kind:?}: a step forward refills tokens, and a step back admits nothing");
         }
     });
 }

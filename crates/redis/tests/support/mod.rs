@@ -188,7 +188,7 @@ pub(crate) fn on_redis_and_valkey(test: impl AsyncFn(Server)) {
 pub(crate) async fn wait_until(store: &RedisStore, what: &str, is_so: impl Fn(&Health) -> bool) -> Health {
     let mut health = store.watch_health();
     let waited = tokio::time::timeout(Duration::from_secs(60), health.wait_for(is_so)).await;
-    waited.unwrap_or_else(|_| panic!("the store is not {what} but {:?}", store.health())).unwrap().clone()
+    waited.unwrap_or_else(|_| panic!("the store is {:?}, expected {what}", store.health())).unwrap().clone()
 }
 
 pub(crate) async fn wait_until_up(store: &RedisStore) {
@@ -213,7 +213,7 @@ pub(crate) fn manual_clock_scripts() -> Scripts {
     ];
     Scripts::with_clock(|source| {
         replaced.iter().fold(source.to_owned(), |source, (line, other)| {
-            assert_eq!(source.matches(line).count(), 1, "a script says `{line}` in one place");
+            assert_eq!(source.matches(line).count(), 1, "a script contains `{line}` exactly once");
             source.replace(line, other)
         })
     })
