@@ -66,12 +66,12 @@ impl LimitError {
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Zero { what } => write!(f, "{what} is 0, it must be at least 1"),
+            Self::Zero { what } => write!(f, "{what} is 0; it must be at least 1"),
             Self::OutOfRange { what, given, min, max } => {
-                write!(f, "{what} is {given}, it must be between {min} and {max}")
+                write!(f, "{what} is {given}; it must be between {min} and {max}")
             }
             Self::PeriodTooLong { given, max } => {
-                write!(f, "the period of {given} is too long, at most {max} is valid")
+                write!(f, "the period of {given} is too long; at most {max} is valid")
             }
             Self::RateTooFine { count, per } => write!(
                 f,
@@ -80,7 +80,7 @@ impl fmt::Display for LimitError {
                 u32::MAX
             ),
             Self::FillTooLong { amount, max } => {
-                write!(f, "an amount of {amount} takes too long to refill at this rate, at most {max} is valid")
+                write!(f, "an amount of {amount} takes too long to refill at this rate; at most {max} is valid")
             }
             Self::NotARate { given, problem } => {
                 write!(f, "`{given}` is not a rate: {problem}; write it like 100/s, 5/15m or 10k/day")

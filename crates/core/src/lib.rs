@@ -16,7 +16,7 @@
 //! | Guava `RateLimiter.create(rate)` | [`PacerParams::bursty`], storing one second | costs are not truncated to microseconds, so 80,000 per second does not become 83,333; the stored time is configurable |
 //! | Guava with warm-up | [`PacerParams::warm_up`] with a cold factor of 3000 thousandths | a zero warm-up is an error instead of no limit |
 //! | bucket4j `refillGreedy` | [`TokenBucket`] | waits round up, so a retry after the reported wait succeeds; added tokens never fill the bucket above its capacity |
-//! | bucket4j `refillIntervally`, aligned or not | [`IntervalBucket`] with [`Steps::Aligned`]; [`Limits`] for several bandwidths | as above; a cost above capacity never passes, even after a wait |
+//! | bucket4j `refillIntervally`, aligned or not | [`IntervalBucket`] with [`Steps::Aligned`]; [`Limits`] for several bandwidths | waits round up; a cost above capacity never passes, even after a wait |
 //! | bucket4j `replaceConfiguration` | [`Algorithm::weigh_from`] | spent tokens stay spent, like its `ADDITIVE` mode for larger capacities |
 //! | resilience4j `AtomicRateLimiter` | [`IntervalBucket`] with an offset and a [`max_wait`](IntervalBucket::max_wait) | a refused call returns immediately; a cost above the limit never passes; a changed limit applies immediately; draining takes the available permits and forgives no debt |
 //! | redis-cell `CL.THROTTLE` | [`TokenBucket`] with a burst one larger; `tollgate::redis_cell` translates replies | exact for any rate, no overflow, nothing expires early |

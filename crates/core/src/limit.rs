@@ -1,4 +1,4 @@
-//! Any limit, chosen at run time.
+//! A limit of any algorithm, chosen at run time.
 
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::FixedWindow;

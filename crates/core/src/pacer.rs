@@ -37,9 +37,9 @@
 //! without roots or floats. Instants are counted in ticks of the rate (see the token bucket). Stored time is counted in
 //! parts of a tick, chosen so that the cooling rate is a whole number as well.
 //!
-//! **Guarantee**: in any interval of length `T`, a bursty pacer admits requests that cost at most `T + S`, where `S` is
-//! the maximum stored time. The last request does not count, because it is paid for later. A warm-up pacer admits
-//! requests that cost at most `T`, with stored permits priced by the curve above.
+//! **Guarantee**: in any interval of length `T`, the requests that a bursty pacer admits take at most `T + S` at the
+//! steady rate, where `S` is the maximum stored time. The last request does not count, because it is paid for later.
+//! The requests that a warm-up pacer admits take at most `T`, if stored permits are priced by the curve above.
 //!
 //! A bursty pacer is exact. A warm-up pacer rounds each reservation up to a tick. Its rate is never above the
 //! configured rate, and each call loses at most one tick (a nanosecond divided by the count of the rate in lowest
@@ -291,7 +291,7 @@ fn multiply_divide(amount: u128, by: u128, of: u128, round: Rounding) -> u128 {
     if let Some(product) = amount.checked_mul(by) {
         return if round == Rounding::Up { product.div_ceil(of) } else { product / of };
     }
-    // Long multiplication with separate quotient and remainder; reached only by extremely large numbers.
+    // Long multiplication with separate quotient and remainder; needed only for extremely large numbers.
     let (step, step_rest) = (by / of, by % of);
     let (mut whole, mut rest) = (0u128, 0u128);
     for bit in (0..128 - amount.leading_zeros()).rev() {

@@ -54,13 +54,13 @@ impl Nanos {
         self.0.div_ceil(1_000_000_000)
     }
 
-    /// The sum, at most [`Nanos::MAX`].
+    /// Returns the sum, at most [`Nanos::MAX`].
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The difference, at least zero.
+    /// Returns the difference, at least zero.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))

@@ -91,7 +91,7 @@ impl Quota {
         self.limit - self.initial
     }
 
-    /// Returns the maximum time, in nanoseconds, by which a window may start after now and still be used unchanged.
+    /// Returns how far ahead of now, in nanoseconds, a stored window may start and still be used unchanged.
     ///
     /// This tolerance covers a small step back of the clock, and a thread that was preempted after it read the clock. A
     /// window further ahead was written before a larger step back. Its count then moves to the current window, so that

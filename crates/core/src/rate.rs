@@ -214,8 +214,8 @@ mod tests {
         assert_parsed("1.5/s", &format!("`1.5/s` is not a rate: the count is not a whole number{hint}"));
         assert_parsed("10kk/s", &format!("`10kk/s` is not a rate: the count is not a whole number{hint}"));
         assert_parsed("kk/s", &format!("`kk/s` is not a rate: the count is not a whole number{hint}"));
-        assert_parsed("0/s", "the count of the rate is 0, it must be at least 1");
-        assert_parsed("1/0s", "the period of the rate is 0, it must be at least 1");
+        assert_parsed("0/s", "the count of the rate is 0; it must be at least 1");
+        assert_parsed("1/0s", "the period of the rate is 0; it must be at least 1");
         assert_parsed(
             "18446744073709551616/s",
             &format!("`18446744073709551616/s` is not a rate: a number is above 18446744073709551615{hint}"),
@@ -225,7 +225,7 @@ mod tests {
             &format!("`18446744073709551615k/s` is not a rate: the count is too large{hint}"),
         );
         assert_parsed("1/1000000000week", &format!("`1/1000000000week` is not a rate: the period is too long{hint}"));
-        assert_parsed("1/6000week", "the period of 3628800000s is too long, at most 3153600000s is valid");
+        assert_parsed("1/6000week", "the period of 3628800000s is too long; at most 3153600000s is valid");
         assert_parsed(
             &"9".repeat(99),
             &format!("`{}` is not a rate: it is longer than 64 bytes{hint}", "9".repeat(64)),

@@ -1,4 +1,4 @@
-//! Concurrency: at most N at a time, with leases, so that the slots of a crashed holder become free again.
+//! Concurrency: at most N slots held at a time. Slots are leased, so those of a crashed holder become free again.
 //!
 //! **The naive method** increments a counter when work begins and decrements it when the work ends. A holder that
 //! crashes never decrements the counter, and after `limit` crashes no request is admitted again. If a holder decrements
@@ -7,11 +7,11 @@
 //!
 //! **The idea** is to grant *leases*. Each lease has a weight, an expiry and a unique number. An expired lease does not
 //! count, so no action is needed when it expires. All leases have the same duration, so they expire in the order in
-//! which they were taken or renewed. If the list has the same order, the expired leases are always at the front. The
-//! number makes releasing safe, because it identifies one lease. A second release does nothing. A release after the
-//! lease has expired also does nothing, even if its slot has a new holder.
+//! which they were taken or renewed. A list in this order has the expired leases at its front. The number makes
+//! releasing safe, because it identifies one lease. A second release does nothing. A release after the lease has
+//! expired also does nothing, even if its slot has a new holder.
 //!
-//! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, at 10 s B takes 1: C is refused until one of them
+//! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, and at 10 s B takes 1. C is refused until A or B
 //! releases. At 20 s A renews, so its lease expires at 50 s. B hangs. At 40 s B's lease has expired, and C takes 1. At
 //! 45 s B continues and releases. No lease has B's number any more, so nothing is released.
 //!
@@ -29,10 +29,11 @@
 //! the time of a release is unknown.
 //!
 //! **State**: one word with the weight in use and the list heads, one word with the last number, and three words per
-//! unit of limit and debt: number, expiry, and weight with links. An all-zero state is new.
+//! unit of limit and debt: number, expiry, and weight with links. A state of zeros belongs to a key without leases.
 //!
-//! Numbers increase with the clock. A key without leases may be forgotten. The key's later numbers are still unique,
-//! unless the key is used again within a microsecond of its last lease, or took more than a million leases per second.
+//! Lease numbers increase with the clock. A key without leases may be forgotten. The key's later numbers are still
+//! unique, unless the key is used again within a microsecond of its last lease, or took more than a million leases per
+//! second.
 //!
 //! **Cost**: taking, renewing and releasing touch a few slots, whatever the limit. A decision that needs the capacity
 //! of expired leases iterates over them. Taking the next lease frees all expired leases. Only a release or renewal of a
@@ -55,7 +56,7 @@ use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 use leases::{Lease, LeaseList};
 
-/// Admits N at a time.
+/// Limits the number of slots that are held at the same time.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now};
@@ -81,13 +82,13 @@ impl Concurrency {
     pub const MAX_SLOTS: u64 = 1024;
 
     /// Creates a limit of at most `limit` slots at a time. A lease expires after `lease` unless it is renewed. The
-    /// maximum debt is another `limit`, within the maximum number of slots.
+    /// maximum debt defaults to `limit`, or less if the sum would exceed [`Concurrency::MAX_SLOTS`].
     ///
     /// # Errors
     /// Returns an error if an argument is zero, if `limit` is above [`Concurrency::MAX_SLOTS`], or if `lease` is above
     /// [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
     pub fn new(limit: u64, lease: impl Into<Duration>) -> Result<Self, LimitError> {
-        LimitError::check_range("the limit of leases at a time", limit, 1, Self::MAX_SLOTS)?;
+        LimitError::check_range("the concurrency limit", limit, 1, Self::MAX_SLOTS)?;
         let lease = check_length(lease.into().into(), "the length of a lease")?;
         Ok(Self { limit, lease, max_debt: limit.min(Self::MAX_SLOTS - limit) })
     }
@@ -99,7 +100,8 @@ impl Concurrency {
     pub const fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let max = Self::MAX_SLOTS - self.limit;
         if max_debt > max {
-            return Err(LimitError::OutOfRange { what: "the debt of leases", given: max_debt, min: 0, max });
+            let what = "the maximum debt of a concurrency limit";
+            return Err(LimitError::OutOfRange { what, given: max_debt, min: 0, max });
         }
         Ok(Self { max_debt, ..self })
     }
@@ -136,7 +138,8 @@ impl Concurrency {
         true
     }
 
-    /// Translates the expiry of every lease. Leases keep their numbers, so their holders can still release them.
+    /// Translates the expiry of every lease to another clock. Leases keep their numbers, so their holders can still
+    /// release them.
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         LeaseList::load(state, self.slots()).rebase(state, from, to);
     }
@@ -221,7 +224,8 @@ impl Algorithm for Concurrency {
 
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
         let (at, mut leases) = (now.mono(), LeaseList::load(state, self.slots()));
-        // Even a refusal repairs the state after a clock step, so that leases last from this instant on.
+        // Even a refusal repairs the state after the clock stepped back, so that no lease lasts longer than its
+        // duration from now.
         if self.stepped_back(&leases, state, at) {
             leases.shorten_leases(state, at.saturating_add(self.lease));
         }

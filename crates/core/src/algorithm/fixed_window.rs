@@ -1,4 +1,4 @@
-//! Fixed window: N per hour; the count restarts with each hour.
+//! Fixed window: at most N per hour; the count restarts with each hour.
 //!
 //! **The naive method** keeps a counter and a timer that clears it. The timer needs a thread or a sweep over all keys.
 //! It clears all counters at the same instant, and then all refused clients retry at once.
@@ -48,7 +48,7 @@ use crate::quota::{Demand, Quota, quota_methods, quota_start_methods, window_ins
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// Admits N per window.
+/// Admits at most N per window.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
@@ -79,10 +79,10 @@ pub enum Phase {
     Spread,
     /// The caller provides the window, at this position in [`Now::with_windows`].
     ///
-    /// The length of the limit is then the average window length, such as a day or an average month. It is used for
-    /// windows that were not given: to compute a wait beyond the next window, and to repay debt over windows without
-    /// requests. If no window is given, the last given window continues to its end. Windows of the average length
-    /// follow, each starting with its first request; the limit still holds in every window.
+    /// The length of the limit is then the average window length, such as a day or an average month. It replaces the
+    /// lengths of windows that were not given: in a wait beyond the next window, and when debt is repaid over windows
+    /// without requests. If no window is given, the last given window continues to its end. Windows of the average
+    /// length follow, each starting with its first request; the limit still holds in every window.
     Given(usize),
 }
 
@@ -107,8 +107,8 @@ struct CurrentWindow {
 }
 
 impl FixedWindow {
-    /// Creates a limit of `limit` per window of `length`, with windows at multiples of the length. The maximum debt is
-    /// another `limit`.
+    /// Creates a limit of `limit` per window of `length`, with windows at multiples of the length. The maximum debt
+    /// defaults to `limit`.
     ///
     /// # Errors
     /// Returns an error if `limit` or `length` is zero, or if `length` is above

@@ -36,11 +36,11 @@
 //! free) / rate`. Requests go out in order of arrival. Charges and refunds are exceptions, described next.
 //!
 //! **Verbs**: a request goes out as a whole, together with its last unit. A cost whose last unit would wait longer than
-//! `max_wait` even on an empty bucket never passes. Taking up to an amount takes the units that satisfy both bounds,
-//! with one wait for all of them. A charge records something that already happened, so it never waits: it is added
-//! regardless of the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes units
-//! that are still in the bucket. Waits already returned do not change, so the next request may go out at the same time
-//! as an earlier request. A cost of zero does not wait.
+//! `max_wait` even on an empty bucket never passes. [`Ask::UpTo`] takes as many units as satisfy both bounds, with one
+//! wait for all of them. A charge records something that already happened, so it never waits: it is added regardless of
+//! the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes units that are still
+//! in the bucket. Waits already returned do not change, so the next request may go out at the same time as an earlier
+//! request. A cost of zero does not wait.
 //!
 //! **State**: the instant at which the bucket will be empty, in ticks; one or two words, as for the token bucket.
 //! **Cost**: a few multiplications, and one division if the request has to wait.
@@ -60,7 +60,7 @@ use crate::ticks::Ticks;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// Admits requests at a steady outflow, with a bounded queue.
+/// Delays requests to a steady rate, and refuses a request that would wait too long.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, LeakyBucket, Nanos, Now, Outcome};
@@ -85,7 +85,7 @@ pub struct LeakyBucket {
 
 impl LeakyBucket {
     /// Creates a bucket that drains at `rate` and holds at most `burst`. By default nothing is free, only the burst
-    /// bounds the waits, a new bucket is empty, and the maximum debt is another burst.
+    /// bounds the waits, a new bucket is empty, and the maximum debt equals `burst`.
     ///
     /// # Errors
     /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL`] to flow out.
@@ -94,8 +94,8 @@ impl LeakyBucket {
         Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, max_wait_level: 0 }.with_max_level())
     }
 
-    /// Sets the free part. A unit that finds at most `free` units in the bucket does not wait, so an empty bucket passes
-    /// `free + 1` units immediately, but never more than the burst.
+    /// Sets the free part. A unit that finds at most `free` units in the bucket does not wait. So `free + 1` units pass
+    /// an empty bucket immediately, but never more than the burst.
     ///
     /// # Errors
     /// Returns an error if `free` is above the burst.

@@ -87,7 +87,8 @@ impl SlidingLog {
     pub const MAX_ENTRIES: u64 = 1024;
 
     /// Creates a log that admits at most `limit` in any window of `length`. Starts empty, without a minimum gap, and
-    /// does not count refused attempts. The maximum debt is another `limit`, within the maximum number of entries.
+    /// does not count refused attempts. The maximum debt defaults to `limit`, or less if the sum would exceed
+    /// [`SlidingLog::MAX_ENTRIES`].
     ///
     /// # Errors
     /// Returns an error if `limit` or `length` is zero, if `limit` is above [`SlidingLog::MAX_ENTRIES`], or if `length`
@@ -107,7 +108,8 @@ impl SlidingLog {
     pub const fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let max = Self::MAX_ENTRIES - self.limit;
         if max_debt > max {
-            return Err(LimitError::OutOfRange { what: "the debt of a sliding log", given: max_debt, min: 0, max });
+            let what = "the maximum debt of a sliding log";
+            return Err(LimitError::OutOfRange { what, given: max_debt, min: 0, max });
         }
         Ok(Self { max_debt, ..self })
     }
@@ -312,8 +314,8 @@ impl Algorithm for SlidingLog {
         if !self.refused_attempts_count {
             return Verdict::deny(Retry::After(wait));
         }
-        // This refused attempt will be in the log when the caller retries. Its stamp contains the number of entries to
-        // record. An `UpTo` request retries with one unit.
+        // This refused attempt will be in the log when the caller retries. The stamp of the refusal contains the number
+        // of entries to record. An `UpTo` request retries with one unit.
         let again = if let Ask::UpTo(_) = ask { checked(1) } else { wanted };
         let wait = wait.max(self.wait(ring, state, now, again, wanted.cost));
         Verdict::with_outcome(Outcome::Deny(Retry::After(wait)), Cost::ZERO, Stamp::from_bits(wanted.cost))

@@ -87,7 +87,7 @@ struct WindowPair {
 const MAX_PACKED_COUNT: u64 = u32::MAX as u64;
 
 impl SlidingWindow {
-    /// Creates a limit of approximately `limit` in any `length`. The maximum debt is another `limit`.
+    /// Creates a limit of approximately `limit` in any `length`. The maximum debt defaults to `limit`.
     ///
     /// # Errors
     /// Returns an error if `limit` or `length` is zero, or if `length` is above

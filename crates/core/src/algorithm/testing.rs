@@ -1,10 +1,10 @@
-//! A random walk for any algorithm, which checks the laws of all algorithms at every step.
+//! A random sequence of requests to any algorithm, which checks the laws of all algorithms at every step.
 
 use super::Algorithm;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Ask, Outcome, Retry, Verdict};
 
-/// A request of a walk. `cost` is the amount taken, which is zero if the request was refused.
+/// A request of the random sequence. `cost` is the amount taken, which is zero if the request was refused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WalkedRequest {
     pub(super) asked: u64,
@@ -13,13 +13,13 @@ pub(super) struct WalkedRequest {
     pub(super) cost: u64,
 }
 
-/// Bounds of the steps of a walk.
+/// Bounds of the steps of the random sequence.
 pub(super) struct WalkOptions {
     /// The longest pause between two steps.
     pub(super) pause: u64,
     /// The largest cost.
     pub(super) cost: u64,
-    /// Whether the walk also charges into debt and refunds.
+    /// Whether some steps charge into debt or refund.
     pub(super) all_verbs: bool,
 }
 

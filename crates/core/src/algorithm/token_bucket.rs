@@ -80,7 +80,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Creates a bucket of `burst` tokens that refills at `rate`. It starts full. The maximum debt is another burst.
+    /// Creates a bucket of `burst` tokens that refills at `rate`. It starts full. The maximum debt defaults to `burst`.
     ///
     /// # Errors
     /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL`] to refill.

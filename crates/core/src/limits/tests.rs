@@ -135,10 +135,10 @@ fn changing_the_algorithm_keeps_the_used_amount() {
 
 #[test]
 fn empty_groups_and_groups_of_more_than_eight_are_errors() {
-    assert_eq!(Limits::new([]).unwrap_err().to_string(), "the number of limits is 0, it must be between 1 and 8");
+    assert_eq!(Limits::new([]).unwrap_err().to_string(), "the number of limits is 0; it must be between 1 and 8");
     assert_eq!(
         Limits::new([Limit::Unlimited; 20]).unwrap_err().to_string(),
-        "the number of limits is 9, it must be between 1 and 8"
+        "the number of limits is 9; it must be between 1 and 8"
     );
 }
 
@@ -197,7 +197,7 @@ fn stamps_record_the_refusing_limits_and_the_limit_count() {
     assert!(Stamps::refused_by(7).has_refused(7));
 }
 
-/// Every fast path of a group matches the slow path in decision, state and report, or does not apply.
+/// Every fast path matches the slow path in decision, state and report, or does not apply.
 #[test]
 fn fast_paths_of_a_single_limit_match_the_slow_path() {
     let fine = TokenBucket::new("7777/s".parse().unwrap(), 3).unwrap();
@@ -272,8 +272,8 @@ fn group_properties_are_derived_from_its_limits() {
 
 #[test]
 fn report_is_of_the_tightest_limit_with_the_longest_times() {
-    // A cost of 2 passes the bucket after 2 s. The window of 9 has room for it; the window of 4 has room in the next
-    // window.
+    // A cost of 2 passes the bucket after 2 s. The window of 9 admits this cost now; the window of 4 admits it after
+    // its next boundary.
     for (limit, retry) in [(9, 2), (4, 10)] {
         let window: Limit = FixedWindow::new(limit, Nanos::from_secs(10)).unwrap().into();
         for limits in [[bucket(3), window], [window, bucket(3)]] {
@@ -303,7 +303,7 @@ fn renew_applies_to_the_leases_of_the_stamps() {
     };
     let stamps = limits.decide(&mut *state, &at(0), Ask::Exactly(Cost::ONE)).stamp();
     assert!(!limits.renew(&mut *state, &at(1), stamps.with_count(1)), "a bucket has no leases");
-    assert!(limits.renew(&mut *state, &at(1), stamps.with_count(2)), "only the first lease");
+    assert!(limits.renew(&mut *state, &at(1), stamps.with_count(2)), "only the first lease is renewed");
     assert_eq!((held(&state, 2), held(&state, 3)), (vec![1, 1], vec![0, 1]));
     assert!(limits.renew(&mut *state, &at(2), stamps));
     assert_eq!((held(&state, 3), held(&state, 4), held(&state, 5)), (vec![1, 1], vec![0, 1], vec![0, 1]));
@@ -365,7 +365,7 @@ fn state_of_other_limits_is_new_when_every_limit_is_unused() {
     assert_eq!(spent, [Spent::of(4, 5), Spent::of(4, 5), Spent::of(4, 5), Spent::of(1, 2)]);
     let surely = [1_499, 1_500, 6_000].map(|millis| own.is_surely_unused(&*state, &after(millis)));
     assert_eq!(surely, [false, false, true], "half of the bucket is used");
-    // Without the bucket, only the longest possible windows count.
+    // Without the bucket, the state is surely unused after the longest possible windows.
     let window = Limits::from(given);
     let surely = [0, 1_000, 1_499, 1_500].map(|millis| window.is_surely_unused(&&state[1..], &after(millis)));
     assert_eq!(surely, [false, false, false, true]);

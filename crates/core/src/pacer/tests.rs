@@ -71,7 +71,7 @@ fn other_cold_factors_are_exact() {
 
 #[test]
 fn ramp_takes_the_warm_up_and_the_flat_part_half_of_it() {
-    // Threshold 50, max 100 stored permits.
+    // The threshold is 50 stored permits, and the maximum is 100.
     let pacing = PacerParams::warm_up(rate("10/s"), Nanos::from_secs(10), 3_000).unwrap();
     let mut pace = pacing.start(time_at(0));
     pacing.reserve(&mut pace, time_at(0), Cost::new(50));
@@ -139,11 +139,11 @@ fn zero_permits_take_nothing() {
 fn invalid_parameters_are_errors() {
     let message = |result: Result<PacerParams, LimitError>| result.unwrap_err().to_string();
     let warm_up = |time, cold| message(PacerParams::warm_up(rate("1/s"), time, cold));
-    assert_eq!(warm_up(Nanos::ZERO, 3_000), "the warm-up is 0, it must be at least 1");
+    assert_eq!(warm_up(Nanos::ZERO, 3_000), "the warm-up is 0; it must be at least 1");
     let range = "it must be between 1000 and 100000";
-    assert_eq!(warm_up(Nanos::SECOND, 999), format!("the cold factor in thousandths is 999, {range}"));
-    assert_eq!(warm_up(Nanos::SECOND, 100_001), format!("the cold factor in thousandths is 100001, {range}"));
-    let long = "the period of 31536000.000000001s is too long, at most 31536000s is valid";
+    assert_eq!(warm_up(Nanos::SECOND, 999), format!("the cold factor in thousandths is 999; {range}"));
+    assert_eq!(warm_up(Nanos::SECOND, 100_001), format!("the cold factor in thousandths is 100001; {range}"));
+    let long = "the period of 31536000.000000001s is too long; at most 31536000s is valid";
     let longer = Nanos::from_nanos(PacerParams::MAX_STORE.as_nanos() + 1);
     assert_eq!(warm_up(longer, 3_000), long);
     assert_eq!(message(PacerParams::bursty(rate("1/s"), longer)), long);

@@ -1,4 +1,4 @@
-//! The leases, in order of expiry, stored in the words of the state.
+//! Stores the leases in the words of the state, in order of expiry.
 //!
 //! Held slots form a doubly linked list in order of expiry. Released slots form a free list. Slots that were never used
 //! are in neither list, so a new state needs no writes. Whatever the words contain, links stay within the slots, and
@@ -221,8 +221,8 @@ impl LeaseList {
         self.set_prev(state, lease.next, lease.prev);
     }
 
-    /// Inserts the lease in order of expiry. It becomes the last lease, unless the clock stepped back or the duration
-    /// changed.
+    /// Inserts the lease in order of expiry. Usually it becomes the last lease. It does not if its clock reading is
+    /// older or its duration shorter than that of another lease.
     pub(super) fn insert<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, lease: Lease) {
         let (mut prev, mut next) = (self.last, NO_SLOT);
         for _ in 0..self.slots {
@@ -275,7 +275,7 @@ impl LeaseList {
         }
     }
 
-    /// Moves the leases to fewer slots, keeping the leases that expire last.
+    /// Moves the unexpired leases to fewer slots. If they do not fit, keeps the leases that expire last.
     pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
         // Old and new slots overlap, so the leases are first copied to the stack (24 KiB). This happens only when a
         // limit shrinks.
@@ -337,20 +337,20 @@ impl LeaseList {
         let (mut link, mut before, mut weight, mut seen) = (self.first, Lease::NOTHING, 0, vec![NO_SLOT]);
         while link != NO_SLOT {
             let lease = self.read_lease(state, link);
-            assert!(lease.ends >= before.ends && lease.weight > 0, "the order of ends, {what}");
-            assert_eq!(Some(&lease.prev), seen.last(), "the link back, {what}");
+            assert!(lease.ends >= before.ends && lease.weight > 0, "not in order of expiry, or without weight, {what}");
+            assert_eq!(Some(&lease.prev), seen.last(), "wrong link to the previous lease, {what}");
             assert!(!seen.contains(&link), "slot {link} is held twice, {what}");
             seen.push(link);
             weight += u64::from(lease.weight);
             (link, before) = (lease.next, lease);
         }
-        assert_eq!((Some(&self.last), self.in_use), (seen.last(), weight), "the end and the sum, {what}");
+        assert_eq!((Some(&self.last), self.in_use), (seen.last(), weight), "wrong last lease or wrong sum, {what}");
         link = self.first_free;
         while link != NO_SLOT {
             assert!(!seen.contains(&link), "slot {link} is both held and free, or free twice, {what}");
             seen.push(link);
             link = self.read_lease(state, link).next;
         }
-        assert_eq!(seen.len(), usize::from(self.ever_used) + 1, "slots are lost, {what}");
+        assert_eq!(seen.len(), usize::from(self.ever_used) + 1, "a used slot is in neither list, {what}");
     }
 }

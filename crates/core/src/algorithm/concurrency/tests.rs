@@ -220,7 +220,8 @@ fn new_parameters_keep_leases_and_their_stamps() {
     ] {
         let mut state = vec![0; old.words().max(new.words())];
         let state = state.as_mut_slice();
-        // Every fourth of forty leases remains. Their slots are scattered, and a renewed lease is out of order.
+        // Of forty leases, every fourth remains. The slots of the remaining leases are scattered, and a renewed lease
+        // is out of order.
         let stamps: Vec<Stamp> = (0..40).map(|at| old.decide(state, &Now::at(at), ASK_ONE).stamp()).collect();
         for (nth, stamp) in stamps.iter().enumerate() {
             if nth % 4 != 0 {
@@ -272,13 +273,14 @@ fn invalid_parameters_are_errors_with_the_valid_range() {
     let check = |made: Result<Concurrency, LimitError>, expected: &str| {
         assert_eq!(made.unwrap_err().to_string(), expected);
     };
-    let what = "the limit of leases at a time";
-    check(Concurrency::new(0, Nanos::SECOND), &format!("{what} is 0, it must be between 1 and 1024"));
-    check(Concurrency::new(1025, Nanos::SECOND), &format!("{what} is 1025, it must be between 1 and 1024"));
-    check(Concurrency::new(1, Nanos::ZERO), "the length of a lease is 0, it must be at least 1");
-    let long = "the period of 18446744073.709551615s is too long, at most 3153600000s is valid";
+    let what = "the concurrency limit";
+    check(Concurrency::new(0, Nanos::SECOND), &format!("{what} is 0; it must be between 1 and 1024"));
+    check(Concurrency::new(1025, Nanos::SECOND), &format!("{what} is 1025; it must be between 1 and 1024"));
+    check(Concurrency::new(1, Nanos::ZERO), "the length of a lease is 0; it must be at least 1");
+    let long = "the period of 18446744073.709551615s is too long; at most 3153600000s is valid";
     check(Concurrency::new(1, Nanos::MAX), long);
-    check(concurrency_limit(24, 1).max_debt(1001), "the debt of leases is 1001, it must be between 0 and 1000");
+    let debt = "the maximum debt of a concurrency limit is 1001; it must be between 0 and 1000";
+    check(concurrency_limit(24, 1).max_debt(1001), debt);
     assert_eq!(concurrency_limit(1024, 1).words(), 2 + 3 * 1024);
     assert_eq!(concurrency_limit(24, 1).max_debt(1000).unwrap().words(), 2 + 3 * 1024);
 }

@@ -189,12 +189,12 @@ fn new_key_has_the_initial_amount_in_its_first_window() {
 fn invalid_parameters_are_errors() {
     let message = |result: Result<FixedWindow, LimitError>| result.unwrap_err().to_string();
     let year = Nanos::from_secs(365 * 86_400);
-    assert_eq!(message(FixedWindow::new(0, year)), "the limit is 0, it must be at least 1");
-    assert_eq!(message(FixedWindow::new(1, Nanos::ZERO)), "the length of the window is 0, it must be at least 1");
-    assert!(message(FixedWindow::new(1, Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
-    assert_eq!(message(limit().initial(6)), "the initial amount is 6, it must be between 0 and 5");
+    assert_eq!(message(FixedWindow::new(0, year)), "the limit is 0; it must be at least 1");
+    assert_eq!(message(FixedWindow::new(1, Nanos::ZERO)), "the length of the window is 0; it must be at least 1");
+    assert!(message(FixedWindow::new(1, Nanos::MAX)).ends_with("too long; at most 3153600000s is valid"));
+    assert_eq!(message(limit().initial(6)), "the initial amount is 6; it must be between 0 and 5");
     let yearly = FixedWindow::new(10, year).unwrap();
-    let largest = "takes too long to refill at this rate, at most 1450 is valid";
+    let largest = "takes too long to refill at this rate; at most 1450 is valid";
     assert_eq!(message(yearly.max_debt(1451)), format!("an amount of 1451 {largest}"));
     assert!(FixedWindow::new(u64::MAX, year).is_ok());
 }

@@ -80,7 +80,7 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
 
 /// Checks, for every interval, that the requests whose wait ends in it took at most `burst` plus its refills. `step`
 /// returns the step number at an instant. `first` returns the number of the last step before an interval that begins at
-/// this instant.
+/// a given instant.
 fn assert_within_burst(passed: &[WalkedRequest], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
     for from in passed {
         let mut sum = 0;
@@ -184,20 +184,20 @@ fn fast_path_matches_the_slow_path() {
 fn invalid_parameters_are_errors() {
     let message = |result: Result<IntervalBucket, LimitError>| result.unwrap_err().to_string();
     let year = Nanos::from_secs(365 * 86_400);
-    assert_eq!(message(IntervalBucket::new(0, year)), "the refill is 0, it must be at least 1");
-    assert_eq!(message(IntervalBucket::new(1, Nanos::ZERO)), "the period is 0, it must be at least 1");
-    assert!(message(IntervalBucket::new(1, Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
+    assert_eq!(message(IntervalBucket::new(0, year)), "the refill is 0; it must be at least 1");
+    assert_eq!(message(IntervalBucket::new(1, Nanos::ZERO)), "the period is 0; it must be at least 1");
+    assert!(message(IntervalBucket::new(1, Nanos::MAX)).ends_with("too long; at most 3153600000s is valid"));
     assert_eq!(
         message(IntervalBucket::new(11, Nanos::from_nanos(10))),
-        "the refill of an interval bucket (at most one per nanosecond) is 11, it must be between 1 and 10"
+        "the refill of an interval bucket (at most one per nanosecond) is 11; it must be between 1 and 10"
     );
-    assert_eq!(message(limit().burst(0)), "the burst is 0, it must be at least 1");
-    assert_eq!(message(limit().initial(6)), "the initial amount is 6, it must be between 0 and 5");
+    assert_eq!(message(limit().burst(0)), "the burst is 0; it must be at least 1");
+    assert_eq!(message(limit().initial(6)), "the initial amount is 6; it must be between 0 and 5");
     let yearly = IntervalBucket::new(10, year).unwrap();
-    let largest = "takes too long to refill at this rate, at most";
+    let largest = "takes too long to refill at this rate; at most";
     assert_eq!(message(yearly.burst(1461)), format!("an amount of 1461 {largest} 1460 is valid"));
     assert_eq!(message(yearly.max_debt(1451)), format!("an amount of 1451 {largest} 1450 is valid"));
-    assert!(message(limit().max_wait(Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
+    assert!(message(limit().max_wait(Nanos::MAX)).ends_with("too long; at most 3153600000s is valid"));
 }
 
 #[test]

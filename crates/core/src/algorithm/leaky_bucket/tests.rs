@@ -127,7 +127,7 @@ fn no_interval_exceeds_the_guarantee() {
         let mut from_empty = 0;
         for to in &passed {
             from_empty += limit.bucket.flow().ticks_of(to.cost);
-            assert!(from_empty <= limit.bucket.flow().ticks_of(free + 1) + flows(to.turn + 1), "from empty on: {to:?}");
+            assert!(from_empty <= limit.bucket.flow().ticks_of(free + 1) + flows(to.turn + 1), "since the start: {to:?}");
         }
         for (first, from) in passed.iter().enumerate() {
             let mut sum = 0;
@@ -135,10 +135,10 @@ fn no_interval_exceeds_the_guarantee() {
                 sum += limit.bucket.flow().ticks_of(to.cost);
                 assert!(
                     sum <= limit.bucket.flow().ticks_of(5) + flows(to.asked - from.asked),
-                    "let in: {from:?} {to:?}"
+                    "admitted: {from:?} {to:?}"
                 );
                 let out = limit.bucket.flow().ticks_of(free + from.cost) + flows(to.turn - from.turn + 1);
-                assert!(sum <= out, "turns: {from:?} {to:?}");
+                assert!(sum <= out, "gone out: {from:?} {to:?}");
             }
         }
     }
@@ -164,9 +164,9 @@ fn new_key_has_the_initial_amount() {
 fn invalid_parameters_are_errors() {
     let message = |result: Result<LeakyBucket, LimitError>| result.unwrap_err().to_string();
     let bucket = limit("10/s", 6);
-    assert_eq!(message(LeakyBucket::new(bucket.rate(), 0)), "the burst is 0, it must be at least 1");
-    assert_eq!(message(bucket.free(7)), "the free amount is 7, it must be between 0 and 6");
-    assert_eq!(message(bucket.initial(7)), "the initial amount is 7, it must be between 0 and 6");
+    assert_eq!(message(LeakyBucket::new(bucket.rate(), 0)), "the burst is 0; it must be at least 1");
+    assert_eq!(message(bucket.free(7)), "the free amount is 7; it must be between 0 and 6");
+    assert_eq!(message(bucket.initial(7)), "the initial amount is 7; it must be between 0 and 6");
     assert!(bucket.max_debt(u64::MAX).is_err());
 }
 

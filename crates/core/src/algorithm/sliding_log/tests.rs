@@ -187,7 +187,7 @@ fn rolling_rate_limiter_info_equals_the_report_after_the_attempt() {
         if let Outcome::Deny(retry) = verdict.outcome() {
             assert_eq!(retry, report.retry, "the refusal and the report differ");
         }
-        let Retry::After(wait) = report.retry else { panic!("a cost of one fits sometime") };
+        let Retry::After(wait) = report.retry else { panic!("a cost of one passes eventually") };
         (!verdict.is_admitted(), report.remaining, wait.as_nanos())
     };
     for (at, expected) in [(0, (false, 2, 0)), (4, (false, 1, 0)), (5, (false, 0, 5)), (8, (true, 0, 6))] {
@@ -352,14 +352,14 @@ fn invalid_parameters_are_errors_with_the_valid_range() {
         assert_eq!(made.unwrap_err().to_string(), expected);
     };
     let what = "the limit of a sliding log (for more, use slices or a window)";
-    check(SlidingLog::new(0, second), &format!("{what} is 0, it must be between 1 and 1024"));
-    check(SlidingLog::new(1025, second), &format!("{what} is 1025, it must be between 1 and 1024"));
-    check(SlidingLog::new(1, Nanos::ZERO), "the length of the window is 0, it must be at least 1");
-    let long = "the period of 18446744073.709551615s is too long, at most 3153600000s is valid";
+    check(SlidingLog::new(0, second), &format!("{what} is 0; it must be between 1 and 1024"));
+    check(SlidingLog::new(1025, second), &format!("{what} is 1025; it must be between 1 and 1024"));
+    check(SlidingLog::new(1, Nanos::ZERO), "the length of the window is 0; it must be at least 1");
+    let long = "the period of 18446744073.709551615s is too long; at most 3153600000s is valid";
     check(SlidingLog::new(1, Nanos::MAX), long);
     check(log(1, 1).minimum_gap(Nanos::MAX), long);
-    check(log(24, 1).max_debt(1001), "the debt of a sliding log is 1001, it must be between 0 and 1000");
-    check(log(24, 1).initial(25), "the initial amount is 25, it must be between 0 and 24");
+    check(log(24, 1).max_debt(1001), "the maximum debt of a sliding log is 1001; it must be between 0 and 1000");
+    check(log(24, 1).initial(25), "the initial amount is 25; it must be between 0 and 24");
     assert!(log(24, 1).initial(24).is_ok() && log(1, 1).minimum_gap(Rate::MAX_PERIOD).is_ok());
     assert_eq!(log(1024, 1).words(), 1025);
     assert_eq!(log(24, 1).max_debt(1000).unwrap().words(), 1025);

@@ -16,9 +16,9 @@ pub(super) struct SliceRing {
 /// Storage of the sum and the current count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Head {
-    /// Both in one word.
+    /// The sum and the count share one word.
     Packed,
-    /// One word each.
+    /// The sum and the count have one word each.
     Wide,
 }
 

@@ -23,7 +23,8 @@ fn slices_of_any_width_are_kept_apart() {
         let limit = SlidingSlices::new(amount * 6, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap();
         let mut state = vec![0; limit.words()];
         limit.init(&mut *state, &Now::at(0));
-        // Six slices plus the current slice: seven amounts, and the seventh is never admitted.
+        // Seven slices count at any time, and the limit admits six of these amounts. So every seventh request is
+        // refused.
         for slice in 0..40u64 {
             let now = Now::at((slice * 10 + 3) * SECOND);
             let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_admitted();
@@ -52,7 +53,7 @@ fn amount_expires_at_most_one_slice_late() {
             let _ = limit.decide(&mut state, &Now::at(at), Ask::Exactly(Cost::new(5)));
             let Retry::After(wait) = limit.report(&state, &Now::at(at), Cost::ONE).retry else { panic!("never") };
             let forgotten = wait.as_nanos() - length * SECOND;
-            assert!(forgotten <= precision * SECOND, "{forgotten} ns late, by {precision} s of {length} s");
+            assert!(forgotten <= precision * SECOND, "expires {forgotten} ns late, with slices of {precision} s in {length} s");
         }
     }
     let longer = SlidingSlices::new(5, Nanos::from_secs(10), Nanos::from_secs(99)).unwrap();
@@ -165,11 +166,11 @@ fn invalid_parameters_are_errors() {
     let message = |limit, length, precision| {
         SlidingSlices::new(limit, Nanos::from_nanos(length), Nanos::from_nanos(precision)).unwrap_err().to_string()
     };
-    assert_eq!(message(0, 10, 1), "the limit is 0, it must be at least 1");
-    assert_eq!(message(1, 0, 1), "the length of the window is 0, it must be at least 1");
-    assert_eq!(message(1, 10, 0), "the precision is 0, it must be at least 1");
+    assert_eq!(message(0, 10, 1), "the limit is 0; it must be at least 1");
+    assert_eq!(message(1, 0, 1), "the length of the window is 0; it must be at least 1");
+    assert_eq!(message(1, 10, 0), "the precision is 0; it must be at least 1");
     let what = "the number of slices (the length divided by the precision)";
-    assert_eq!(message(1, 65, 1), format!("{what} is 65, it must be between 1 and 64"));
+    assert_eq!(message(1, 65, 1), format!("{what} is 65; it must be between 1 and 64"));
     assert!(limit().initial(11).is_err() && limit().max_debt(u64::MAX).is_err());
 }
 
@@ -206,7 +207,7 @@ fn fast_path_applies_while_older_slices_are_counted() {
     for second in [100, 110] {
         assert!(limit().decide(&mut *state, &Now::at(second * SECOND), Ask::Exactly(Cost::new(3))).is_admitted());
     }
-    // The same slice as the last request, and a later slice.
+    // The first instant is in the same slice as the last request, the second in a later slice.
     for now in [111, 121].map(|second| Now::at(second * SECOND)) {
         let fast = |cost| limit().decide_fast(&mut *state.clone(), &now, Cost::new(cost)).is_some();
         assert_eq!([1, 4, 5, 11].map(fast), [true, true, false, false], "{now:?}");

@@ -147,10 +147,10 @@ fn new_key_has_the_initial_amount() {
 #[test]
 fn invalid_parameters_are_errors() {
     let message = |result: Result<SlidingWindow, LimitError>| result.unwrap_err().to_string();
-    assert_eq!(message(SlidingWindow::new(0, Nanos::SECOND)), "the limit is 0, it must be at least 1");
-    assert_eq!(message(SlidingWindow::new(1, Nanos::ZERO)), "the length of the window is 0, it must be at least 1");
-    assert!(message(SlidingWindow::new(1, Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
-    assert_eq!(message(limit().initial(11)), "the initial amount is 11, it must be between 0 and 10");
+    assert_eq!(message(SlidingWindow::new(0, Nanos::SECOND)), "the limit is 0; it must be at least 1");
+    assert_eq!(message(SlidingWindow::new(1, Nanos::ZERO)), "the length of the window is 0; it must be at least 1");
+    assert!(message(SlidingWindow::new(1, Nanos::MAX)).ends_with("too long; at most 3153600000s is valid"));
+    assert_eq!(message(limit().initial(11)), "the initial amount is 11; it must be between 0 and 10");
     assert!(SlidingWindow::new(u64::MAX, crate::Rate::MAX_PERIOD).is_ok());
 }
 

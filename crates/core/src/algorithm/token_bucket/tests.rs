@@ -151,7 +151,7 @@ fn new_key_has_the_initial_amount() {
     assert!(bucket("1/s", 5).initial(5).is_ok());
     assert_eq!(
         bucket("1/s", 5).initial(6).unwrap_err().to_string(),
-        "the initial amount is 6, it must be between 0 and 5"
+        "the initial amount is 6; it must be between 0 and 5"
     );
 }
 
@@ -205,7 +205,7 @@ fn other_parameters_keep_the_spent_tokens() {
     assert_eq!(new.report(&state, &Now::at(SECOND), Cost::ONE).remaining, 16);
     let small = bucket("1/s", 1).max_debt(0).unwrap();
     small.convert(&new, &mut state, &Now::at(SECOND));
-    assert_eq!(small.report(&state, &Now::at(SECOND), Cost::ONE).reset, Nanos::from_secs(1), "capped at its maximum");
+    assert_eq!(small.report(&state, &Now::at(SECOND), Cost::ONE).reset, Nanos::from_secs(1), "the debt is capped at the maximum");
 }
 
 #[test]

@@ -115,16 +115,16 @@ fn all_mistakes_are_reported_together() {
         "0/s",
         &[],
         Err(
-            "limit: the count of the rate is 0, it must be at least 1; to refuse everything write `deny: true` instead of `limit`",
+            "limit: the count of the rate is 0; it must be at least 1; to refuse everything write `deny: true` instead of `limit`",
         ),
     );
     assert_limit(
         "5/m",
         &[("algorithm", "sliding_slices"), ("precision", "0s")],
-        Err("precision: the precision is 0, it must be at least 1"),
+        Err("precision: the precision is 0; it must be at least 1"),
     );
-    assert_limit("1/0s", &[], Err("limit: the period of the rate is 0, it must be at least 1"));
-    assert_limit("10/s", &[("burst", "0")], Err("burst: the burst is 0, it must be at least 1"));
+    assert_limit("1/0s", &[], Err("limit: the period of the rate is 0; it must be at least 1"));
+    assert_limit("10/s", &[("burst", "0")], Err("burst: the burst is 0; it must be at least 1"));
     assert_limit(
         "10/s",
         &[("algorithm", "concurrency"), ("lease", "soon")],
@@ -141,7 +141,7 @@ fn all_mistakes_are_reported_together() {
         "2000/s",
         &[("algorithm", "sliding_log")],
         Err(
-            "limit: the limit of a sliding log (for more, use slices or a window) is 2000, it must be between 1 and 1024",
+            "limit: the limit of a sliding log (for more, use slices or a window) is 2000; it must be between 1 and 1024",
         ),
     );
 }
