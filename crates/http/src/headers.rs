@@ -6,9 +6,9 @@
 //! | [`Styles::X_RATE_LIMIT`] | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 7`, `X-RateLimit-Reset: 12` | the same for the tightest limit; the reset is in seconds from now, because the clocks of client and server may differ |
 //! | every refusal | `Retry-After: 12` | whole seconds until the request passes, rounded up and never 0 |
 //!
-//! The IETF style is draft-ietf-httpapi-ratelimit-headers since its eighth version (last checked: the eleventh): lists
-//! of strings with parameters, as defined by RFC 9651. In a refusal, `t` is the wait for one limit, and `Retry-After`
-//! the wait for the whole request.
+//! The IETF style follows draft-ietf-httpapi-ratelimit-headers from its eighth version on (last checked: the eleventh).
+//! Both headers are lists of strings with parameters, as defined by RFC 9651. In a refusal, `t` is the wait for one
+//! limit, and `Retry-After` the wait for the whole request.
 //!
 //! [`write_policy`] and [`write_status`] write one list element; [`add`] adds headers to a `HeaderMap`.
 

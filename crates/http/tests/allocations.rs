@@ -55,7 +55,7 @@ where
             return counted;
         }
     }
-    unreachable!("the second round returns")
+    unreachable!("the second iteration returns")
 }
 
 fn hourly_limiter(burst: u64) -> Keyed {

@@ -16,7 +16,7 @@ fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, ca
     (0..calls)
         .map(|_| {
             clock.run(pacer.next_wait());
-            pacer.acquire(1).at_once().wait().expect("a permit is due");
+            pacer.acquire(1).at_once().wait().expect("the permit is available after the wait");
             clock.mono().since(start).as_nanos() / 1_000_000
         })
         .collect()

@@ -103,7 +103,7 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
         match verdict.outcome() {
             Outcome::Allow => self.commit(&verdict),
             Outcome::Deny(retry) => {
-                // The result is the longer wait, because a leaky bucket admits a request with a delay earlier than
+                // Returns the longer of two waits, because a leaky bucket admits a request with a delay sooner than
                 // without a delay.
                 let undelayed = self.wait_in_queue(Cost::ZERO, cost);
                 if repair {

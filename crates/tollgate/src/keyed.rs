@@ -48,8 +48,8 @@ pub use snapshot::RestoreError;
 /// One limit, or a combination of several, counted separately for each key, such as a user, an address or an API token.
 ///
 /// The memory for a fixed number of keys is reserved on creation; its pages are touched on first use. Unless the limit
-/// changes, a `check` does not allocate. There is no clean-up that decisions would wait for. The table stores a
-/// fingerprint of each [`Key`], so a long key takes no more memory than a short key.
+/// changes, a `check` does not allocate. Decisions never wait for a clean-up. The table stores a fingerprint of each
+/// [`Key`], so a long key takes no more memory than a short key.
 ///
 /// ```
 /// use tollgate::{Keyed, TokenBucket};
@@ -210,9 +210,9 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     ) {
         let mut requests = requests.into_iter();
         let (mut costs, mut verdicts) = ([Cost::ZERO; BATCH], [Verdict::default(); BATCH]);
-        // The fingerprint and the end of each run of consecutive requests for one key. A run is hashed, found and
-        // locked only once. If all requests have the same key, a request takes 105 instructions instead of 145
-        // (callgrind).
+        // The fingerprint and the end of each run of consecutive requests for one key. The key of a run is hashed,
+        // found and locked only once. If all requests have the same key, a request takes 105 instructions instead of
+        // 145 (callgrind).
         let (mut fingerprints, mut ends) = ([Fingerprint::default(); BATCH], [0; BATCH]);
         let mut previous: Option<K> = None;
         loop {
@@ -237,8 +237,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             self.table.try_visit_home_many(&fingerprints[..runs], self.flags(), |run, mut state| {
                 let (fingerprint, end) = (fingerprints[run], ends[run]);
                 for (cost, verdict) in costs[start..end].iter().zip(&mut verdicts[start..end]) {
-                    // Assigns in each case, because the compiler would copy a verdict returned from the match byte by
-                    // byte.
+                    // Each arm assigns the verdict itself, because the compiler would copy a verdict that the `match`
+                    // returns byte by byte.
                     match &mut state {
                         Some(state) => match state.take(&self.limit, &now, *cost) {
                             Some(stamp) => *verdict = Verdict::stamped(*cost, stamp),
@@ -309,12 +309,12 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// least used entries may be lost.
     ///
     /// Entries can belong to at most 1022 earlier limits at a time. Beyond that, limits without entries are dropped. If
-    /// more than half of the limits have entries, the entries are first converted to the limit before this change, if
-    /// their used amount is within that limit.
+    /// more than half of the limits have entries, each entry whose used amount is within the limit before this change
+    /// is first converted to that limit.
     ///
     /// # Errors
     /// Returns an error if the new table does not fit in memory. Also returns an error if 1022 earlier limits have
-    /// entries whose used amount exceeds the current limit. The limit and all entries are then unchanged.
+    /// entries whose used amount exceeds the current limit. The limit is then unchanged.
     pub fn set_limit(&self, limit: A) -> Result<(), CapacityError> {
         // Waits for a running snapshot, because the snapshot reads the generations.
         let snapshot_lock = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -402,8 +402,8 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     /// Replaces all entries by the entries of a file written by [`save`](Self::save), and returns their number.
     ///
     /// States refill and expire as if the process had kept running since the snapshot; the elapsed time is measured by
-    /// the wall clock. If the wall clock was set back, no time has passed. The capacity may differ: if the table is too
-    /// small, the least used keys are lost. The parameters of the limit may differ: used amounts are kept, as in
+    /// the wall clock. If the wall clock was set back, the elapsed time is zero. The capacity may differ: if the table
+    /// is too small, the least used keys are lost. The parameters of the limit may differ: used amounts are kept, as in
     /// [`set_limit`](Self::set_limit). The algorithm must be the same.
     ///
     /// A [`Verdict`] from before the snapshot can refund leases, but not charges to a log or to a window that began

@@ -16,8 +16,8 @@ use crate::wait::{AcquireError, Waitable, block_on};
 /// A bounded queue of jobs that leave at a constant rate: the leaky bucket as a queue.
 ///
 /// A job has a cost of 1 or a given cost, such as its number of bytes or rows. A job of cost `n` delays the next job by
-/// `n` units of the rate. A full queue discards the newest or the oldest job. A job that has waited longer than the
-/// maximum age is dropped, so that stale work does not delay new work.
+/// the time in which the rate admits `n` units. A full queue discards the newest or the oldest job. A job that has
+/// waited longer than the maximum age is dropped, so that stale work does not delay new work.
 ///
 /// Any number of threads and tasks may add and remove jobs. Jobs leave in FIFO order.
 ///

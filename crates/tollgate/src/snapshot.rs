@@ -30,7 +30,7 @@ use crate::keyed::snapshot::file;
 use crate::keyed::snapshot::frames::{Sink, Source};
 use crate::keyed::snapshot::records::Record;
 
-/// `tg-store`, as a word.
+/// The bytes `tg-store`, read as a word.
 const MAGIC: u64 = u64::from_le_bytes(*b"tg-store");
 /// Incremented when the format or the state words of any algorithm change.
 const VERSION: u64 = 1;

@@ -1,4 +1,4 @@
-//! A snapshot that runs out of disk space. The test runs this program again with a file-size limit.
+//! Tests a snapshot that runs out of disk space. The test runs its own executable again with a file-size limit.
 #![cfg(unix)]
 
 use std::path::Path;
@@ -21,7 +21,7 @@ fn write_old_file(folder: &Path) {
 
 fn assert_only_old_file_exists(folder: &Path) {
     let mut limits = limits();
-    assert_eq!(limits.load(folder.join("limits")).expect("the old file, whole"), 1);
+    assert_eq!(limits.load(folder.join("limits")).expect("the complete old file"), 1);
     assert!(!limits.check("alice", 9).is_allowed());
     assert_eq!(std::fs::read_dir(folder).expect("a folder").count(), 1, "a temporary file was left behind");
 }

@@ -10,7 +10,7 @@ mod traffic;
 #[test]
 fn every_picture_is_up_to_date_and_small() {
     let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures"));
-    let pictures = gallery::all_pictures().expect("limits that can be made");
+    let pictures = gallery::all_pictures().expect("valid limits");
     for picture in &pictures {
         let kept = std::fs::read_to_string(folder.join(picture.name).with_extension("svg")).unwrap_or_default();
         assert_eq!(kept, picture.svg, "{}: run `cargo run -p tollgate --example pictures`", picture.name);

@@ -107,7 +107,7 @@ impl fmt::Display for NetworkError {
                 write!(f, "the prefix of {prefix} bits is too long: the address has {bits} bits")
             }
             Self::HostBits { network, prefix } => {
-                write!(f, "the address has bits set after the prefix, write `{network}/{prefix}`")
+                write!(f, "the address has bits set after the prefix; write `{network}/{prefix}`")
             }
             Self::TooMany => write!(f, "too many networks (maximum {})", TrustedProxies::MAX),
         }
@@ -150,7 +150,7 @@ impl TrustedProxies {
     /// let proxies = TrustedProxies::parse(["10.0.0.0/8", "fd00::/8"])?;
     /// assert!(proxies.contains("10.1.2.3".parse()?));
     /// let mistake = TrustedProxies::parse(["10.1.0.0/8"]).unwrap_err().to_string();
-    /// assert_eq!(mistake, "the address has bits set after the prefix, write `10.0.0.0/8`");
+    /// assert_eq!(mistake, "the address has bits set after the prefix; write `10.0.0.0/8`");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -239,7 +239,7 @@ mod tests {
             ("10.0.0.0/+8", "`10.0.0.0/+8` is not a network"),
             ("10.0.0.0/33", "the prefix of 33 bits is too long: the address has 32 bits"),
             ("10.0.0.0/256", "`10.0.0.0/256` is not a network"),
-            ("2001:db8::1/64", "the address has bits set after the prefix, write `2001:db8::/64`"),
+            ("2001:db8::1/64", "the address has bits set after the prefix; write `2001:db8::/64`"),
             ("localhost", "`localhost` is not a network"),
         ] {
             let error = text.parse::<Network>().unwrap_err().to_string();

@@ -84,7 +84,7 @@ impl Policy {
         Self::new(name, self.limits.clone())
     }
 
-    /// Returns the index of the first limit that has the capacity in the report.
+    /// Returns the index of the first limit whose capacity equals that of the report.
     fn limit_index(&self, report: &Report) -> usize {
         let limits = self.limits.as_ref().map_or(&[][..], Limits::as_slice);
         limits.iter().position(|limit| limit.capacity() == report.limit).unwrap_or(0)
@@ -238,7 +238,7 @@ fn grpc_refusal<B>(request: &RequestView<'_>, refusal: &Refusal<'_>) -> Response
     response
 }
 
-/// Writes a JSON string. Characters outside printable ASCII become question marks, which is also the rule for headers.
+/// Writes a JSON string. Characters outside printable ASCII become question marks, as in headers.
 fn write_json_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     for character in text.chars() {

@@ -21,7 +21,7 @@ use super::refusal::{ObservedOutcome, Reason, Refusal};
 use crate::headers::{RATE_LIMIT, RATE_LIMIT_POLICY, UNNAMED, add_decision};
 use crate::request::RequestView;
 
-/// The configuration hint if a request matches more than [`Item::MAX_RULES`] rules.
+/// The configuration hint for a request that matches more than [`Item::MAX_RULES`] rules.
 const TOO_MANY_RULES: &str = "the request matches more than 256 rules; make the conditions of the rules more specific";
 const _: () = assert!(Item::MAX_RULES == 256, "the hint states the number");
 
@@ -81,8 +81,8 @@ impl<T: Store, F: Store> ByRules<T, F> {
                 self.passed_without_rules_count.fetch_add(1, Ordering::Relaxed);
                 return RuleDecision::Pass;
             }
-            // The values are within the engine's size limits, so too many rules match. If such a request passed, a
-            // client could choose one to bypass every limit.
+            // The values are within the engine's size limits, so this error means that too many rules match. If such
+            // requests passed, a client could bypass every limit with them.
             Err(RequestError::TooMany { .. }) => {
                 return refuse_uncounted(request, config, Reason::Misconfigured(TOO_MANY_RULES));
             }

@@ -96,7 +96,7 @@ pub(super) struct Timer {
     earlier_alarm_set: Condvar,
 }
 
-/// Maximum time until an alarm.
+/// Maximum time for which an alarm is set in advance. A later alarm fires early and is set again.
 const MAX_DELAY: Duration = Duration::from_secs(365 * 86_400);
 
 impl Timer {

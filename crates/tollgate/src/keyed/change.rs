@@ -108,8 +108,8 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
     }
 
     /// Removes the generations without entries and renumbers the remaining generations. If more than half of the
-    /// generations have entries, first converts entries to the current limit, if their used amount is within that
-    /// limit. Returns, for each later limit, whether it is still in use.
+    /// generations have entries, first converts each entry whose used amount is within the current limit to that limit.
+    /// Returns, for each later limit, whether it is still in use.
     pub(super) fn renumber(&self, table: &Table, overflow: &mut OverflowEntry) -> Vec<bool> {
         let in_use = |overflow: u64| {
             let mut used = vec![false; self.generation() as usize + 1];

@@ -252,7 +252,7 @@ pub(crate) fn max_spent_by<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> 
         // A limit without state spends nothing.
         _ if limit.words() == 0 => 0,
         Ask::Exactly(cost) if cost.get() > capacity => 0,
-        // The cost is charged as debt, unless it also exceeds the maximum debt.
+        // The excess is charged as debt, unless it exceeds the maximum debt.
         Ask::Regardless(cost) if cost.get() > capacity => {
             with_init(limit, now, |state| limit.weigh(&state, now, ask).taken().get())
         }

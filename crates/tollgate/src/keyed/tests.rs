@@ -54,7 +54,7 @@ fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
     });
     each(&|key| {
         let (verdict, report) = keyed.check_and_report(key, 1);
-        assert_eq!((verdict.taken().get(), report.remaining), (1, 5), "a refusal spent something of {limit:?}");
+        assert_eq!((verdict.taken().get(), report.remaining), (1, 5), "a refusal spent part of {limit:?}");
     });
     each(&|key| assert_eq!(keyed.take_up_to(key, 20).taken().get(), 5, "{limit:?}"));
     each(&|key| assert!(!keyed.take_up_to(key, 1).is_admitted() && !keyed.check(key, 1).is_admitted(), "{limit:?}"));
@@ -249,7 +249,7 @@ fn threads_on_the_same_keys_take_exactly_the_limit() {
         // Two threads rarely collide within the time of a decision, so many requests are needed.
         let taken = on_threads(4, |thread| {
             let mut taken = [0; KEYS as usize];
-            // Single checks and batches, starting at different keys.
+            // The threads make single checks and batches, starting at different keys.
             let requests = |round: u64| (0..KEYS).map(move |n| ([(n + round + thread) as u8 % KEYS as u8], 1));
             for round in 0..most {
                 if (round + thread).is_multiple_of(2) {

@@ -31,7 +31,7 @@ use crate::keyed::{WhenFull, max_spent_by};
 use crate::sync::Ordering;
 use crate::table::{Group, TryGroup, Wide};
 
-/// Maximum number of charges on the fast path: the charges of a request that matches as many rules as a domain allows.
+/// Maximum number of charges on the fast path: enough for a request that matches the maximum number of rules.
 const MAX_LISTED_CHARGES: usize = 256;
 
 impl<C: Clock> Ledger<C> {
@@ -215,7 +215,7 @@ impl<C: Clock> Ledger<C> {
         Ok(Member::new(limits, state, now))
     }
 
-    /// Counts the charges whose keys have no entry. Empties the list if they may not use an overflow entry.
+    /// Counts the charges whose keys have no entry. Empties the list if these charges may not use an overflow entry.
     fn count_overflowed(&self, without_entry: &mut InlineVec<usize>) {
         if without_entry.is_empty() {
             return;

@@ -98,7 +98,7 @@ fn every_ask_works_with_every_state() {
     }
 }
 
-/// This matters because a full key that is forgotten starts with the initial amount of its limits again.
+/// Evicting a full key loses state: if the key is used again, it starts with the initial amount of its limits.
 #[test]
 fn new_key_replaces_no_full_key_while_its_bucket_has_vacant_entries() {
     let limit_table = &[single_limit(bucket(10))][..];

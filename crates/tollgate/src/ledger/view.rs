@@ -20,7 +20,7 @@ pub struct ChargeView<'a> {
 /// The words of the state.
 #[derive(Clone, Copy)]
 pub(super) enum Words<'a> {
-    /// In the table, after the limits id.
+    /// The words of a table entry after the limits id.
     Entry(Offset<State<'a>>),
     /// The state of a new key.
     New(&'a [u64]),

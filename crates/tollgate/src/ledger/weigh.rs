@@ -18,7 +18,7 @@ pub(super) struct Member<'n> {
     entry: State<'n>,
     now: Now<'n>,
     verdict: Verdict<Stamps>,
-    /// Whether the verdict is already written to the entry, and the entry before it is in the undo log.
+    /// Whether the verdict is already written to the entry. The undo log then contains the words from before.
     written: bool,
 }
 
@@ -59,9 +59,10 @@ pub(super) fn decide_locked<N: LimitTable + ?Sized>(
 /// Decides the charges one after the other, and returns whether all pass.
 ///
 /// Each charge is written immediately, and undone if a later charge is refused. So the second of two charges on one
-/// entry sees the first charge. Copying a long entry takes longer than weighing its charge first and writing it
-/// afterwards, by [`write_remaining_charges`], so a long entry is written immediately only if the group has repeated
-/// entries. After a refusal the remaining charges are only weighed, because the caller needs their verdicts.
+/// entry sees the first charge. Before each write, the entry is copied to the undo log. For a long entry, this copy
+/// takes longer than weighing the charge now and writing it later ([`write_remaining_charges`]). So a long entry is
+/// written immediately only if the group has repeated entries. After a refusal the remaining charges are only weighed,
+/// because the caller needs their verdicts.
 fn decide_in_order<N: LimitTable + ?Sized>(
     limit_table: &N,
     charges: &[Charge<'_>],

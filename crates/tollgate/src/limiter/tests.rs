@@ -23,8 +23,8 @@ fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
     let first = limiter.check(4);
     assert_eq!((first.outcome(), first.taken().get(), remaining()), (Outcome::Allow, 4, 6), "{limit:?}");
     assert_eq!((limiter.peek(6).is_admitted(), limiter.peek(7).is_admitted()), (true, false), "{limit:?}");
-    assert_eq!(remaining(), 6, "peeking took something from {limit:?}");
-    assert_eq!((limiter.check(7).taken().get(), remaining()), (0, 6), "a refusal spent something of {limit:?}");
+    assert_eq!(remaining(), 6, "a peek spent part of {limit:?}");
+    assert_eq!((limiter.check(7).taken().get(), remaining()), (0, 6), "a refusal spent part of {limit:?}");
     assert_eq!(limiter.check(11).outcome(), Outcome::Deny(Retry::Never), "{limit:?}");
     assert_eq!(limiter.check(u64::MAX).outcome(), Outcome::Deny(Retry::Never), "{limit:?}");
     assert!(limiter.check(0).is_admitted() && remaining() == 6, "{limit:?}");

@@ -1,7 +1,7 @@
 //! A two-word state with its own lock, for example a token bucket of 7777/s.
 //!
 //! Locking takes one compare-and-swap, the same as an update of a single-word state. Unlocking is a plain store. A
-//! mutex would take two read-modify-write operations, and would check for poisoning on both sides.
+//! mutex would take two read-modify-write operations, and would check for poisoning on locking and on unlocking.
 
 use tollgate_core::{Cells, CellsMut};
 

@@ -278,8 +278,8 @@ impl<'t, S: Shape> Bucket<'t, S> {
         {
             return Some(entry);
         }
-        // There is no branch per entry, because the entry is unpredictable, and a misprediction costs more than all
-        // comparisons.
+        // There is no branch per entry, because the matching entry is unpredictable, and a misprediction costs more
+        // than all comparisons.
         let mut found = self.shape.entries() - 1;
         // Slices once, so that there is one bounds check instead of one per entry.
         let words = &self.words[..=self.shape.low_word(found)];

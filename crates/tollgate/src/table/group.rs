@@ -7,8 +7,8 @@ use super::bucket::{Bucket, Shape, State};
 use super::{Buckets, Presence, StateReader};
 use crate::fingerprint::Fingerprint;
 
-/// The locked buckets of a group of keys. The entries that the group's keys have are [kept](Bucket::keep), so keys of a
-/// group do not evict or displace each other's entries.
+/// The locked buckets of a group of keys. The existing entries of the group's keys are [kept](Bucket::keep), so that
+/// keys of a group do not evict or displace each other's entries.
 pub(crate) struct Group<'t, S> {
     table: &'t Buckets<S>,
     keys: SmallVec<[GroupKey; INLINE_KEYS]>,

@@ -186,8 +186,8 @@ impl Table {
     }
 }
 
-/// A walk from the first bucket to the last. It visits every entry that stays in the table at least once: no entry
-/// moves from a bucket that the walk has not reached to a bucket that it has passed.
+/// A walk from the first bucket to the last. It visits each entry that stays in the table at least once, because no
+/// entry moves from a bucket that the walk has not reached to a bucket that it has passed.
 pub(crate) struct Walk<'t> {
     table: &'t Table,
     _end: EndOfWalk<'t>,

@@ -186,7 +186,7 @@ fn cancelled_waiter_takes_nothing_and_the_others_move_up() {
         }
         assert_eq!(served, (0..4).filter(|place| *place != gone).collect::<Vec<_>>());
         clock.advance(TENTH_OF_SECOND);
-        assert!(limiter.check(1).is_allowed(), "the token of the waiter that left");
+        assert!(limiter.check(1).is_allowed(), "the token that the departed waiter did not take");
     }
 }
 
@@ -346,7 +346,7 @@ fn clock_jump_serves_waiters_in_order() {
     let mut hasty = limiter.acquire(1).within(Duration::from_millis(500));
     assert!(poll(&mut hasty).is_none());
     clock.advance(DAY);
-    assert_eq!(take_ready(&mut waiting), [0, 1], "at most a burst");
+    assert_eq!(take_ready(&mut waiting), [0, 1], "the jump grants at most a burst");
     assert_eq!(poll(&mut hasty), Some(Err(AcquireError::TimedOut)));
     clock.run(Nanos::from_millis(200));
     assert_eq!(take_ready(&mut waiting), [2, 3]);
@@ -437,7 +437,7 @@ fn panicking_waker_does_not_prevent_other_wakeups() {
 /// A waker may own the last reference to its task. Dropping the waker then drops the task and its futures.
 #[test]
 fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
-    #[expect(dead_code, reason = "it is only dropped")]
+    #[expect(dead_code, reason = "the content is only dropped")]
     struct Task(Mutex<Option<Waiting<'static, TokenBucket>>>);
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}

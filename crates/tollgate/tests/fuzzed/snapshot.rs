@@ -57,8 +57,8 @@ fn seal(words: &[u64]) -> u64 {
 }
 
 /// Builds a file with valid seals, so that the test reaches the later checks. The head is that of a snapshot under the
-/// limits `stored`, with instants from the input. The entries come from the input too; with `forged`, the parameters of
-/// the limits do instead, and there are no entries.
+/// limits `stored`, with instants from the input. The entries also come from the input. With `forged`, the parameters
+/// of the limits come from the input instead, and there are no entries.
 fn build_file(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     keyed(stored).snapshot(&mut bytes).expect("memory takes it");
@@ -110,10 +110,10 @@ pub fn check(input: &[u8]) -> bool {
     let _ = keyed.check("alice", 2);
     let before = keyed.report("alice", 1);
     let Ok(count) = keyed.restore(&*bytes) else {
-        assert_eq!(keyed.report("alice", 1), before, "a refused snapshot changed something");
+        assert_eq!(keyed.report("alice", 1), before, "a refused snapshot changed the limiter");
         return false;
     };
-    assert!(count <= bytes.len() as u64 / 16, "more entries than there are bytes for");
+    assert!(count <= bytes.len() as u64 / 16, "more entries than the bytes can hold");
     let mut again = Vec::new();
     keyed.snapshot(&mut again).expect("memory takes it");
     let mut copy = self::keyed(wanted);

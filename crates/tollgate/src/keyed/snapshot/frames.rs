@@ -21,7 +21,7 @@ fn read_words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks_exact(WORD_BYTES).map(|word| word.try_into().map_or(0, u64::from_le_bytes))
 }
 
-/// Writes words, one frame at a time.
+/// Writes the words of a snapshot, one sealed frame at a time.
 pub(crate) struct Sink<W> {
     writer: W,
     frame: Vec<u8>,
@@ -29,7 +29,7 @@ pub(crate) struct Sink<W> {
 }
 
 impl<W: Write> Sink<W> {
-    /// Creates a sink with a buffer for `capacity` words.
+    /// Creates a writer with a buffer for `capacity` words.
     pub(crate) fn new(writer: W, capacity: usize) -> Self {
         Self { writer, frame: Vec::with_capacity(capacity * WORD_BYTES), seal: INITIAL_CHECKSUM }
     }
@@ -51,7 +51,7 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// Reads words and checks their seals.
+/// Reads the words of a snapshot and checks its seals.
 pub(crate) struct Source<R> {
     reader: R,
     frame: Vec<u8>,

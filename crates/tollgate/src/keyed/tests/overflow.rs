@@ -27,7 +27,7 @@ fn table_holds_its_capacity_of_keys() {
             for n in 0..capacity as u64 {
                 assert!(
                     keyed.check(&numbered_key(n), 1).is_admitted(),
-                    "key {n} of {capacity} found no room under {limit:?}"
+                    "key {n} of {capacity} got no entry under {limit:?}"
                 );
             }
             // No key was evicted.
@@ -83,7 +83,7 @@ fn unused_entries_are_reused_without_a_clean_up() {
             let keys = || (0..CAPACITY).map(|n| numbered_key(round << 32 | n));
             keys().for_each(|key| assert_eq!(keyed.check(&key, 7).taken().get(), 7, "round {round}, {limit:?}"));
             assert!(keys().all(|key| spent_of(&keyed, &key) == 7), "round {round}, {limit:?}");
-            // A bucket needs 0.7 of the refill time. Two windows are enough for every algorithm.
+            // After twice the refill time, nothing is used under any algorithm.
             clock.advance(Nanos::from_secs(2));
         }
         assert_eq!(keyed.overflowed(), 0, "{limit:?}");

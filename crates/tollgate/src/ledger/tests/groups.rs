@@ -221,7 +221,7 @@ fn charges_of_a_group_without_an_entry_share_the_overflow_entry() {
     assert_eq!(ledger.remaining(&limit_table, 0, "0"), 3, "the refused group charged no key");
     assert!(
         passes(&ledger, &limit_table, &[charge(0, "1", 1), charge(1, "late 4", 1)]),
-        "not from the shared entries either"
+        "the refused group took nothing from the overflow entries"
     );
     assert!((2..slots).all(|n| ledger.remaining(&limit_table, 0, &n.to_string()) == 5));
 }

@@ -37,7 +37,7 @@ fn limit_table() -> Vec<Limits> {
     ]
 }
 
-/// A charge as the model knows it: the number of the key, the limits id and the ask.
+/// A charge in the model: the number of the key, the limits id and the ask.
 type ModelCharge = (usize, u32, Ask);
 
 /// Returns a random group. All charges of a group to the same key have the same limits id.
@@ -61,7 +61,7 @@ fn random_group(dice: &mut Rng, ids: usize) -> Vec<ModelCharge> {
     group
 }
 
-/// How the groups of a run were decided.
+/// Number of groups by outcome, and by the fast path that decided them.
 #[derive(Debug, Default)]
 struct Counts {
     admitted: u32,
@@ -70,8 +70,8 @@ struct Counts {
     fast_large: u32,
 }
 
-/// Decides random groups under the first `ids` limits in a ledger and in the model. A ledger that is nearly full forgets
-/// unused keys for new keys, and the model does not, so all keys are first charged one by one.
+/// Decides random groups under the first `ids` limits in a ledger and in the model. A nearly full ledger evicts unused
+/// keys for new keys, but the model does not. So if the ledger is small, all keys are first charged one by one.
 fn compare(seed: u64, ids: usize, state_words: usize, capacity: usize, counts: &mut Counts) {
     let limit_table = limit_table();
     let names: Vec<String> = (0..KEYS).map(|n| format!("key {n}")).collect();
@@ -102,7 +102,8 @@ fn compare(seed: u64, ids: usize, state_words: usize, capacity: usize, counts: &
         if let Some(fast) = fast {
             assert_eq!((fast, reports.len()), (passed, charges.len()), "{what}");
             for ((outcome, report), (verdict, expected)) in reports.iter().zip(&expected) {
-                // The model reports the time until a cost of 1 passes, the fast path until this cost passes.
+                // The model reports the time until a cost of 1 passes. The fast path reports the time until the
+                // charge's cost passes.
                 let report = Report { retry: expected[0].retry, ..*report };
                 assert_eq!((*outcome, &[report][..]), (verdict.outcome(), &expected[..]), "{what}");
             }

@@ -1,4 +1,4 @@
-//! Real threads, mostly on the real clock.
+//! Tests waiting with real threads, mostly on the real clock.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn threads_that_wait_and_cancel_at_random_stay_within_the_limit() {
     .sum();
     let time = limiter.clock().now().mono().since(start.mono());
     let most = 10 + u64::try_from(u128::from(time.as_nanos()) * u128::from(rate) / 1_000_000_000).unwrap();
-    assert!(passed <= most, "{passed} passed, at most {most} may in {time}");
+    assert!(passed <= most, "{passed} passed in {time} (maximum {most})");
     assert_eq!(limiter.waiters(), 0);
 }
 
@@ -139,7 +139,7 @@ fn waiting_threads_get_no_more_than_the_limit_of_each_key() {
     let most = 3 + keyed.clock().mono().since(start).as_nanos() * 5 / 1_000_000;
     for key in 0..4 {
         let passed: u64 = passed.iter().map(|passed| passed[key]).sum();
-        assert!((1..=most).contains(&passed), "{passed} passed, at most {most} may");
+        assert!((1..=most).contains(&passed), "{passed} passed (maximum {most})");
     }
     assert_eq!(keyed.waiters(), 0);
 }

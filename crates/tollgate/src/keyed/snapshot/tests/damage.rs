@@ -37,7 +37,7 @@ fn every_damaged_byte_and_missing_end_is_detected() {
             }
         }
         assert!(matches!(there.restore(&*[&*bytes, b"x"].concat()), Err(RestoreError::Damaged)));
-        assert_eq!(remaining(&there), [10, 10, 7], "a refused snapshot changed something of {limit:?}");
+        assert_eq!(remaining(&there), [10, 10, 7], "a refused snapshot changed a limiter of {limit:?}");
         there.restore(&*bytes).unwrap();
         assert_eq!(remaining(&there), [1, 5, 10]);
     }
