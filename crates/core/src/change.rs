@@ -10,7 +10,7 @@
 //!    charge). A `max_wait` or a minimum gap of the new parameters applies as well. The wait is the time until `used`
 //!    has decreased far enough under the state's own parameters ([`Limit::until_used`]). A retry after this wait
 //!    succeeds; a retry one nanosecond earlier does not.
-//! 4. Only an admitted request that takes something writes. It converts the state to the new parameters
+//! 4. Only an admitted request that takes something writes. The request converts the state to the new parameters
 //!    ([`Algorithm::convert`]) with the same used amount, rounded up to their precision. The precision is a tick for
 //!    token and leaky buckets (at most a nanosecond of refill) and a whole token for the other algorithms. Windows and
 //!    slices with the same boundaries, logs and leases keep their counts without rounding.

@@ -1,15 +1,15 @@
 //! The Tollgate algorithms as pure functions.
 //!
-//! This crate defines the rate-limiting types and one module per algorithm. It reads no clock, takes no lock, does no
-//! I/O and has no dependencies. It needs `alloc` but not `std`. Time is an argument, the state is a few words that the
-//! caller stores, and a decision is data. To limit requests, use the `tollgate` crate, which adds clocks, tables and
-//! waiting. Use this crate to build your own limiter on the same arithmetic.
+//! This crate defines the rate-limiting types and one module per algorithm. The crate reads no clock, takes no lock,
+//! does no I/O and has no dependencies. The crate needs `alloc` but not `std`. Time is an argument, the state is a few
+//! words that the caller stores, and a decision is data. To limit requests, use the `tollgate` crate, which adds
+//! clocks, tables and waiting. Use this crate to build your own limiter on the same arithmetic.
 //!
 //! # Equivalents of existing limiters
 //!
 //! The decisions of each existing limiter were recorded under a controlled clock. A test repeats them step by step with
-//! the equivalent here (`crates/testkit`, `--test oracles`). It accepts only intentional differences, each with a name
-//! and a reason. The last column lists the differences that matter for a migration.
+//! the equivalent here (`crates/testkit`, `--test oracles`). The test accepts only intentional differences, each with a
+//! name and a reason. The last column lists the differences that matter for a migration.
 //!
 //! | existing limiter | equivalent here | differences |
 //! |---|---|---|
@@ -27,7 +27,7 @@
 //! | Python limits, sliding window counter | [`SlidingWindow`] | the weighted count is not rounded down, because rounding down would admit one request too many |
 //!
 //! [`SlidingSlices`] and [`Concurrency`] have no counterpart among these limiters. [`SlidingSlices`] is the sliding
-//! window of many tutorials, with a duration and a precision. It counts the oldest slice in full, so the limit holds in
+//! window of many tutorials, with a duration and a precision. The oldest slice counts in full, so the limit holds in
 //! every window.
 
 #![cfg_attr(not(test), no_std)]

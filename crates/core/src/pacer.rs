@@ -33,7 +33,7 @@
 //!
 //! **Arithmetic**: stored permits are kept as the time in which they accrue at the steady rate. In that unit the
 //! threshold is `warm_up / 2`, the ramp is `2 × warm_up / (1 + cold)`, and the area under the curve from `a` to `b`
-//! above the threshold is `(b − a) + (cold² − 1) × (b² − a²) / (4 × warm_up)`. This is a fraction of whole numbers,
+//! above the threshold is `(b − a) + (cold² − 1) × (b² − a²) / (4 × warm_up)`. The area is a fraction of whole numbers,
 //! without roots or floats. Instants are counted in ticks of the rate (see the token bucket). Stored time is counted in
 //! parts of a tick, chosen so that the cooling rate is a whole number as well.
 //!
@@ -41,7 +41,7 @@
 //! steady rate, where `S` is the maximum stored time. The last request does not count, because it is paid for later.
 //! The requests that a warm-up pacer admits take at most `T`, if stored permits are priced by the curve above.
 //!
-//! A bursty pacer is exact. A warm-up pacer rounds each reservation up to a tick. Its rate is never above the
+//! A bursty pacer is exact. A warm-up pacer rounds each reservation up to a tick. So its rate is never above the
 //! configured rate, and each call loses at most one tick (a nanosecond divided by the count of the rate in lowest
 //! terms). Waits round up.
 //!

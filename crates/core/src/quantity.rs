@@ -107,7 +107,7 @@ impl FormatWithUnit for Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mono {}
 
-/// The wall clock, in nanoseconds since 1970-01-01 UTC. It may step forward or back.
+/// The wall clock, in nanoseconds since 1970-01-01 UTC. The wall clock may step forward or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wall {}
 
@@ -170,7 +170,8 @@ impl<C> fmt::Debug for Time<C> {
     }
 }
 
-/// An interval on the wall clock, such as a calendar day or a billing month. It includes `start` but not `end`.
+/// An interval on the wall clock, such as a calendar day or a billing month. The interval includes `start` but not
+/// `end`.
 ///
 /// This crate does not handle time zones or calendars; the caller computes the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

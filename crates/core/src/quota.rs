@@ -8,7 +8,7 @@ use crate::rate::Rate;
 use crate::tokens::Tokens;
 use crate::verdict::Ask;
 
-/// The parameters of a window. Their bounds ensure that the limit plus the maximum debt, and a sum of up to four
+/// The parameters of a window. Constructors ensure that the limit plus the maximum debt, and a sum of up to four
 /// lengths, fit in 64 bits. So a sum of up to four products of a length and an amount fits in 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Quota {
@@ -94,8 +94,8 @@ impl Quota {
     /// Returns how far ahead of now, in nanoseconds, a stored window may start and still be used unchanged.
     ///
     /// This tolerance covers a small step back of the clock, and a thread that was preempted after it read the clock. A
-    /// window further ahead was written before a larger step back. Its count then moves to the current window, so that
-    /// callers are not refused until the clock has caught up.
+    /// window further ahead was written before a larger step back. The count of such a window moves to the current
+    /// window, so that callers are not refused until the clock has caught up.
     #[inline]
     pub(crate) const fn max_ahead(&self, length: u64) -> u64 {
         if length > MAX_READING_AGE.as_nanos() { length } else { MAX_READING_AGE.as_nanos() }

@@ -1,4 +1,4 @@
-//! Rates: a count per period. Both are kept as integers, in lowest terms, so 7777 per second is exact.
+//! Rates: a count per period. Count and period are kept as integers, in lowest terms, so 7777 per second is exact.
 
 use core::fmt;
 use core::str::FromStr;
@@ -25,7 +25,7 @@ pub struct Rate {
 impl Rate {
     /// The longest period: 100 years of 365 days.
     pub const MAX_PERIOD: Nanos = Nanos::from_secs(100 * 365 * 86_400);
-    /// The longest time that an empty limit may take to refill: 146 years. This bound prevents overflow.
+    /// The longest time that an empty limit may take to refill: 146 years. The maximum prevents overflow.
     pub const MAX_FILL: Nanos = Nanos::from_nanos(1 << 62);
 
     /// Creates a rate of `count` per `per`.

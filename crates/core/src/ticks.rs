@@ -1,8 +1,8 @@
 //! Exact arithmetic of a constant rate, shared by the bucket algorithms.
 //!
 //! For a rate of `count` per `per` nanoseconds, in lowest terms, a nanosecond has `count` ticks and a unit of cost has
-//! `per` ticks. Both are whole numbers. Buckets only add and compare ticks; divisions are needed only for waits
-//! (rounded up) and remaining amounts (rounded down).
+//! `per` ticks. These tick counts are whole numbers. Buckets only add and compare ticks; divisions are needed only for
+//! waits (rounded up) and remaining amounts (rounded down).
 
 use crate::algorithm::{Cells, CellsMut};
 use crate::quantity::{Mono, Nanos, Time};

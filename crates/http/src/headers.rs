@@ -27,7 +27,7 @@ mod parameters {
     pub(super) const CONCURRENT: &str = ";qu=\"concurrent-requests\"";
 }
 
-/// Initial capacity in bytes of a header list. It is enough for one or two limits.
+/// Initial capacity in bytes of a header list. The capacity is enough for one or two limits.
 const INITIAL_LIST_CAPACITY: usize = 96;
 
 const LIST_SEPARATOR: &str = ", ";

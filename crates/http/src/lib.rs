@@ -63,7 +63,7 @@
 //!
 //! [`headers`] describes the styles. By default every response has rate-limit headers, as in the Tollgate server. If a
 //! layer has several limits per key, `RateLimit` lists only the tightest. `SendHeaders::OnRefusal` sends the headers
-//! only with refusals. This saves time, because writing the headers takes several times as long as a decision.
+//! only with refusals. This setting saves time, because writing the headers takes several times as long as a decision.
 //!
 //! # Cost
 //!

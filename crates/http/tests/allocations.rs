@@ -9,8 +9,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-// A counting allocator needs unsafe code, so it comes from another crate. It counts only the allocations of the current
-// thread.
+// A counting allocator needs unsafe code, so it comes from another crate. The allocator counts only the allocations of
+// the current thread.
 use allocation_counter::measure;
 use http::{Request, Response};
 use http_body_util::Full;

@@ -92,8 +92,8 @@ impl Service<http::Request<Body>> for EchoService {
     }
 }
 
-/// Serves the echo service behind `$layer` and returns a connected client channel. This is a macro because the type of
-/// a server with layers is hard to name.
+/// Serves the echo service behind `$layer` and returns a connected client channel. A macro, because the type of a
+/// server with layers is hard to name.
 macro_rules! serve {
     ($layer:expr) => {{
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

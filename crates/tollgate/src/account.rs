@@ -2,8 +2,8 @@
 
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Nanos, Now, Outcome, Report, Retry, Verdict};
 
-/// One key's state at the instant of a decision. A state belongs to the parameters under which it was last charged. It
-/// is converted when the current limit admits a request ("Changed parameters" in ARCHITECTURE.md).
+/// One key's state at the instant of a decision. A state belongs to the parameters under which it was last charged. The
+/// state is converted when the current limit admits a request ("Changed parameters" in ARCHITECTURE.md).
 pub(crate) struct Account<'a, A, S> {
     /// The limit in force.
     pub(crate) limit: &'a A,

@@ -167,8 +167,8 @@ struct CachedReading {
 }
 
 impl CachedClock {
-    /// Starts a clock that reads the time every `period`. Its thread ends within a period after the last clone is
-    /// dropped.
+    /// Starts a clock that reads the time every `period`. The thread of the clock ends within a period after the last
+    /// clone is dropped.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.

@@ -87,8 +87,8 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
 /// Number of waiter shards. With several shards, waiters for different keys rarely contend for a lock.
 const SHARDS: usize = 16;
 
-/// Default maximum number of waiters per key. It is far below the maximum for all keys, so that one key cannot use up
-/// all waiter slots.
+/// Default maximum number of waiters per key. This default is far below the maximum for all keys, so that one key
+/// cannot use up all waiter slots.
 const DEFAULT_MAX_WAITERS_PER_KEY: usize = 1_024;
 
 /// The table does not fit in memory.
@@ -408,7 +408,7 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     ///
     /// A [`Verdict`] from before the snapshot can refund leases, but not charges to a log or to a window that began
     /// with its first request. Instants before the zero of the clock become zero; a log of one hour then keeps such
-    /// entries for an hour after zero. This can happen only with custom clocks.
+    /// entries for an hour after zero. Only custom clocks have such instants.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, is damaged, or was written under another algorithm. The limiter is
@@ -436,7 +436,7 @@ impl<A: Algorithm, C> Keyed<A, C> {
 
 /// Returns a number that selects the shard for the key's waiters.
 const fn shard_of(fingerprint: Fingerprint) -> usize {
-    // These bits do not select the bucket.
+    // The bits used here do not select the bucket.
     fingerprint.high as usize
 }
 

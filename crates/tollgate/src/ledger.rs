@@ -91,9 +91,9 @@ pub struct PlainCharge<'a> {
 
 /// A table for many limits. Every call specifies its limits, and several charges pass together or not at all.
 ///
-/// Its memory is bounded, as for [`Keyed`](crate::Keyed). A state belongs to the limits under which it was last
-/// charged. Under other limits, the used amount counts against the new capacity but refills at the old rate, until a
-/// request is admitted. Peeks, refusals and refunds do not convert a state.
+/// A ledger has bounded memory, like a [`Keyed`](crate::Keyed) table. A state belongs to the limits under which it was
+/// last charged. Under other limits, the used amount counts against the new capacity but refills at the old rate, until
+/// a request is admitted. Peeks, refusals and refunds do not convert a state.
 ///
 /// ```
 /// use tollgate::{Limit, Limits, TokenBucket};

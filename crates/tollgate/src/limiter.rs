@@ -257,8 +257,8 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         }
     }
 
-    /// Adds a wall-clock reading if the state belongs to earlier parameters. Those may need the wall clock even if the
-    /// current limit does not.
+    /// Adds a wall-clock reading if the state belongs to earlier parameters. Earlier parameters may need the wall clock
+    /// even if the current limit does not.
     fn now_for<'a>(&self, own: Option<&A>, now: Now<'a>) -> Now<'a> {
         if own.is_some() { Now::new(now.mono(), self.clock.wall(now.mono())) } else { now }
     }

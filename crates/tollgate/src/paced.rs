@@ -40,7 +40,7 @@ use crate::wait::{Acquire, Shards, Waitable};
 /// ```
 pub struct Pacer<C = PreciseClock> {
     clock: C,
-    /// A mutex, because parameters and state change together. It is held for one computation.
+    /// A mutex, because parameters and state change together. The mutex is held for one computation.
     paced: Mutex<Paced>,
     shards: Shards<(), u64>,
 }

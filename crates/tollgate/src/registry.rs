@@ -410,7 +410,7 @@ mod tests {
         let mut waiting = a.acquire(1);
         let waker = Waker::from(Arc::new(ChangingWaker(Arc::clone(&registry))));
         assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
-        // The first change wakes the waiter. Its waker makes a second change.
+        // The first change wakes the waiter, whose waker makes a second change.
         registry.configure("small", limit_with_burst(4));
         let c = registry.limiter("c", "small").unwrap();
         assert_eq!([&a, &b, &c].map(|named| named.limiter().current()), [(); 3].map(|()| limit_with_burst(9).into()));

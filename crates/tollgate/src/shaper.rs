@@ -194,8 +194,8 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         self.lock().expired
     }
 
-    /// Removes the first job. `turn` is the pacer's grant. It may have been requested for an earlier job that is no
-    /// longer in the queue.
+    /// Removes the first job. `turn` is the pacer's grant. The grant may have been requested for an earlier job that is
+    /// no longer in the queue.
     fn take(&self, turn: &Verdict<u64>) -> Option<T> {
         let now = self.pacer.clock().mono();
         let mut queue = self.lock();

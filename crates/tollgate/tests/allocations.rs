@@ -1,7 +1,7 @@
 //! Checks that neither a decision for an existing key nor the insertion of a new key allocates.
 
-// The counting allocator is a separate crate, because an allocator needs unsafe code. It counts the allocations of the
-// current thread.
+// The counting allocator is a separate crate, because an allocator needs unsafe code. The allocator counts the
+// allocations of the current thread.
 use std::sync::Arc;
 
 use allocation_counter::measure;

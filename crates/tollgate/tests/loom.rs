@@ -47,7 +47,8 @@ fn run_both<T: Send + Sync + 'static, R: 'static>(
     (other.join().expect("a thread that returns"), mine)
 }
 
-/// Checks a model with at most `preemptions` preemptive thread switches. One or two were enough to find all known bugs.
+/// Checks a model with at most `preemptions` preemptive thread switches. One or two preemptions were enough to find all
+/// known bugs.
 fn check_model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

@@ -39,8 +39,8 @@
 //! of expired leases iterates over them. Taking the next lease frees all expired leases. Only a release or renewal of a
 //! lease that is no longer held, or was moved because the limit changed, searches all slots.
 //!
-//! **Poor choice** for limiting a rate, because short jobs can start and end at any rate. It is also a poor choice
-//! for work that may outlast its lease without renewing it, because more jobs then run than are counted.
+//! **Poor choice** for limiting a rate, because short jobs can start and end at any rate. A concurrency limit is also a
+//! poor choice for work that may outlast its lease without renewing it, because more jobs then run than are counted.
 
 mod leases;
 

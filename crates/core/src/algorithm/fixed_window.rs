@@ -1,7 +1,7 @@
 //! Fixed window: at most N per hour; the count restarts with each hour.
 //!
 //! **The naive method** keeps a counter and a timer that clears it. The timer needs a thread or a sweep over all keys.
-//! It clears all counters at the same instant, and then all refused clients retry at once.
+//! All counters are cleared at the same instant, and then all refused clients retry at once.
 //!
 //! **The idea** is to store the end of the window with the count. A later request sees that the window has ended and
 //! starts the next window, so no timer is needed. The [`Phase`] determines when windows begin: at multiples of the
@@ -79,10 +79,10 @@ pub enum Phase {
     Spread,
     /// The caller provides the window, at this position in [`Now::with_windows`].
     ///
-    /// The length of the limit is then the average window length, such as a day or an average month. It replaces the
-    /// lengths of windows that were not given: in a wait beyond the next window, and when debt is repaid over windows
-    /// without requests. If no window is given, the last given window continues to its end. Windows of the average
-    /// length follow, each starting with its first request; the limit still holds in every window.
+    /// The length of the limit is then the average window length, such as a day or an average month. The average length
+    /// replaces the lengths of windows that were not given: in a wait beyond the next window, and when debt is repaid
+    /// over windows without requests. If no window is given, the last given window continues to its end. Windows of the
+    /// average length follow, each starting with its first request; the limit still holds in every window.
     Given(usize),
 }
 

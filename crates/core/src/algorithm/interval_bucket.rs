@@ -1,7 +1,8 @@
 //! Interval bucket: refilled in whole steps, such as N tokens every minute and nothing in between.
 //!
 //! **The naive method** keeps the tokens and the time of the last refill, and each request first adds the refills since
-//! that time. Both numbers must change together, and every request writes them, even a request that takes nothing.
+//! that time. The tokens and the time must change together, and every request writes both, even a request that takes
+//! nothing.
 //!
 //! **The idea** is the same as for the [token bucket](super::token_bucket), but time advances in steps. Step `n` has
 //! the value `refill × n`. The state is the *mark*: the value of the current step plus the debt. The mark changes only
@@ -37,8 +38,8 @@
 //! `⌊T / period⌋ + 1` steps. A request is refused only if it would exceed this bound.
 //!
 //! **Verbs**: a charge never waits, and may go up to `max_debt` beyond the burst. A refund is accepted up to the debt.
-//! If the clock is set back, the debt grows by one refill per step, up to the largest possible debt. It is then paid
-//! off as usual.
+//! If the clock is set back, the debt grows by one refill per step, up to the largest possible debt. The debt is then
+//! paid off as usual.
 //!
 //! **State**: the mark, in one word. Steps that begin with the first request need a second word for the instant of that
 //! request. **Cost**: one division to find the step, another if the request has to wait.
@@ -91,7 +92,7 @@ pub struct IntervalBucket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Steps {
     /// Steps occur at multiples of the period since 1970-01-01 UTC plus this offset, at the same instants for all keys.
-    /// This is the default, with offset zero.
+    /// Steps without an offset are the default.
     Aligned(Nanos),
     /// Steps occur every period after the request that first took from a full bucket, on the monotonic clock, until the
     /// bucket is full again.
@@ -193,8 +194,8 @@ impl IntervalBucket {
         Ok(Self { initial, ..self })
     }
 
-    /// Returns the total refill within [`Rate::MAX_FILL`]. It is at most 2⁶², because the refill is at most one per
-    /// nanosecond.
+    /// Returns the total refill within [`Rate::MAX_FILL`]. The total is at most 2⁶², because the refill is at most one
+    /// per nanosecond.
     const fn max_refill(&self) -> u64 {
         (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill)
     }
@@ -260,7 +261,7 @@ impl IntervalBucket {
 
     /// Writes a state with the debt `used`, rounded up to a whole number.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        // This is the state without debt; its origin does not matter.
+        // In a state without debt, the origin does not matter.
         self.encode(state, 0, 0);
         let owed = used.ceil().min(self.deepest);
         if owed > 0 {
@@ -506,7 +507,7 @@ impl Algorithm for IntervalBucket {
         self.start_with(state, now, Tokens::whole(self.burst - self.initial));
     }
 
-    /// This reduces the check of a key from 384 to 195 instructions (callgrind).
+    /// This fast path reduces the check of a key from 384 to 195 instructions (callgrind).
     #[inline]
     fn try_take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         let Steps::Aligned(offset) = self.steps else { return None };

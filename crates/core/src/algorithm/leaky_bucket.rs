@@ -1,9 +1,9 @@
 //! Leaky bucket: requests go out at a steady rate. An early request waits; a request that would wait too long is
 //! refused.
 //!
-//! **The naive method** is a queue with a timer that releases one request whenever it fires. It needs memory for every
-//! waiting request and a thread for every key. The timer also rounds the rate: a timer of 3 ms turns 300 per second
-//! into 333.
+//! **The naive method** is a queue with a timer that releases one request whenever it fires. The queue needs memory for
+//! every waiting request, and the timer needs a thread for every key. The timer also rounds the rate: a timer of 3 ms
+//! turns 300 per second into 333.
 //!
 //! **The idea** is that no queue is needed: a request can compute when it goes out. It is enough to store the instant
 //! at which the bucket will be empty. A unit goes out when the content that was in the bucket on its arrival has flowed
@@ -14,8 +14,8 @@
 //!
 //! Two bounds keep the queue short. `burst` is the maximum content of the bucket (nginx counts one less). A request
 //! that would wait longer than `max_wait` is refused instead of delayed. Part of the burst can be `free`: a unit that
-//! finds at most this amount in the bucket does not wait. This is nginx's `delay`; `free` equal to the burst is its
-//! `nodelay`.
+//! finds at most this amount in the bucket does not wait. `free` is nginx's `delay`; `free` equal to the burst is
+//! nginx's `nodelay`.
 //!
 //! **Example**: 10 per second, burst 6, free 2, and seven requests of cost 1 at time 0. The first six requests find 0,
 //! 1, 2, 3, 4 and 5 units in the bucket, and 2 units are free. So the first three pass immediately, and the next three
@@ -30,10 +30,11 @@
 //! ```
 //!
 //! **Guarantee**: over any interval of length `T`, the admitted cost is at most `burst + rate × T`. The cost that goes
-//! out is at most `free + cost + rate × (T + 1 ns)`. Here `cost` is the cost of the first request in the interval,
-//! which goes out as a whole, and the nanosecond covers the rounding of waits. If the bucket is empty when the interval
-//! starts, the bound is `free + 1 + rate × (T + 1 ns)`. A request waits at most `max_wait`, and at most `(burst − 1 −
-//! free) / rate`. Requests go out in order of arrival. Charges and refunds are exceptions, described next.
+//! out is at most `free + cost + rate × (T + 1 ns)`. In this bound, `cost` is the cost of the first request in the
+//! interval, which goes out as a whole, and the nanosecond covers the rounding of waits. If the bucket is empty when
+//! the interval starts, the bound is `free + 1 + rate × (T + 1 ns)`. A request waits at most `max_wait`, and at most
+//! `(burst − 1 − free) / rate`. Requests go out in order of arrival. Charges and refunds are exceptions, described
+//! next.
 //!
 //! **Verbs**: a request goes out as a whole, together with its last unit. A cost whose last unit would wait longer than
 //! `max_wait` even on an empty bucket never passes. [`Ask::UpTo`] takes as many units as satisfy both bounds, with one
@@ -75,7 +76,8 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
-    /// Token bucket that does the arithmetic. Its debt is the content of this bucket, and its refill is the outflow.
+    /// Token bucket that does the arithmetic. The token bucket's debt is the content of this bucket, and its refill is
+    /// the outflow.
     bucket: TokenBucket,
     free: u64,
     max_wait: Nanos,
@@ -212,8 +214,8 @@ impl LeakyBucket {
         Some(self.bucket.max_owed_for(cost)?.min(self.max_wait_level.checked_sub(self.ticks_without_last_unit(cost))?))
     }
 
-    /// Returns the number of whole units that can be admitted in addition to `owed`. They must not exceed the burst,
-    /// and the last unit must not wait longer than `max_wait`.
+    /// Returns the number of whole units that can be admitted in addition to `owed`. The content must stay within the
+    /// burst, and the last unit must not wait longer than `max_wait`.
     fn available(&self, owed: Ticks) -> u64 {
         let patient = self.max_wait_level.checked_sub(owed);
         patient

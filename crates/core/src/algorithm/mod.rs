@@ -78,8 +78,8 @@ pub trait Algorithm {
     /// Converts a state that was last charged under the parameters `own` to these parameters. The used amount stays the
     /// same, rounded up to the new precision. The cells must be long enough for both states.
     ///
-    /// The used amount must be at most the new capacity plus the new maximum debt; any excess is lost. This is always
-    /// true after [`weigh_from`](Self::weigh_from) has admitted a request.
+    /// The used amount must be at most the new capacity plus the new maximum debt; any excess is lost. The used amount
+    /// is never larger after [`weigh_from`](Self::weigh_from) has admitted a request.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>);
 
     /// Weighs like [`weigh`](Self::weigh), for a state that was last charged under the parameters `own`. The used
@@ -151,8 +151,8 @@ pub trait Algorithm {
     }
 
     /// Takes like [`try_take_from_word`](Self::try_take_from_word), but in place, from a state of several words.
-    /// Returns the stamp of the charge, or `None` without changing anything. Both methods ignore the spread and the
-    /// calendar windows of `now`.
+    /// Returns the stamp of the charge, or `None` without changing anything. The `try_take` methods ignore the spread
+    /// and the calendar windows of `now`.
     #[inline]
     fn try_take_from_words<S>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Self::Stamp>
     where

@@ -1,7 +1,7 @@
 //! Sliding log: at most the limit in any interval of the window's length.
 //!
 //! **The naive method** keeps a list of the times of admitted requests. Every request removes the entries older than
-//! the window and counts the remaining entries. This is exact, but each request iterates over the whole list. If
+//! the window and counts the remaining entries. The count is exact, but each request iterates over the whole list. If
 //! refused attempts count as well, the list grows as fast as an attacker sends requests. A counter per window is cheap,
 //! but does not record when in the window requests passed: the full limit can pass just before a boundary and again
 //! just after it.
@@ -36,7 +36,7 @@
 //! unit of cost. A report takes a binary search. A refund of an old entry moves the newer entries.
 //!
 //! **Poor choice** for large limits, because each unit takes a word, and at most 1024 units are possible: use slices or
-//! a window. It is also a poor choice for smoothing, because the whole limit may pass at one instant: use a bucket.
+//! a window. A log is also a poor choice for smoothing, because the whole limit may pass at one instant: use a bucket.
 
 use core::time::Duration;
 
@@ -114,8 +114,8 @@ impl SlidingLog {
         Ok(Self { max_debt, ..self })
     }
 
-    /// Sets the amount that a new key starts with. The missing amount counts as used from the first request on. Its
-    /// entries belong to no request, so the minimum gap does not apply after them.
+    /// Sets the amount that a new key starts with. The missing amount counts as used from the first request on. The
+    /// entries of the missing amount belong to no request, so the minimum gap does not apply after them.
     ///
     /// # Errors
     /// Returns an error if `initial` is above the limit.
@@ -214,8 +214,8 @@ impl SlidingLog {
         max_used_for(ask, self.limit, self.max_entries())
     }
 
-    /// Writes a state in which `used`, rounded up to a whole number, counts as used now. Its entries belong to no
-    /// request.
+    /// Writes a state in which `used`, rounded up to a whole number, counts as used now. The entries of this state
+    /// belong to no request.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.max_entries());
         let ring = (0..used).fold(LogRing::with_no_entries(self.max_entries()), |ring, _| ring.push(state, now.mono()));
@@ -386,8 +386,8 @@ impl Algorithm for SlidingLog {
         let used = own.used_entries(ring, state, now);
         let kept = own.entries_to_keep(ring, state, now).min(self.max_entries());
         let oldest = Time::from_nanos(now.as_nanos().saturating_sub(self.length.as_nanos() - 1));
-        // The rings overlap, so the entries are first copied to the stack (8 KiB). This happens only when parameters
-        // change.
+        // The rings overlap, so the entries are first copied to the stack (8 KiB). Entries are copied only when
+        // parameters change.
         let mut aside = [Time::ZERO; Self::MAX_ENTRIES as usize];
         for (index, entry) in (0..kept).zip(&mut aside) {
             let instant = ring.read_entry(state, index).unwrap_or(Time::ZERO);

@@ -1,8 +1,8 @@
 //! Sliding slices: at most the limit in any window, from a few counters instead of a log.
 //!
 //! **The naive method** counts per slice of the clock, say per second, and adds up the last sixty slices for the last
-//! minute. This takes sixty additions per request, and it undercounts. A minute that begins inside a slice touches
-//! sixty-one slices, so twice the limit can pass: once at the end of a slice and again 59 slices later.
+//! minute. This method takes sixty additions per request, and it undercounts. A minute that begins inside a slice
+//! touches sixty-one slices, so twice the limit can pass: once at the end of a slice and again 59 slices later.
 //!
 //! **The idea** is to count the oldest slice, in which the window begins, in full, and to keep a running sum. A count
 //! expires when its slice has left the window completely: at most one slice late, never early.
@@ -36,7 +36,7 @@
 //! addition. The first request of a slice adds one division and one step per elapsed slice. A refusal iterates over the
 //! slices.
 //!
-//! **Poor choice** for very small limits, because a log is as small and exact to the nanosecond. It is also a poor
+//! **Poor choice** for very small limits, because a log is as small and exact to the nanosecond. Slices are also a poor
 //! choice if an estimate is enough, because a sliding window needs only two counters.
 
 use core::time::Duration;
@@ -393,8 +393,9 @@ impl Algorithm for SlidingSlices {
         self.ring.head == Head::Packed
     }
 
-    /// Handles only admissions. In the same slice as the previous request, an admission changes one word. This reduces
-    /// the check of a key from 354 to 240 instructions, and the first check in a slice from 527 to 473 (callgrind).
+    /// Handles only admissions. In the same slice as the previous request, an admission changes one word. This fast
+    /// path reduces the check of a key from 354 to 240 instructions, and the first check in a slice from 527 to 473
+    /// (callgrind).
     #[inline]
     fn try_take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
         let (at, end, counts) = (window_instant(now.wall()), state.get(0), state.get(1));

@@ -16,13 +16,13 @@
 //!  admitted if   previous × overlap / length  +  current + cost  ≤  limit        (overlap = length − elapsed)
 //! ```
 //!
-//! Both sides are multiplied by the length, so nothing is divided or rounded. Other implementations round the weighted
-//! part down and admit up to one extra request. Example: with a previous count of 9, a quarter elapsed and a current
-//! count of 5, they count 6 + 5; this module counts 6.75 + 5.
+//! Both sides of the comparison are multiplied by the length, so nothing is divided or rounded. Other implementations
+//! round the weighted part down and admit up to one extra request. Example: with a previous count of 9, a quarter
+//! elapsed and a current count of 5, they count 6 + 5; this module counts 6.75 + 5.
 //!
 //! **Example**: 10 per minute, with 9 in the previous window, 3 in the current window, and 15 s elapsed. The estimate
-//! is 9 × 45/60 + 3 = 9.75, so a request of 1 is refused. It passes when the weighted part has decreased to 6, at an
-//! overlap of 40 s: the retry is 5 s.
+//! is 9 × 45/60 + 3 = 9.75, so a request of 1 is refused. The request passes when the weighted part has decreased to 6,
+//! at an overlap of 40 s: the retry is 5 s.
 //!
 //! **Guarantee**: with `rate = limit / length`, the admitted cost over any interval of length `T` is at most `limit +
 //! rate × T`, as for a token bucket. In any single window the admitted cost is at most `limit`.

@@ -6,18 +6,18 @@
 //!
 //! **The idea** is to store the instant at which the bucket will be full again, instead of its fill level. Nothing is
 //! refilled, so nothing is rounded. Taking `n` tokens moves the instant into the future by the refill time of `n`
-//! tokens. A request passes if the instant is then at most one burst ahead of now. This is the generic cell rate
-//! algorithm (the instant is its theoretical arrival time) and the leaky bucket as a meter (the instant minus now is
-//! its level).
+//! tokens. A request passes if the instant is then at most one burst ahead of now. The token bucket is thus the generic
+//! cell rate algorithm (the instant is its theoretical arrival time) and the leaky bucket as a meter (the instant minus
+//! now is its level).
 //!
 //! To be exact for any rate, the instant is counted in *ticks*. For a rate of `count` per `per` nanoseconds, in lowest
-//! terms, a nanosecond has `count` ticks and a token has exactly `per` ticks. Both are whole numbers, so a decision is
-//! one addition and one comparison, without division.
+//! terms, a nanosecond has `count` ticks and a token has exactly `per` ticks. These tick counts are whole numbers, so a
+//! decision is one addition and one comparison, without division.
 //!
 //! **Example**: capacity 10 at 10 per second. In lowest terms this is 1 per 10⁸ ns: one tick is 1 ns, a token is 10⁸
 //! ticks, and the whole burst is 10⁹ ticks. At time 0, a cost of 6 makes the bucket full at 6·10⁸ ticks; 4 tokens
-//! remain. At 200 ms, a cost of 5 makes it full at 11·10⁸ ticks. This is 9·10⁸ ticks ahead of now and within the burst,
-//! so the request passes, and 1 token remains. The bucket is full again at 1.1 s, 900 ms later.
+//! remain. At 200 ms, a cost of 5 makes it full at 11·10⁸ ticks. That instant is 9·10⁸ ticks ahead of now and within
+//! the burst, so the request passes, and 1 token remains. The bucket is full again at 1.1 s, 900 ms later.
 //!
 //! ```text
 //!             now                full_at           now + burst
@@ -28,8 +28,8 @@
 //! **Guarantee**: over any interval of length `T`, the admitted cost is at most `burst + rate × T`, and a request is
 //! refused only if admitting it would break this bound. Time is exact to the tick, so the bound never drifts.
 //!
-//! **State**: the instant in ticks. It takes one word if 73 years of ticks plus the largest debt fit in a word (so the
-//! rate's count in lowest terms is at most 7), otherwise two words. **Cost** of a check: three multiplications;
+//! **State**: the instant in ticks. The state takes one word if 73 years of ticks plus the largest debt fit in a word
+//! (so the rate's count in lowest terms is at most 7), otherwise two words. **Cost** of a check: three multiplications;
 //! divisions only for refusals and reports.
 //!
 //! **Poor choice** if the admitted cost in a window must never exceed the rate's count (up to `burst` more can pass),

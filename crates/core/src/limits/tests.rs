@@ -307,7 +307,7 @@ fn renew_applies_to_the_leases_of_the_stamps() {
     assert_eq!((held(&state, 2), held(&state, 3)), (vec![1, 1], vec![0, 1]));
     assert!(limits.renew(&mut *state, &at(2), stamps));
     assert_eq!((held(&state, 3), held(&state, 4), held(&state, 5)), (vec![1, 1], vec![0, 1], vec![0, 1]));
-    // One lease has expired; the other is renewed anyway.
+    // One lease has expired; the other lease is renewed anyway.
     assert!(!limits.renew(&mut *state, &at(5), stamps));
     assert_eq!((held(&state, 8), held(&state, 9)), (vec![0, 1], vec![0, 0]));
 }

@@ -21,8 +21,8 @@ use crate::request::RequestView;
 /// Which responses get rate-limit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendHeaders {
-    /// All responses, as in the Tollgate server. This is the default, because clients can then slow down before they
-    /// are refused.
+    /// All responses, as in the Tollgate server. Sending headers with all responses is the default, because clients can
+    /// then slow down before they are refused.
     #[default]
     Always,
     /// Only refusals. Writing the headers takes several times as long as a decision.

@@ -4,11 +4,12 @@
 //! limit, its *generation* ("Changed parameters" in ARCHITECTURE.md). So a change adds a generation and converts no
 //! states.
 //!
-//! The limit that the table was created or restored with is stored inline, and the fast paths use only that limit. They
-//! lock a bucket only if its header matches `Keyed::flags`. A change sets these flags to [`FLAGS_OF_NO_BUCKET`], so
-//! every later decision takes the slow path, which reads the later limits under a lock. A table whose limit never
-//! changes has no extra cost. After a change, a decision takes about 50 ns longer. A thread that read the flags before
-//! the change still decides under the earlier limit. Its decision overlaps the change, so either order is correct.
+//! The limit that the table was created or restored with is stored inline, and the fast paths use only that limit. The
+//! fast paths lock a bucket only if its header matches `Keyed::flags`. A change sets these flags to
+//! [`FLAGS_OF_NO_BUCKET`], so every later decision takes the slow path, which reads the later limits under a lock. A
+//! table whose limit never changes has no extra cost. After a change, a decision takes about 50 ns longer. A thread
+//! that read the flags before the change still decides under the earlier limit. The decision of such a thread overlaps
+//! the change, so either order is correct.
 //!
 //! If a later limit needs longer states, all entries move to a new table. All buckets of the old table that were ever
 //! used stay locked, so a thread on the fast path finds them locked and takes the slow path to the new table.

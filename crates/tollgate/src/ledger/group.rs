@@ -9,13 +9,13 @@
 //! evicted entries are restored.
 //!
 //! **Cost.** A charge costs about the same in a large group as in a small group, except for sorting the bucket indices:
-//! charges are compared with each other only if their keys share a bucket. An engine decision on 256 keys of plain rules
-//! takes 226,000 instructions on the fast path, and 508,000 without it. It took 890,000 when both buckets of every key
-//! were locked, and every charge was weighed before any was written.
+//! charges are compared with each other only if their keys share a bucket. An engine decision on 256 keys of plain
+//! rules takes 226,000 instructions on the fast path, and 508,000 without it. Such a decision took 890,000 instructions
+//! when both buckets of every key were locked, and every charge was weighed before any was written.
 //!
-//! The fast path (`try_decide_fast`) covers groups whose entries exist, are unlocked and have short states. It uses
-//! try-lock only, so it needs no lock order. It keeps the weighed states of a small group on the stack, by recursion,
-//! and those of a large group in a list.
+//! The fast path (`try_decide_fast`) covers groups whose entries exist, are unlocked and have short states. The fast
+//! path uses try-lock only, so it needs no lock order. The weighed states of a small group are kept on the stack, by
+//! recursion, and those of a large group in a list.
 
 use std::array::from_fn;
 
@@ -35,12 +35,12 @@ use crate::table::{Group, TryGroup, Wide};
 const MAX_LISTED_CHARGES: usize = 256;
 
 impl<C: Clock> Ledger<C> {
-    /// The fast path of [`decide`](Self::decide). It applies to up to 256 charges of different keys, each under a single
-    /// limit, if every key has an entry, its bucket is unlocked, and the state has one or two words and belongs to the
-    /// limits of the charge. In a group of up to sixteen charges, every key must also be in its home bucket, and no two
-    /// keys in the same bucket. `charge` converts an element of `charged`, or returns `None` if the element is not a
-    /// plain charge. Calls `each` for every charge in order, with the charge's outcome and a report of its limit after
-    /// the decision.
+    /// The fast path of [`decide`](Self::decide). The fast path applies to up to 256 charges of different keys, each
+    /// under a single limit, if every key has an entry, its bucket is unlocked, and the state has one or two words and
+    /// belongs to the limits of the charge. In a group of up to sixteen charges, every key must also be in its home
+    /// bucket, and no two keys in the same bucket. `charge` converts an element of `charged`, or returns `None` if the
+    /// element is not a plain charge. Calls `each` for every charge in order, with the charge's outcome and a report of
+    /// its limit after the decision.
     ///
     /// Returns whether the group was admitted. `None`: the fast path does not apply and had no effect; call
     /// [`decide`](Self::decide).

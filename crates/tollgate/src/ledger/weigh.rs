@@ -31,7 +31,7 @@ type UndoLog = SmallVec<[u64; UNDO_WORDS]>;
 /// Number of words in an undo log that does not allocate: four for each charge.
 const UNDO_WORDS: usize = 4 * INLINE_CHARGES;
 
-/// Maximum length of an entry that is copied for each charge. It covers the states of nearly all limits.
+/// Maximum length of an entry that is copied for each charge. The states of nearly all limits are shorter.
 const SHORT_ENTRY_WORDS: usize = 16;
 
 /// Decides the charges of a group, calls `each` for every charge in order, and returns whether all pass. `has_repeats`

@@ -1,10 +1,10 @@
 //! Translates the four arguments of `CL.THROTTLE` to a token bucket, and the verdict to the five numbers of the reply.
 //!
 //! redis-cell stores the *theoretical arrival time* of a key in nanoseconds. The interval between requests is a whole
-//! number of nanoseconds: the period divided by the count, rounded down. This is equivalent to a [`TokenBucket`] with
-//! one token per interval. Its state is one word with exactly this time, so keys of redis-cell can be imported
-//! unchanged. `max_burst` counts the requests that pass in addition to the first, so the burst of the bucket is
-//! `max_burst + 1`.
+//! number of nanoseconds: the period divided by the count, rounded down. This limit is equivalent to a [`TokenBucket`]
+//! with one token per interval. The bucket's state is one word with exactly this time, so keys of redis-cell can be
+//! imported unchanged. `max_burst` counts the requests that pass in addition to the first, so the burst of the bucket
+//! is `max_burst + 1`.
 //!
 //! New parameters apply to the stored time without conversion: redis-cell stores a debt as time, not as requests. At a
 //! faster rate the same time is a larger debt, so the bucket has the largest possible maximum debt.

@@ -1,9 +1,9 @@
-//! Batches of keys. Their memory is fetched concurrently, and consecutive keys in the same bucket are visited under one
-//! lock.
+//! Batches of keys. The memory of a batch is fetched concurrently, and consecutive keys in the same bucket are visited
+//! under one lock.
 //!
 //! A decision on a large table spends most of its time on one cache miss. A core can have about sixteen misses in
 //! flight if no load depends on an earlier load. So a batch first loads one word of each key's bucket in a tight loop
-//! ([`touch_all`](Buckets::touch_all)). It takes the first lock only after these loads, because an acquire delays all
+//! ([`touch_all`](Buckets::touch_all)). The first lock is taken only after these loads, because an acquire delays all
 //! later loads.
 //!
 //! With a million keys, a batched decision takes about a fifth of the time of a single decision. With one key, it takes

@@ -387,7 +387,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
     }
 
     /// Returns a vacant entry for `fingerprint`. If no entry is vacant, returns an entry that is not kept and in which
-    /// nothing is used. Its key is then forgotten, so it starts with the initial amount of its limits again.
+    /// nothing is used. The key of that entry is forgotten, so it starts with the initial amount of its limits again.
     pub(super) fn find_vacant<R: StateReader>(&self, fingerprint: Fingerprint, reader: &R) -> Option<usize> {
         let preferred_first = || self.shape.preferred(fingerprint).into_iter().chain(0..self.shape.entries());
         let is_vacant = |entry: &usize| !self.is_taken(*entry);

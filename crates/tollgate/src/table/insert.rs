@@ -148,8 +148,8 @@ impl<S: Shape> Buckets<S> {
             let target = if home == from.index { other } else { home };
             let Some(mut target) = self.try_lock(target, reader) else { continue };
             // A walk would miss an entry that moves from a bucket it has not reached to a bucket it has passed. The
-            // fence orders the lock before the load of `buckets_walked`. It pairs with the fence in `visit`, which
-            // orders the store to `buckets_walked` before the check for an untouched bucket.
+            // fence orders the lock before the load of `buckets_walked`. This fence pairs with the fence in `visit`,
+            // which orders the store to `buckets_walked` before the check for an untouched bucket.
             fence(Ordering::SeqCst);
             let walked = self.buckets_walked.load(Ordering::Relaxed) as usize;
             if target.index < walked && walked <= from.index {

@@ -2,8 +2,8 @@
 //! size.
 //!
 //! A growing hash map must move all its entries at some point, and a map with expiry must search for expired entries.
-//! Both operations cause pauses. This table is allocated once for a fixed number of keys, and a decision on one key
-//! touches at most about a hundred buckets.
+//! Moving and searching cause pauses. This table is allocated once for a fixed number of keys, and a decision on one
+//! key touches at most about a hundred buckets.
 //!
 //! ```text
 //!            ┌──────────┬────────────────┬────────────────┬─────┐
@@ -186,7 +186,7 @@ impl Table {
     }
 }
 
-/// A walk from the first bucket to the last. It visits each entry that stays in the table at least once, because no
+/// A walk from the first bucket to the last. A walk visits each entry that stays in the table at least once, because no
 /// entry moves from a bucket that the walk has not reached to a bucket that it has passed.
 pub(crate) struct Walk<'t> {
     table: &'t Table,
@@ -220,8 +220,8 @@ pub(crate) struct Buckets<S> {
     first_aligned_word: usize,
     buckets: usize,
     shape: S,
-    /// Failed searches for an entry to displace since the last success. This is only a hint, so accesses are relaxed,
-    /// and lost updates are harmless.
+    /// Failed searches for an entry to displace since the last success. The count is only a hint, so accesses are
+    /// relaxed, and lost updates are harmless.
     failed_searches: AtomicU64,
     /// Number of buckets that the walk has passed; zero without a walk. The walk updates it under the lock of the
     /// bucket, so a thread that locks that bucket later sees the update. [`visit`](Self::visit) does not lock untouched
@@ -367,8 +367,8 @@ impl<S: Shape> Buckets<S> {
     }
 
     /// Returns the number of entries for which `is_counted` holds. Other threads may use the table concurrently. Reads
-    /// at most `max_buckets` evenly spaced buckets and scales the result. This works because fingerprints distribute
-    /// keys evenly.
+    /// at most `max_buckets` evenly spaced buckets and scales the result. A sample suffices, because fingerprints
+    /// distribute keys evenly.
     pub(crate) fn estimate<R: StateReader>(
         &self,
         max_buckets: usize,
@@ -392,7 +392,7 @@ impl<S: Shape> Buckets<S> {
         (u128::from(counted) * self.buckets as u128 / u128::from(visited.max(1))) as u64
     }
 
-    /// Returns whether the first cache line of a bucket was never written. Such a bucket has no entries.
+    /// Returns whether the first cache line of a bucket was never written. An untouched bucket has no entries.
     fn is_untouched(&self, index: usize) -> bool {
         self.words_of(index)[..LINE_WORDS].iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }

@@ -1,12 +1,12 @@
 //! Waiting for capacity in FIFO order.
 //!
-//! The naive method sleeps for the retry time of a refusal and tries again. It starves callers: a newcomer can take the
-//! tokens just before the sleeper wakes, and large costs never pass among small costs. Reserving immediately and
-//! sleeping until the reserved time is fair, but a caller that gives up has already delayed all callers after it.
+//! The naive method sleeps for the retry time of a refusal and tries again. This method starves callers: a newcomer can
+//! take the tokens just before the sleeper wakes, and large costs never pass among small costs. Reserving immediately
+//! and sleeping until the reserved time is fair, but a caller that gives up has already delayed all callers after it.
 //!
-//! Here waiters are in a queue per key and hold no tokens. Only the first waiter of a queue is retried, at the end of
-//! its wait, and its tokens are taken at that moment. So the order is FIFO, a waiter that leaves does not delay other
-//! waiters, and a changed limit applies to all waiters.
+//! In this module, waiters are in a queue per key and hold no tokens. Only the first waiter of a queue is retried, at
+//! the end of its wait, and its tokens are taken at that moment. So the order is FIFO, a waiter that leaves does not
+//! delay other waiters, and a changed limit applies to all waiters.
 //!
 //! ```text
 //!   acquire ──▶ queue empty and cost fits? ──▶ taken; no lock, no allocation
@@ -151,7 +151,7 @@ impl std::error::Error for AcquireError {}
 ///
 /// [`check`](crate::Limiter::check) ignores the queue and takes available tokens; use [`at_once`](Self::at_once) to
 /// respect the queue without waiting. Tokens are taken at the real wake-up time, so a wake-up that is late by tens of
-/// microseconds also delays the waiters after it. This matters at high rates with a burst of one. A
+/// microseconds also delays the waiters after it. The delay matters at high rates with a burst of one. A
 /// [`Pacer`](crate::Pacer) makes up for late wake-ups.
 ///
 /// ```
@@ -215,7 +215,7 @@ enum AcquireStage<S> {
 
 type AcquireResult<S> = Result<Grant<S>, AcquireError>;
 
-/// The result of a successful [`Acquire`]. It dereferences to its [`Verdict`], which is always allowed and can be
+/// The result of a successful [`Acquire`]. A grant dereferences to its [`Verdict`], which is always allowed and can be
 /// refunded. Unlike a verdict, a grant need not be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant<S>(Verdict<S>);

@@ -247,8 +247,8 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
     }
 }
 
-/// Returns whether the alarm time has already passed. This happens if another thread moves a manual clock, or if the
-/// rate is so high that the next waiter can already pass.
+/// Returns whether the alarm time has already passed. The alarm time has passed if another thread moved a manual clock,
+/// or if the rate is so high that the next waiter can already pass.
 fn alarm_time_has_passed<G: Waitable>(limiter: &G, armed: Option<u64>) -> bool {
     armed.is_some_and(|at| at <= limiter.clock().mono().as_nanos())
 }

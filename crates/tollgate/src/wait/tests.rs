@@ -383,7 +383,7 @@ fn unpolled_future_delays_no_other_waiter() {
     let clock = clock();
     let limiter = empty_limiter(1, &clock);
     let mut waiting = queue_waiters(&limiter, 3);
-    // This simulates an executor that stopped without dropping the future.
+    // The leaked future simulates an executor that stopped without dropping it.
     std::mem::forget(waiting[0].take());
     clock.run(Nanos::from_millis(300));
     assert_eq!(take_ready(&mut waiting), [1, 2]);

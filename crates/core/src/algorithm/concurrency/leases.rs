@@ -15,7 +15,7 @@ const NO_SLOT: Link = 0;
 
 const LIST_HEAD_INDEX: usize = 0;
 const LAST_STAMP_INDEX: usize = 1;
-/// The highest bit. It is set in every lease number, but in no time before the year 2262.
+/// The highest bit, which is set in every lease number, but in no time before the year 2262.
 pub(super) const LEASE_NUMBER_BIT: u64 = 1 << 63;
 const FIRST_SLOT_INDEX: usize = 2;
 const WORDS_PER_SLOT: usize = 3;
@@ -221,8 +221,8 @@ impl LeaseList {
         self.set_prev(state, lease.next, lease.prev);
     }
 
-    /// Inserts the lease in order of expiry. Usually it becomes the last lease. It does not if its clock reading is
-    /// older or its duration shorter than that of another lease.
+    /// Inserts the lease in order of expiry. The lease usually becomes the last, unless its clock reading is older or
+    /// its duration shorter than that of another lease.
     pub(super) fn insert<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, lease: Lease) {
         let (mut prev, mut next) = (self.last, NO_SLOT);
         for _ in 0..self.slots {
@@ -277,7 +277,7 @@ impl LeaseList {
 
     /// Moves the unexpired leases to fewer slots. If they do not fit, keeps the leases that expire last.
     pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
-        // Old and new slots overlap, so the leases are first copied to the stack (24 KiB). This happens only when a
+        // Old and new slots overlap, so the leases are first copied to the stack (24 KiB). A move happens only when a
         // limit shrinks.
         let mut aside = [Lease::NOTHING; Concurrency::MAX_SLOTS as usize];
         let (mut kept, mut link) = (0, self.last);
@@ -302,9 +302,9 @@ impl LeaseList {
         self.slots.next_power_of_two() - 1
     }
 
-    /// Returns the number for a lease taken now in slot `link`. It is the lowest number that contains the slot in its
-    /// low bits, is above the last number and is not before `now`. Its highest bit is set, so that it cannot equal a
-    /// stamp of another algorithm after the limit changes its algorithm.
+    /// Returns the number for a lease taken now in slot `link`. The lease gets the lowest number that contains the slot
+    /// in its low bits, is above the last number and is not before `now`. The highest bit of a lease number is set, so
+    /// that the number cannot equal a stamp of another algorithm after the limit changes its algorithm.
     pub(super) fn next_stamp<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, link: Link) -> Stamp {
         let least = state.get(LAST_STAMP_INDEX).saturating_add(1).max(now.as_nanos() | LEASE_NUMBER_BIT);
         let stamp = least & !self.slot_mask() | u64::from(link - 1);

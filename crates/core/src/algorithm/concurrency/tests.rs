@@ -387,7 +387,7 @@ fn lease_of_a_thread_with_an_earlier_clock_reading_expires_first() {
     assert_eq!([104, 105, 109, 110].map(used), [2, 1, 1, 0]);
 }
 
-/// This bound ensures that a forgotten key that is used again 1024 ns later gets new numbers.
+/// A forgotten key that is used again 1024 ns later must get new lease numbers.
 #[test]
 fn lease_number_is_less_than_1024_ahead_of_the_clock() {
     let limit = concurrency_limit(512, 10);

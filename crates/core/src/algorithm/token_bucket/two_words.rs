@@ -1,4 +1,4 @@
-//! Fast path for two-word states, for rates such as 7777/s: token bucket arithmetic in 128 bits. This reduces a
+//! Fast path for two-word states, for rates such as 7777/s: token bucket arithmetic in 128 bits. This path reduces a
 //! `Limiter` check from 214 to 56 instructions (callgrind).
 //!
 //! A test compares this fast path with the slow path on random states.

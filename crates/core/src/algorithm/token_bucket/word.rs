@@ -1,5 +1,5 @@
-//! Fast path for one-word states: token bucket arithmetic in 64 bits. This reduces an admitted `Limiter` check from 204
-//! to 36 instructions, and a refused check from 231 to 39 (callgrind).
+//! Fast path for one-word states: token bucket arithmetic in 64 bits. This path reduces an admitted `Limiter` check
+//! from 204 to 36 instructions, and a refused check from 231 to 39 (callgrind).
 //!
 //! Until [`HORIZON`](crate::ticks::HORIZON) every sum fits in a word, because even the horizon plus the largest debt
 //! fits ([`Flow::fits_a_word`](crate::ticks::Flow::fits_a_word)). A method that returns `None` does not apply; use the

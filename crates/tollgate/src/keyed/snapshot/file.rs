@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 /// Calls `write` with a new file that only the owner may read, and renames that file to `path`.
 ///
-/// The new file is in the same folder, because renaming works only within a file system. Its name is random, so that
-/// two processes never write to the same file. The new file is removed on any error before the renaming. It is left
-/// behind only if the process is killed.
+/// The new file is in the same folder, because renaming works only within a file system. The new file's name is random,
+/// so that two processes never write to the same file. The new file is removed on any error before the renaming. The
+/// new file is left behind only if the process is killed.
 pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<R>) -> io::Result<R> {
     let (folder, beside) = folder_and_temporary_name(path)?;
     let mut file = create(&beside)?;

@@ -179,8 +179,8 @@ where
     let limit = keyed.limit();
     let limits: Limits = limit.clone().into();
     head.check_algorithms(&limits)?;
-    // The first limit in the file was current at the time of the snapshot. It becomes an earlier limit, unless it
-    // equals the limit of `keyed`.
+    // The first limit in the file was current at the time of the snapshot. This limit becomes an earlier limit, unless
+    // it equals the limit of `keyed`.
     let changed = head.limits != limits;
     let stored: Vec<&Limits> = std::iter::once(&head.limits).chain(&head.earlier).collect();
     let earlier: Vec<A> = stored

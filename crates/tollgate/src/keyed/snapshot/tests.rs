@@ -24,8 +24,8 @@ fn snapshot_bytes<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>>(keyed: 
     bytes
 }
 
-/// Returns a limiter that simulates another process. Its wall-clock time equals that of `clock`, and its monotonic time
-/// is `ahead` nanoseconds later.
+/// Returns a limiter that simulates another process. The limiter's wall-clock time equals that of `clock`, and its
+/// monotonic time is `ahead` nanoseconds later.
 fn in_other_process<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead: i64) -> TestKeyed<A> {
     let other = ManualClock::at(clock.mono().as_nanos().checked_add_signed(ahead).unwrap());
     other.step_wall(-ahead);
