@@ -21,9 +21,9 @@
 //! for a check or a partial take, and at most `capacity + max_debt` for a charge. Buckets with a `max_wait` can also
 //! hold the tokens that requests take in advance within that wait. A cost of zero is not written.
 //!
-//! **Bound**: each *charged* parameter change costs the caller, by rounding, less than one tick of the new rate if the
-//! new limit is a token or leaky bucket, and less than one token otherwise. Parameter changes without a charge cost
-//! nothing.
+//! **Bound**: each parameter change that is followed by a charge costs the caller less than one token by rounding. If
+//! the new limit is a token or leaky bucket, it costs less than one tick of the new rate. Parameter changes without a
+//! charge cost nothing.
 
 use alloc::vec::Vec;
 

@@ -32,7 +32,7 @@
 //! the gaps are 1.375, 1.125, 0.875, 0.625 and then 0.5 s. Cooling down while idle takes as long as warming up.
 //!
 //! **Arithmetic**: stored permits are kept as the time in which they accrue at the steady rate. In that unit the
-//! threshold is `warm_up / 2`, the ramp is `2 × warm_up / (1 + cold)`, and the area under the curve from `a` to `b`
+//! threshold is `warm_up / 2`, and the ramp is `2 × warm_up / (1 + cold)`. The area under the curve from `a` to `b`
 //! above the threshold is `(b − a) + (cold² − 1) × (b² − a²) / (4 × warm_up)`. The area is a fraction of whole numbers,
 //! without roots or floats. Instants are counted in ticks of the rate (see the token bucket). Stored time is counted in
 //! parts of a tick, chosen so that the cooling rate is a whole number as well.

@@ -109,7 +109,7 @@ impl PreciseClock {
         let source = quanta::Clock::new();
         let nanos_per_unit = source.delta_as_nanos(0, 1 << 40).max(1);
         // The zero is long before the start, because a snapshot may contain instants from before the start of this
-        // process, and because the counter of another core may be slightly behind.
+        // process. Also, the counter of another core may be slightly behind.
         let units = (u128::from(ZERO_BEFORE_START.as_nanos()) << 40) / u128::from(nanos_per_unit);
         let start = source.raw().wrapping_sub(units as u64);
         let wall_check_due = AtomicU64::new(0);

@@ -1,5 +1,5 @@
-//! Model tests that explore the interleavings of two threads: all interleavings on the words of a limiter, and those
-//! with at most one or two preemptions (`check_model`) on a table or a ledger.
+//! Model tests that explore the interleavings of two threads. On the words of a limiter they explore all interleavings;
+//! on a table or a ledger, those with at most one or two preemptions (`check_model`).
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off cargo test --release -p tollgate --test loom

@@ -32,8 +32,8 @@
 //! unit of limit and debt: number, expiry, and weight with links. A state of zeros belongs to a key without leases.
 //!
 //! Lease numbers increase with the clock. A key without leases may be forgotten. The key's later numbers are still
-//! unique, unless the key is used again within a microsecond of its last lease, or took more than a million leases per
-//! second.
+//! unique, with two exceptions: the key is used again within a microsecond of its last lease, or it took more than a
+//! million leases per second.
 //!
 //! **Cost**: taking, renewing and releasing touch a few slots, whatever the limit. A decision that needs the capacity
 //! of expired leases iterates over them. Taking the next lease frees all expired leases. Only a release or renewal of a

@@ -26,16 +26,16 @@
 //! twice the limit can pass in a very short time around a window boundary.
 //!
 //! **The clock** is the monotonic clock for windows that start with the first request, and the wall clock otherwise.
-//! The wall clock may be adjusted. If it is set forward, a new window begins. If it is set back by up to one window (or
-//! a second, for shorter windows), the later window and its count are used until that window ends, so no window is used
-//! twice. If it is set back by more, the count moves to the current window. So setting the clock back grants nothing,
-//! and delays a key by at most one window (or second).
+//! The wall clock may be adjusted. If the clock is set forward, a new window begins. If the clock is set back by up to
+//! one window (or a second, for shorter windows), the later window and its count are used until that window ends. So no
+//! window is used twice. If the clock is set back by more, the count moves to the current window. So setting the clock
+//! back grants nothing, and delays a key by at most one window (or second).
 //!
 //! **State**: the end of the window and its count, two words. **Cost**: two comparisons, plus one division for the
 //! first request of a window.
 //!
-//! **Poor choice** if twice the limit at a boundary is too much, or if many clients would retry at the same instant:
-//! use a sliding window or a token bucket, or spread the windows.
+//! **Poor choice** if twice the limit at a boundary is too much, or if many clients would retry at the same instant.
+//! Use a sliding window or a token bucket, or spread the windows.
 
 use core::time::Duration;
 

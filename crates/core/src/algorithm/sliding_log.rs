@@ -508,8 +508,8 @@ fn time_left(entry: Time<Mono>, now: Time<Mono>, span: Nanos) -> Nanos {
 /// The stamp for the clock's first instant, because 0 is [`Stamp::NONE`]. No instant is this late.
 const STAMP_OF_TIME_ZERO: u64 = u64::MAX;
 
-/// Returns the instant as a stamp. Adding one would also avoid the stamp 0, but the sum could equal the stamp of a
-/// window (the end of the window) if the limit used another algorithm when the receipt was written.
+/// Returns the instant as a stamp. Adding one would also avoid the stamp 0. But the limit may have used another
+/// algorithm when the receipt was written, and the sum could equal the stamp of a window (the end of the window).
 fn stamp_of(entry: Time<Mono>) -> Stamp {
     Stamp::from_bits(if entry == Time::ZERO { STAMP_OF_TIME_ZERO } else { entry.as_nanos() })
 }

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Within a slice a decision reads only the sum. The first request of a slice subtracts the expired counts from the
-//! sum, and stores the count of the last slice in a ring until that slice expires.
+//! sum. It also stores the count of the last slice in a ring until that slice expires.
 //!
 //! **Example**: 10 in 60 s with slices of 10 s. At 0:05 a cost of 4 passes, and at 0:35 a cost of 6 passes. At 0:59 a
 //! cost of 1 is refused: the first 4 are in the slice that ends at 0:10, which leaves the window at 1:10. The retry is
@@ -28,7 +28,7 @@
 //!
 //! Debt counts like any other cost until its slice expires. The algorithm uses the wall clock, and slices begin at
 //! multiples of their length. If the clock is set back by up to one window (or a second), the later slice is used
-//! unchanged. If it is set back by more, all counts move to the current slice. So setting the clock back grants
+//! unchanged. If the clock is set back by more, all counts move to the current slice. So setting the clock back grants
 //! nothing, and delays a key by at most one window (or second).
 //!
 //! **State**: the end of the current slice, the sum, the current count, and the counts of the earlier slices, packed as

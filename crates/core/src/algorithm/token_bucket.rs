@@ -6,9 +6,9 @@
 //!
 //! **The idea** is to store the instant at which the bucket will be full again, instead of its fill level. Nothing is
 //! refilled, so nothing is rounded. Taking `n` tokens moves the instant into the future by the refill time of `n`
-//! tokens. A request passes if the instant is then at most one burst ahead of now. The token bucket is thus the generic
-//! cell rate algorithm (the instant is its theoretical arrival time) and the leaky bucket as a meter (the instant minus
-//! now is its level).
+//! tokens. A request passes if the instant is then at most one burst ahead of now. This is the generic cell rate
+//! algorithm, in which the instant is called the theoretical arrival time. It is also the leaky bucket as a meter,
+//! whose level is the instant minus now.
 //!
 //! To be exact for any rate, the instant is counted in *ticks*. For a rate of `count` per `per` nanoseconds, in lowest
 //! terms, a nanosecond has `count` ticks and a token has exactly `per` ticks. These tick counts are whole numbers, so a
@@ -28,9 +28,9 @@
 //! **Guarantee**: over any interval of length `T`, the admitted cost is at most `burst + rate × T`, and a request is
 //! refused only if admitting it would break this bound. Time is exact to the tick, so the bound never drifts.
 //!
-//! **State**: the instant in ticks. The state takes one word if 73 years of ticks plus the largest debt fit in a word
-//! (so the rate's count in lowest terms is at most 7), otherwise two words. **Cost** of a check: three multiplications;
-//! divisions only for refusals and reports.
+//! **State**: the instant in ticks. The state takes one word if 73 years of ticks plus the largest debt fit in a word,
+//! otherwise two words. For one word, the rate's count in lowest terms must be at most 7. **Cost** of a check: three
+//! multiplications; divisions only for refusals and reports.
 //!
 //! **Poor choice** if the admitted cost in a window must never exceed the rate's count (up to `burst` more can pass),
 //! or if quotas must restart at midnight: use a log or a window.

@@ -12,7 +12,7 @@
 //! the change, so either order is correct.
 //!
 //! If a later limit needs longer states, all entries move to a new table. All buckets of the old table that were ever
-//! used stay locked, so a thread on the fast path finds them locked and takes the slow path to the new table.
+//! used stay locked. So a thread on the fast path finds a locked bucket and takes the slow path to the new table.
 
 use tollgate_core::{Algorithm, Cells, CellsMut, Now, Spent};
 

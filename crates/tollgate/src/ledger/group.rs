@@ -8,8 +8,8 @@
 //! shared overflow entry of its limits. Overflow entries are locked after all other entries. If the group is refused,
 //! evicted entries are restored.
 //!
-//! **Cost.** A charge costs about the same in a large group as in a small group, except for sorting the bucket indices:
-//! charges are compared with each other only if their keys share a bucket. An engine decision on 256 keys of plain
+//! **Cost.** A charge costs about the same in a large group as in a small group, except for sorting the bucket indices.
+//! Charges are compared with each other only if their keys share a bucket. An engine decision on 256 keys of plain
 //! rules takes 226,000 instructions on the fast path, and 508,000 without it. Such a decision took 890,000 instructions
 //! when both buckets of every key were locked, and every charge was weighed before any was written.
 //!
@@ -36,7 +36,7 @@ const MAX_LISTED_CHARGES: usize = 256;
 
 impl<C: Clock> Ledger<C> {
     /// The fast path of [`decide`](Self::decide). The fast path applies to up to 256 charges of different keys, each
-    /// under a single limit, if every key has an entry, its bucket is unlocked, and the state has one or two words and
+    /// under a single limit. Every key must have an entry in an unlocked bucket, with a state of one or two words that
     /// belongs to the limits of the charge. In a group of up to sixteen charges, every key must also be in its home
     /// bucket, and no two keys in the same bucket. `charge` converts an element of `charged`, or returns `None` if the
     /// element is not a plain charge. Calls `each` for every charge in order, with the charge's outcome and a report of

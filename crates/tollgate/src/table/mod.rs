@@ -13,11 +13,11 @@
 //!               └ lock, spilled, generations
 //! ```
 //!
-//! A key is in one of two buckets, both computed from its fingerprint: its *home* bucket, or its *other* bucket if the
-//! home bucket was full when the key arrived or its entry was displaced. In the second case, the home bucket is marked
-//! as *spilled*. Finding a key in its home bucket touches one bucket. `insert.rs` explains how a key gets an entry in
-//! full buckets. With two buckets per key and two displacements, nearly every key up to the capacity gets an entry. A
-//! large table of single-word states takes 38 bytes per key.
+//! A key is in one of two buckets, both computed from its fingerprint. It is in its *other* bucket if its *home* bucket
+//! was full when the key arrived, or if its entry was displaced. The home bucket is then marked as *spilled*. Finding a
+//! key in its home bucket touches one bucket. `insert.rs` explains how a key gets an entry in full buckets. With two
+//! buckets per key and two displacements, nearly every key up to the capacity gets an entry. A large table of
+//! single-word states takes 38 bytes per key.
 //!
 //! There is no clean-up. An entry in which nothing is used counts as vacant, and the next key that needs an entry
 //! overwrites it. If no entry is vacant, the least used entry is evicted, unless it has used more than the arriving
@@ -186,7 +186,7 @@ impl Table {
     }
 }
 
-/// A walk from the first bucket to the last. A walk visits each entry that stays in the table at least once, because no
+/// A walk from the first bucket to the last. An entry that stays in the table is visited at least once, because no
 /// entry moves from a bucket that the walk has not reached to a bucket that it has passed.
 pub(crate) struct Walk<'t> {
     table: &'t Table,

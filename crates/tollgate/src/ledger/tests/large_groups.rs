@@ -1,5 +1,5 @@
-//! Compares groups of 1 to 300 charges with the model, on every path: few and many charges, short and long states,
-//! charges that the fast path accepts, repeated keys, changed limits, and keys that are not in their home bucket.
+//! Compares groups of 1 to 300 charges with the model, on every path. The groups have few or many charges, short or
+//! long states, repeated keys, changed limits, and keys that are not in their home bucket.
 
 use std::collections::BTreeMap;
 
