@@ -19,7 +19,7 @@ use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
-    /// Everything passes; nothing is counted.
+    /// Every request passes, and nothing is counted.
     Unlimited,
     /// Nothing passes.
     DenyAll,

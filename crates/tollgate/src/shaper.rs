@@ -45,7 +45,7 @@ pub struct Shaper<T, C = PreciseClock> {
 
 struct JobQueue<T> {
     jobs: VecDeque<Job<T>>,
-    /// Tasks that found the queue empty, by serial number. The next job wakes all of them.
+    /// Tasks that found the queue empty, by serial number. The next job wakes all these tasks.
     idle_wakers: BTreeMap<u64, Waker>,
     /// The latest serial number.
     last_waker_number: u64,

@@ -18,8 +18,8 @@ use crate::request::RequestView;
 /// Internet providers usually assign each customer an IPv6 network of at least 2⁶⁴ addresses. If addresses were counted
 /// separately, a customer could get a full allowance from each of them.
 ///
-/// The peer address comes from the server; see [`peer`](Self::peer). If the server does not provide it, the layer
-/// answers every request with status 500 and a configuration hint, instead of counting all clients as one.
+/// The peer address comes from the server; see [`peer`](Self::peer). If the server does not provide the peer address,
+/// the layer answers every request with status 500 and a configuration hint, instead of counting all clients as one.
 /// `LimitLayer::on_unidentified` changes this.
 ///
 /// ```

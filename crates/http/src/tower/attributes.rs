@@ -20,8 +20,8 @@ use crate::request::RequestView;
 /// | [`host`](Self::host) | `host` | `api.example.org`, in lower case and without a port |
 /// | [`client_ip`](Self::client_ip) | `client_ip` | `203.0.113.7`, `2001:db8:1:2::/64` |
 /// | [`header`](Self::header) | `header.x` | as sent; the first value if repeated |
-/// | [`cookie`](Self::cookie) | `cookie.x` | the same |
-/// | [`query`](Self::query) | `query.x` | the same, not decoded |
+/// | [`cookie`](Self::cookie) | `cookie.x` | as sent; the first value if repeated |
+/// | [`query`](Self::query) | `query.x` | as sent, not decoded; the first value if repeated |
 /// | [`with`](Self::with) | any | any |
 ///
 /// Rules do not see an attribute that the request lacks. A header or cookie longer than [`MAX_IDENTITY`] counts as

@@ -11,8 +11,8 @@
 //!
 //! The reply is rounded as in redis-cell. Times are truncated to milliseconds and then rounded up to seconds, so a wait
 //! below a millisecond is reported as 0. The remaining amount is computed in whole microseconds. Above a million
-//! requests per second this would divide by zero, so the amount is computed exactly instead. Arguments that would
-//! overflow redis-cell's 64-bit arithmetic are an error.
+//! requests per second this computation would divide by zero, so the amount is computed exactly instead. Arguments that
+//! would overflow redis-cell's 64-bit arithmetic are an error.
 //!
 //! ```
 //! use tollgate::core::Now;

@@ -281,7 +281,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         // There is no branch per entry, because the matching entry is unpredictable, and a misprediction costs more
         // than all comparisons.
         let mut found = self.shape.entries() - 1;
-        // Slices once, so that there is one bounds check instead of one per entry.
+        // Takes one slice first, so that there is one bounds check instead of one per entry.
         let words = &self.words[..=self.shape.low_word(found)];
         for entry in (0..found).rev() {
             if words[self.shape.low_word(entry)].load(Ordering::Relaxed) == fingerprint.low {

@@ -342,7 +342,7 @@ mod tests {
             assert!(dropped.try_recv().unwrap(), "the shard was locked");
             match joined {
                 JoinResult::Decided(result) => result.map(|_| ()),
-                JoinResult::Queued(_) => panic!("the queue has no room"),
+                JoinResult::Queued(_) => panic!("the wait queue is full"),
             }
         };
         assert_eq!(join(1, Nanos::MAX), Ok(()));

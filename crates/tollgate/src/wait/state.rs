@@ -311,7 +311,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         let deadline = self.deadlines.peek().map(|Reverse((deadline, ..))| *deadline);
         let next = [due, deadline].into_iter().flatten().min();
         match (next, self.armed) {
-            // An alarm that fires too early is harmless, so it is not changed.
+            // An alarm that fires early is harmless, so an alarm that is set to an earlier time is not changed.
             (Some(next), Some(armed)) if armed <= next => {}
             (Some(next), _) => {
                 limiter.clock().wake_at(Time::<Mono>::from_nanos(next), alarm)?;
