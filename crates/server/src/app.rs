@@ -210,7 +210,7 @@ impl<S: Store> App<S> {
         let before = self.fleet_mode();
         self.change_switches(|kill_switches| kill_switches.fleet = mode);
         if before != mode {
-            tracing::warn!(mode = mode.as_str(), "enforcement of the fleet was switched");
+            tracing::warn!(mode = mode.as_str(), "enforcement mode of the fleet changed");
         }
     }
 

@@ -36,19 +36,19 @@ fn markdown_table() -> String {
         ("wait of a request for a limit", seconds(acquire::MAX_WAIT)),
         ("an idempotency key", bytes(idempotency::MAX_KEY_BYTES)),
         (
-            "stored idempotency keys, and their results; beyond that the oldest key is dropped",
+            "stored idempotency keys, and the size of their results; beyond that, the oldest key is dropped",
             format!("{}, {}", idempotency::MAX_KEYS, bytes(idempotency::MAX_STORED_BYTES)),
         ),
         ("lifetime of an idempotency key", format!("{} s", idempotency::KEY_LIFETIME.as_nanos() / 1_000_000_000)),
         ("HTTP: request line and headers", format!("{}, {} headers", bytes(http::MAX_HEAD_BYTES), http::MAX_HEADERS)),
-        ("HTTP: body of a decision", bytes(http::MAX_BODY_BYTES)),
+        ("HTTP: request body of a decision", bytes(http::MAX_BODY_BYTES)),
         ("HTTP: requests in a list", http::MAX_BATCH.to_string()),
         ("HTTP: requests to explain in a list", http::MAX_EXPLAINED.to_string()),
         ("HTTP: response to a list; above it, the rest of the list is not decided", bytes(http::FULL_RESPONSE_BYTES)),
         ("HTTP: time for the headers, and between requests", seconds(http::HEAD_TIMEOUT)),
         ("HTTP: time for a body", seconds(http::BODY_TIMEOUT)),
         (
-            "HTTP: time for the rest of a check, after which the limits above start",
+            "HTTP: time that the fast path waits for the rest of a check; after that, the two timeouts above begin",
             format!("{} ms", http::PARTIAL_CHECK_TIMEOUT.as_millis()),
         ),
         ("HTTP: time for a client to read when its socket buffer is full", seconds(http::WRITE_TIMEOUT)),
@@ -58,9 +58,9 @@ fn markdown_table() -> String {
         ),
         ("HTTP: connections reserved for health checks", shutdown::RESERVED_CONNECTIONS.to_string()),
         ("HTTP: lifetime of a reserved connection", seconds(http::RESERVED_TIMEOUT)),
-        ("console: sessions; beyond that the least recently used ends", session::MAX_SESSIONS.to_string()),
+        ("console: sessions; beyond that, the least recently used session ends", session::MAX_SESSIONS.to_string()),
         (
-            "console: a session ends when idle for, and in any case after",
+            "console: idle timeout of a session, and its maximum age",
             format!(
                 "{} min, {} h",
                 session::IDLE_TIMEOUT.as_nanos() / 60_000_000_000,
@@ -87,17 +87,24 @@ fn markdown_table() -> String {
             "rate-limit service: unanswered messages of all connections; beyond that, connections with more than 16 KiB of them are closed",
             bytes(rls::MAX_TOTAL_BODY_BYTES),
         ),
-        ("rate-limit service: control frames", format!("{}, and {} per second", rls::CREDIT, rls::CREDIT_PER_SECOND)),
+        (
+            "rate-limit service: control frames",
+            format!("{} at once, then {} per second", rls::CREDIT, rls::CREDIT_PER_SECOND),
+        ),
         (
             "rate-limit service: streams reset by a client",
-            format!("{}, and {} per second", rls::CREDIT / rls::RESET_COST, rls::CREDIT_PER_SECOND / rls::RESET_COST),
+            format!(
+                "{} at once, then {} per second",
+                rls::CREDIT / rls::RESET_COST,
+                rls::CREDIT_PER_SECOND / rls::RESET_COST
+            ),
         ),
         ("rate-limit service: time for the preface, for headers and for a message", seconds(rls::MESSAGE_TIMEOUT)),
         ("rate-limit service: time for a client to read, or to enlarge its window", seconds(rls::STALL_TIMEOUT)),
         ("time to send a valid token, where tokens are required", seconds(protocol::AUTH_TIMEOUT)),
         ("time for a TLS handshake", seconds(tls::HANDSHAKE_TIMEOUT)),
         (
-            "time for a client to read the last replies before its connection is closed; without input; discarded input",
+            "closing a connection: time for the client to read the last replies, the same if the client sends nothing, and the input that is discarded",
             format!(
                 "{}, {} ms, {}",
                 seconds(linger::LINGER_TIMEOUT),
@@ -123,17 +130,26 @@ fn markdown_table() -> String {
                 xds::wire::MAX_DEPTH
             ),
         ),
-        ("xDS: time after which a silent server is abandoned", seconds(xds::PROBE_EVERY + xds::ANSWER_TIMEOUT)),
+        (
+            "xDS: time without a message after which the connection is closed",
+            seconds(xds::PROBE_EVERY + xds::ANSWER_TIMEOUT),
+        ),
         ("rules service: one rule or override", bytes(api::MAX_RULE_BYTES)),
         ("rules service: a rule file", bytes(api::MAX_FILE_BYTES)),
         ("rules service: rule files processed at a time", api::MAX_LARGE_BODIES.to_string()),
         ("rules service: bytes of rule files received at a time", bytes(api::MAX_RECEIVED_KB * 1024)),
         ("rules service: time to send a rule file", seconds(api::FILE_TIMEOUT)),
         ("rules service: logs received or replayed at a time", api::MAX_REPLAYS.to_string()),
-        ("rules service: a log to replay, as sent, with the rules", bytes(api::MAX_UPLOAD_BYTES)),
-        ("rules service: a log to replay, decompressed; the rest is left out", bytes(api::MAX_LOG_BYTES as usize)),
-        ("rules service: keys of a replay that are counted exactly", api::MAX_LOG_KEYS.to_string()),
-        ("rules service: time for a replay, which then reports the part that was read", seconds(api::REPLAY_TIMEOUT)),
+        ("rules service: a request to replay a log: the log, as sent, and the rules", bytes(api::MAX_UPLOAD_BYTES)),
+        (
+            "rules service: a log to replay, decompressed; the rest of the log is left out",
+            bytes(api::MAX_LOG_BYTES as usize),
+        ),
+        ("rules service: keys that a replay counts exactly", api::MAX_LOG_KEYS.to_string()),
+        (
+            "rules service: time for a replay; after that, it reports on the part of the log that it has read",
+            seconds(api::REPLAY_TIMEOUT),
+        ),
         ("rules service: nodes that wait for a change", api::MAX_WAITERS.to_string()),
         ("audit log: resets that wait for the database", api::MAX_QUEUED_RESETS.to_string()),
         ("audit log: switches that wait for the database", api::MAX_QUEUED_SWITCHES.to_string()),
@@ -148,13 +164,13 @@ fn markdown_table() -> String {
         ("peers: limits of a request that is decided by another server", peers::Ask::MAX_CHARGES.to_string()),
         ("peers: queued frames for another server", bytes(peers::MAX_QUEUED_BYTES)),
         (
-            "peers: time without a frame, and to read one, after which a connection is closed",
+            "peers: a connection is closed after this time without a frame, or if the other server does not read for this time",
             format!("{}, {}", seconds(peers::SILENCE_TIMEOUT), seconds(peers::WRITE_TIMEOUT)),
         ),
         ("replay: logs", replay::MAX_LOGS.to_string()),
         ("replay: a line; longer lines are counted and skipped", bytes(replay::MAX_LINE_BYTES)),
         (
-            "replay: parts of logs in memory, up to 64 logs that cover the same time; for each further log",
+            "replay: memory for up to 64 logs that cover the same time, and for each further log",
             format!(
                 "{}, {}",
                 bytes(replay::MAX_TOTAL_CHUNK_BYTES),
@@ -165,7 +181,7 @@ fn markdown_table() -> String {
         ("replay: clients whose peaks are kept for suggestions", replay::MAX_CLIENTS.to_string()),
         (
             "replay: expansion of a compressed log",
-            format!("{}-fold after {}", replay::MAX_EXPANSION_RATIO, bytes(replay::MAX_BOMB_BYTES as usize)),
+            format!("at most {}-fold above {}", replay::MAX_EXPANSION_RATIO, bytes(replay::MAX_BOMB_BYTES as usize)),
         ),
     ];
     let mut table = String::from("| what | bound |\n|---|---|\n");

@@ -69,7 +69,7 @@ impl Client {
         if let Some(ca) = ca {
             let pem = std::fs::read(ca).with_context(|| format!("cannot read {}", ca.display()))?;
             let certificates = Certificate::from_pem_bundle(&pem)
-                .with_context(|| format!("{} has no certificates in PEM", ca.display()))?;
+                .with_context(|| format!("{} does not contain PEM certificates", ca.display()))?;
             http = http.tls_certs_merge(certificates);
         }
         Ok(Self { http: http.build()?, base, token })

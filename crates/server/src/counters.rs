@@ -39,7 +39,7 @@ pub struct SnapshotConfig {
     pub every: Duration,
 }
 
-/// Metrics of the snapshots and of the keys in memory. The values are independent, so relaxed ordering suffices.
+/// Metrics of the snapshots and of the keys in memory. Relaxed ordering suffices, because the values are independent.
 #[derive(Debug, Default)]
 pub struct SnapshotStatus {
     /// The time of the last snapshot, in nanoseconds of [`App::now`]; 0 if there is none.
@@ -97,7 +97,7 @@ pub fn lock(directory: &Path) -> anyhow::Result<DirectoryLock> {
     let Ok(mut file) = opened else { return Ok(DirectoryLock(None)) };
     match file.try_lock() {
         Ok(()) => {
-            // Another server quotes the process id in its error message. A failed write does no harm.
+            // A second server reads the process id for its error message. A failed write does no harm.
             let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
             Ok(DirectoryLock(Some(file)))
         }
@@ -164,7 +164,7 @@ fn remove_temporary_files(directory: &Path) {
         let name = file.file_name();
         let name = name.to_string_lossy();
         if name.starts_with(&format!(".{SNAPSHOT_FILE}.")) && name.ends_with(".tmp") {
-            // A leftover file only takes disk space.
+            // Errors are ignored, because a leftover file only takes disk space.
             let _ = std::fs::remove_file(file.path());
         }
     }

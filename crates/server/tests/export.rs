@@ -27,7 +27,7 @@ fn export_lists_the_data_that_it_omits() {
     }
     cli.run(&["rules", "overrides", "set", "api", "b", "x", "--attribute", "user", "--deny"]).done();
     let exported = cli.run(&["rules", "export"]).done();
-    let said = "# Not in this file. Applying it here leaves these as they are; on another server, set them again\n\
+    let said = "# These settings are not part of the file. Applying the file here keeps them; on another server, set them again\n\
                 # (tollgate rules overrides list, tollgate rules disable):\n\
                 # - api/a has 2 overrides\n\
                 # - api/b is disabled\n\

@@ -266,7 +266,7 @@ fn fleet_kill_switch_reaches_every_node_and_survives_restarts() {
     let set =
         |service: &Service, mode: &str| service.call("PUT", "/v1/fleet/enforcement", Some(&json!({"mode": mode})));
     assert_eq!(set(&service, "observe"), (200, json!({"mode": "observe"})));
-    node.wait_for_line("enforcement of the fleet was switched");
+    node.wait_for_line("enforcement mode of the fleet changed");
     assert!(!is_refusing(&node));
     assert_eq!(read_metric(&node, "tollgate_enforcing"), Some(0));
     let mode: Value = serde_json::from_str(&get(&node, "/v1/enforcement")).expect("JSON");
@@ -285,7 +285,7 @@ fn fleet_kill_switch_reaches_every_node_and_survives_restarts() {
     let over = json!({"domain": "api", "attributes": {}, "cost": 1000});
     assert_eq!(service.call("POST", "/v1/check", Some(&over)).0, 200);
     assert_eq!(set(&service, "enforce").0, 200);
-    node.wait_for_line("enforcement of the fleet was switched");
+    node.wait_for_line("enforcement mode of the fleet changed");
     assert!(is_refusing(&node));
     assert_eq!(service.call("POST", "/v1/check", Some(&over)).0, 429);
     let (_, log) = service.call("GET", "/v1/audit?subject=fleet", None);

@@ -53,7 +53,7 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
     ] {
         client.send_command(words);
         let line = client.line();
-        assert!(line.starts_with("-NOPERM this needs the role ") && line.contains(missing), "{words:?}: {line}");
+        assert!(line.starts_with("-NOPERM this call needs the role ") && line.contains(missing), "{words:?}: {line}");
     }
     let receipt = {
         let header = format!("authorization: Bearer {admin}");
@@ -69,7 +69,10 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
     ] {
         client.send_command(words);
         let line = client.line();
-        assert!(line.starts_with("-NOPERM this needs the role reader ") && line.contains(missing), "{words:?}: {line}");
+        assert!(
+            line.starts_with("-NOPERM this call needs the role reader ") && line.contains(missing),
+            "{words:?}: {line}"
+        );
     }
     let header = format!("authorization: Bearer {of_b}");
     for path in ["check", "charge", "take-up-to", "drain", "reserve", "acquire", "reset"] {

@@ -291,7 +291,7 @@ fn tokens_are_created_before_the_server_starts_and_have_roles() {
     let other = folder.write_file("other.yaml", "domain: other\nrules: [{id: c, limit: 1/s}]\n");
     cli.run(&["rules", "list"]).assert_failed(1, "requires a token");
     cli.with_token("tg_no_such").run(&["rules", "list"]).assert_failed(1, "refused the token `no`");
-    reader.run(&["rules", "apply", &api]).assert_failed(1, "this needs the role editor");
+    reader.run(&["rules", "apply", &api]).assert_failed(1, "this call needs the role editor");
     reader.run(&["keys", "reset", "api", "user=x"]).assert_failed(1, "operator");
     editor.run(&["rules", "apply", &api]).done();
     editor.run(&["rules", "apply", &other]).assert_failed(1, "editor");

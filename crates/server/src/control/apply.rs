@@ -28,8 +28,8 @@ pub struct RuleFiles<'c> {
 }
 
 impl RuleFiles<'_> {
-    /// Returns the mistakes in a rule file that `tollgate check` would print, and the warnings, which also compare its
-    /// limits with the stored rules.
+    /// Returns the mistakes in a rule file, as `tollgate check` would print them, and warnings. Some warnings compare
+    /// the limits of the file with the limits of the stored rules.
     ///
     /// # Errors
     /// Returns an error if the database is unreachable. Mistakes in the file are not an error.
@@ -198,8 +198,8 @@ async fn apply_in_transaction(write: &mut Write<'_>, taken: SplitFiles, others: 
     for domain in std::mem::take(&mut changes.domains) {
         let name = domain.name.clone();
         apply_domain(write, domain, &orphans).await?;
-        // The file was checked without the stored rules. A request may match rules from both, so they are checked
-        // together.
+        // The file was checked without the stored rules. A request may match rules of both, so the stored rules and the
+        // rules of the file are checked together.
         if others == OtherRules::Keep {
             check_match_limit(write, &name, "").await?;
         }

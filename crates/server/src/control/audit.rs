@@ -73,7 +73,7 @@ impl NotedAction {
         }
     }
 
-    /// Returns the name.
+    /// Returns the action in one word, as in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Reset => "reset",
@@ -101,7 +101,7 @@ impl From<Enforcement> for NotedAction {
     }
 }
 
-/// An entry to append. The write adds the author, the time and the comment.
+/// An entry to append. [`append`] adds the author, the time and the comment of the write transaction.
 #[derive(Debug)]
 pub(super) struct NewEntry<'e> {
     pub(super) kind: &'e str,
@@ -114,7 +114,7 @@ pub(super) struct NewEntry<'e> {
     pub(super) after: Option<&'e str>,
 }
 
-/// Appends entries within a write.
+/// Appends entries within a write transaction.
 pub(super) async fn append(write: &mut Write<'_>, entries: &[NewEntry<'_>]) -> Result<()> {
     for entries in entries.chunks(MAX_ROWS_PER_STATEMENT) {
         let mut insert = Sql::new(

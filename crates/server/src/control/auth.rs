@@ -254,7 +254,7 @@ impl fmt::Display for AuthError {
 impl fmt::Display for MissingRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { needed, domain, token } = self;
-        write!(f, "this needs the role {}", needed.as_str())?;
+        write!(f, "this call needs the role {}", needed.as_str())?;
         match domain {
             Some(domain) => write!(f, " for the domain `{domain}`")?,
             None => f.write_str(" for all domains")?,

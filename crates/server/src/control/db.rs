@@ -273,7 +273,8 @@ impl Write<'_> {
         Ok(self.revision)
     }
 
-    /// Raises the idle-in-transaction timeout of PostgreSQL to [`LONG_TIMEOUT`], for long computations between two statements.
+    /// Raises the idle-in-transaction timeout of PostgreSQL to [`LONG_TIMEOUT`], for long computations between two
+    /// statements.
     pub(super) async fn allow_idle(&mut self) -> Result<()> {
         if self.db.kind == DatabaseKind::Postgres {
             self.tx.execute("SET LOCAL idle_in_transaction_session_timeout = '300s'").await?;

@@ -147,7 +147,10 @@ impl History<'_> {
     ) -> Result<WriteOutcome<StoredRule>> {
         let earlier = self.find_version(domain, id, version).await?;
         let Some(text) = earlier.text else {
-            let why = format!("version {version} of the {} is its deletion; delete it instead", describe(domain, id));
+            let why = format!(
+                "version {version} of the {} records its deletion; delete the rule instead",
+                describe(domain, id)
+            );
             return Err(ControlError::Invalid(why));
         };
         let make = |row: Option<&RuleRow>| Ok((text, row.map_or(earlier.enabled, |row| row.enabled), Action::Rollback));
@@ -251,7 +254,7 @@ async fn add_versions(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) -> Result<
     Ok(())
 }
 
-/// Deletes rules of a domain and records each deletion as a version. Their overrides remain.
+/// Deletes rules of a domain and records each deletion as a version. The overrides of the rules remain.
 pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[RuleRow]) -> Result<()> {
     for row in rules {
         orphans::orphan_overrides(write, domain, &row.id, row.overrides).await?;

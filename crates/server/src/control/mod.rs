@@ -55,7 +55,7 @@ pub use tokens::{MAX_TOKENS, Tokens};
 /// A result of the rules service.
 pub type Result<T, E = ControlError> = std::result::Result<T, E>;
 
-/// The rules service on a database.
+/// The rules service with its database, without HTTP and access checks.
 #[derive(Debug)]
 pub struct Control {
     db: Arc<Db>,
@@ -162,7 +162,7 @@ impl Drop for Control {
     }
 }
 
-/// Returns the SHA-256 of `bytes` (a token or a rule file) in hexadecimal.
+/// Returns the SHA-256 digest of `bytes` in hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }

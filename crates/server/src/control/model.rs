@@ -93,7 +93,7 @@ pub struct StoredRule {
     pub id: String,
     /// The version number, which is also the ETag. Numbering continues when a rule is deleted and created again.
     pub version: i64,
-    /// Whether nodes receive it.
+    /// Whether nodes receive the rule.
     pub enabled: bool,
     /// The rule as in a rule file, including its id.
     #[schema(value_type = Object)]
@@ -116,11 +116,11 @@ pub struct StoredRule {
 pub struct Version {
     /// The version number.
     pub version: i64,
-    /// The action that made it.
+    /// The action that created this version.
     pub action: Action,
-    /// Whether nodes received it.
+    /// Whether the rule was enabled in this version.
     pub enabled: bool,
-    /// The rule, or none if this version records its deletion.
+    /// The rule, or none if this version records the deletion of the rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub rule: Option<Value>,
@@ -171,10 +171,11 @@ impl Action {
     }
 }
 
-/// Limits for one customer that replace the rule's limits. Stored separately from the rule.
+/// Limits that replace the rule's limits for one attribute value, such as one customer. An override is stored
+/// separately from its rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StoredOverride {
-    /// The id of its rule.
+    /// The id of the rule.
     pub rule: String,
     /// The value of the attribute, compared literally.
     pub value: String,
@@ -188,14 +189,14 @@ pub struct StoredOverride {
     /// The expiry time, such as 2030-01-31T18:00:00Z.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// The revision of its last change, which is also its ETag.
+    /// The revision of the last change to the override, which is also its ETag.
     pub version: i64,
     /// The name of the token that last changed the override; shown only to operators of the domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
     /// Time of the change, in milliseconds since 1970.
     pub at_ms: i64,
-    /// Whether its rule was deleted. The override has no effect until the rule is created again.
+    /// Whether the rule was deleted. The override has no effect until the rule is created again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rule_deleted: bool,
 }
@@ -245,7 +246,7 @@ pub struct DomainSummary {
     /// counted.
     #[serde(default)]
     pub overrides: i64,
-    /// The revision of the last change to its rules or overrides.
+    /// The revision of the last change to the rules or overrides of the domain.
     #[serde(default)]
     pub revision: i64,
 }
@@ -253,9 +254,10 @@ pub struct DomainSummary {
 /// The changes that applying a rule file makes or would make.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Plan {
-    /// The revision the plan is based on, which is also the ETag: send it as `If-Match` to apply exactly this plan.
+    /// The revision that the plan is based on, which is also the ETag. Send it as `If-Match` to apply exactly this
+    /// plan.
     pub revision: i64,
-    /// Whether it was applied.
+    /// Whether the plan was applied.
     pub applied: bool,
     /// The changes, in file order, with deletions last.
     pub changes: Vec<PlannedChange>,
@@ -325,11 +327,11 @@ pub enum Role {
     Reader,
     /// Follow this service: receive the rules and the token digests.
     Node,
-    /// Change overrides, reset counters, use the kill switch.
+    /// Change overrides, reset counters, use the kill switch, and read the audit log.
     Operator,
     /// Change the rules in the domains of the token.
     Editor,
-    /// Everything, including tokens.
+    /// Do everything, including managing tokens.
     Admin,
 }
 
@@ -383,7 +385,7 @@ pub struct TokenGrant {
     pub expires_ms: Option<i64>,
 }
 
-/// A new token. The secret of the token is returned only here.
+/// A new token. Only this reply contains the secret of the token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedToken {
     /// The token. Send it as `Authorization: Bearer …` over HTTP, or with AUTH over the Redis protocol.
@@ -416,11 +418,11 @@ pub struct AuditEntry {
     /// The author's comment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-    /// The value before.
+    /// The value before the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub before: Option<Value>,
-    /// The value after.
+    /// The value after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub after: Option<Value>,

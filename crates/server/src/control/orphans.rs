@@ -41,7 +41,7 @@ pub(super) fn warn_about_orphans(changes: &mut FileChanges, orphans: &Orphans) {
         });
         let created = domain.writes.iter().filter(|write| write.old.is_none()).filter_map(|write| {
             let overrides = format_override_count(*orphans.get(&(name.clone(), write.id.clone()))?);
-            Some(format!("{name}/{} was deleted before; {overrides} from then will apply again", write.id))
+            Some(format!("{name}/{} was deleted before; {overrides} of the deleted rule will apply again", write.id))
         });
         let room = MAX_WARNINGS.saturating_sub(changes.warnings.len());
         changes.warnings.extend(deleted.chain(created).take(room));

@@ -202,7 +202,7 @@ impl Overrides<'_> {
     ) -> Result<WriteOutcome<StoredOverride>> {
         check_rule_size(text.len())?;
         if value.is_empty() || value.len() > MAX_VALUE_BYTES || !are_storable([value]) {
-            let why = format!("invalid value: it has 1 to {MAX_VALUE_BYTES} bytes and no NUL characters");
+            let why = format!("invalid value: use 1 to {MAX_VALUE_BYTES} bytes without NUL characters");
             return Err(ControlError::Invalid(why));
         }
         with_timeout(SHORT_TIMEOUT, async {
@@ -340,7 +340,7 @@ fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
 fn override_exists_error(domain: &str, id: &str, old: &OverrideRow, attribute: &str) -> ControlError {
     let OverrideRow { value, attribute: existing, effect, .. } = old;
     ControlError::Taken(format!(
-        "there is an {} already, for the attribute `{existing}`: {effect}; setting it for `{attribute}` would replace it, so \
+        "there already is an {} for the attribute `{existing}`: {effect}; setting it for `{attribute}` would replace it, so \
          delete it first with DELETE or `tollgate rules overrides delete`",
         describe_override(domain, id, value)
     ))

@@ -16,7 +16,7 @@ use super::paging::{Cursor, page_of};
 use super::sql::Sql;
 use super::{ControlError, Result, orphans, size};
 
-/// The maximum size of one rule.
+/// The maximum size of one rule, in bytes.
 pub const MAX_RULE_BYTES: usize = 64 << 10;
 
 /// The columns of [`RuleRow`].
@@ -340,8 +340,8 @@ pub(super) fn audit_entry<'e>(
     NewEntry { kind: "rule", action, domain: Some(domain), subject: id.into(), before, after }
 }
 
-/// Checks that a domain does not have too many enabled rules that certainly match together, because nodes would refuse
-/// such rules. These are rules without `when` and rules with equal `when`. Call this after writing the rule whose text
+/// Checks the number of enabled rules in a domain that certainly match the same request: rules without `when`, and
+/// rules with equal `when`. Nodes refuse a domain with too many such rules. Call this after writing the rule whose text
 /// is `changed`. Reads only the rules that may count together with `changed`: rules without `when`, and rules whose
 /// text contains the plain `when` values of `changed`. Reads all rules if `changed` is empty.
 pub(super) async fn check_match_limit(write: &mut Write<'_>, domain: &str, changed: &str) -> Result<()> {
@@ -367,7 +367,8 @@ pub(super) async fn check_match_limit(write: &mut Write<'_>, domain: &str, chang
     Ok(())
 }
 
-/// Returns the values in `when` that are spelled the same in every rule that requires them.
+/// Returns the values in `when` that need no escaping, so that the text of every rule with an equal `when` contains
+/// them.
 fn plain_values(when: &Value) -> Vec<String> {
     let values = when.as_object().into_iter().flat_map(serde_json::Map::values);
     let texts = values.filter_map(|value| match value {

@@ -163,7 +163,7 @@ fn file_heading(rules: &[ExportRow]) -> String {
         more => format!("# - and {more} more\n"),
     };
     format!(
-        "# Not in this file. Applying it here leaves these as they are; on another server, set them again\n\
+        "# These settings are not part of the file. Applying the file here keeps them; on another server, set them again\n\
          # (tollgate rules overrides list, tollgate rules disable):\n{listed}{more}"
     )
 }

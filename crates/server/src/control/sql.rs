@@ -35,7 +35,7 @@ impl Sql {
         if let Err(error) = self.values.add(value) {
             self.error = Some(error);
         }
-        // Writing to a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(self.text, "${}", self.values.len());
         self
     }

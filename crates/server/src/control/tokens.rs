@@ -154,11 +154,11 @@ fn random_hex<const BYTES: usize>() -> Result<String> {
 fn check_grant(grant: &TokenGrant, now: i64) -> Result<()> {
     let name = &grant.name;
     if name.trim().is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
-        let why = format!("invalid token name: it has 1 to {MAX_NAME_BYTES} bytes and no control characters");
+        let why = format!("invalid token name: use 1 to {MAX_NAME_BYTES} bytes without control characters");
         return Err(ControlError::Invalid(why));
     }
     if grant.expires_ms.is_some_and(|end| end <= now) {
-        return Err(ControlError::Invalid("the token would have expired already".into()));
+        return Err(ControlError::Invalid("the expiry time is in the past".into()));
     }
     if grant.domains.len() > MAX_DOMAINS {
         let count = grant.domains.len();

@@ -1,9 +1,9 @@
 //! Answers clients that close their sending side before they read the response, as `nc -N` and some scripts do.
 //!
 //! A client that has closed only its sending side looks the same as a client that has closed the whole connection,
-//! until the server writes. hyper's option `half_close` makes it answer both, but hyper then does not notice at all
-//! that a client is gone. This stream notices it and ends the connection:
-//! - At once if the request waits for capacity: a client that is gone must not take what becomes available.
+//! until the server writes. With the option `half_close`, hyper answers both clients, but never notices that a client
+//! is gone. This stream notices that a client is gone, and ends the connection:
+//! - At once if the request waits for capacity, because a client that is gone must not take capacity.
 //! - After [`HALF_CLOSE_TIMEOUT`] otherwise.
 
 use std::io::{self, IoSlice};
@@ -69,7 +69,8 @@ impl<T: AsyncRead + Unpin> HalfCloseStream<T> {
             }
             if !peeked.filled().is_empty() {
                 self.unread = Bytes::copy_from_slice(peeked.filled());
-                // hyper may soon wait for the rest of a body, and would not learn of the byte that was taken here.
+                // Poll hyper again: it may be about to wait for the rest of a body, and would not learn of the byte
+                // that was read here.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -113,8 +114,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HalfCloseStream<T> {
         self.stream.is_write_vectored()
     }
 
-    /// Also notices that the client is gone, because hyper flushes whenever it is polled, and does not read while a
-    /// request is answered.
+    /// Flushes the stream, and fails if the client is gone. The check is here because hyper flushes whenever it is
+    /// polled, but does not read while it answers a request.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         if self.state.is_answering() && self.poll_abandoned(cx).is_ready() {

@@ -84,7 +84,7 @@ fn write_string(out: &mut Vec<u8>, text: &str) {
         append_text(out, text);
         out.push(b'"');
     } else {
-        // A string always serialises.
+        // Serialising a string cannot fail.
         let _ = serde_json::to_writer(out, text);
     }
 }

@@ -45,7 +45,7 @@ pub struct ProblemDetails {
     /// The line of the body that is not valid JSON, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// The column in that line, from 1.
+    /// The column of the error in `line`, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
     /// The mistakes in the rules.
@@ -196,7 +196,7 @@ impl Problem {
 
     /// Returns the problem as JSON.
     pub fn to_json(&self) -> Vec<u8> {
-        // A struct of numbers and strings always serialises.
+        // Serialising a struct of numbers and strings cannot fail.
         serde_json::to_vec(&*self.0).unwrap_or_default()
     }
 

@@ -18,9 +18,9 @@ pub(super) async fn read(body: Incoming, max: usize, time_limit: Duration) -> Re
     read_bounded(body, max, time_limit, None).await.map(|(body, _)| body)
 }
 
-/// Same as [`read`], but if `kilobytes` is given, acquires one of its permits for each received kilobyte.
-/// The body is too slow if the time limit passes while the server waits for the client, and the server is busy if it
-/// passes while the server waits for permits.
+/// Same as [`read`], but if `kilobytes` is given, acquires one of its permits for each received kilobyte. If the time
+/// limit passes while the server waits for the client, returns a 408. If it passes while the server waits for permits,
+/// returns a 503.
 pub(super) async fn read_bounded<B: Body<Data = Bytes, Error: Display> + Unpin>(
     mut body: B,
     max: usize,
@@ -83,7 +83,7 @@ pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration
             length += frame.data_ref().map_or(0, Bytes::len);
         }
     };
-    // A client that exceeds the time limit is disconnected.
+    // If the client exceeds the time limit, the rest of the body is not read.
     let _ = timeout(time_limit, all).await;
 }
 

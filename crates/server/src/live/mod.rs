@@ -54,7 +54,7 @@ impl Default for Live {
 }
 
 impl Live {
-    /// Sets the background thread that serves the history and the rules. If it is not set, worker threads do.
+    /// Sets the background thread that serves the history and the rules. If it is not set, worker threads serve them.
     pub fn set_background(&self, background: Handle) {
         // An error means that the thread was already set, so it is ignored.
         let _ = self.background.set(background);

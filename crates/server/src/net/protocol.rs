@@ -35,7 +35,7 @@ pub const KEEPALIVE_PROBES: u32 = 4;
 pub const AUTH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The protocol of a request. The port determines the protocol of a connection; on the HTTP port, the path
-/// distinguishes forward-auth from HTTP.
+/// distinguishes forward-auth from other requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// HTTP/1.1.

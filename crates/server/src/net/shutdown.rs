@@ -19,7 +19,8 @@ use super::protocol::Protocol;
 pub struct Connections {
     stopping: AtomicBool,
     next_id: AtomicU64,
-    /// Locked when a connection opens, registers or closes, at shutdown and to count, but never during a decision.
+    /// Locked when a connection opens, registers or closes, at shutdown, and to count the connections, but never during
+    /// a decision.
     open_connections: Mutex<OpenConnections>,
     /// Notified when a connection closes.
     connection_closed: Notify,

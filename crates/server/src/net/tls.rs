@@ -149,12 +149,12 @@ fn load_certificate(files: &TlsFiles, provider: &CryptoProvider) -> anyhow::Resu
     };
     let chain = bytes("--tls-cert", &files.certificate)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
-    let what = || format!("--tls-cert: {} has no certificate in PEM", files.certificate.display());
+    let what = || format!("--tls-cert: {} does not contain a PEM certificate", files.certificate.display());
     let chain = chain.map_err(|error| anyhow!("{error}")).with_context(what)?;
     ensure!(!chain.is_empty(), what());
     let key = bytes("--tls-key", &files.key)?;
     let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| anyhow!("{error}"));
-    let key = key.with_context(|| format!("--tls-key: {} has no private key in PEM", files.key.display()))?;
+    let key = key.with_context(|| format!("--tls-key: {} does not contain a PEM private key", files.key.display()))?;
     CertifiedKey::from_der(chain, key, provider).with_context(|| {
         format!(
             "--tls-cert {} and --tls-key {} cannot be used together",
@@ -198,8 +198,8 @@ mod tests {
         let none = folder.path().join("none");
         assert!(refused(&none, &key).contains("--tls-cert: cannot read"));
         assert!(refused(&certificate, &none).contains("--tls-key: cannot read"));
-        assert!(refused(&key, &key).contains("has no certificate in PEM"));
-        assert!(refused(&certificate, &certificate).contains("has no private key in PEM"));
+        assert!(refused(&key, &key).contains("does not contain a PEM certificate"));
+        assert!(refused(&certificate, &certificate).contains("does not contain a PEM private key"));
         assert!(refused(&certificate, &others.key()).contains("cannot be used together"));
     }
 }

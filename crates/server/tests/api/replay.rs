@@ -216,8 +216,8 @@ async fn editor_replays_in_its_own_domains_only() {
         "domains:\n- {domain: web, rules: [{id: x, limit: 1/s}]}\n- {domain: api, rules: [{id: y, limit: 1/s}]}\n";
     ask(Role::Editor, &["web"], "?domain=web", two).await.is(200);
     let refused = ask(Role::Editor, &["web"], "?domain=api", two).await.is(403);
-    assert!(refused.text.contains("this needs the role editor for the domain `api`"), "{}", refused.text);
+    assert!(refused.text.contains("this call needs the role editor for the domain `api`"), "{}", refused.text);
     // The caller is refused before the invalid body is read.
     let refused = ask(Role::Operator, &[], "?domain=web", "nonsense").await.is(403);
-    assert!(refused.text.contains("this needs the role editor"), "{}", refused.text);
+    assert!(refused.text.contains("this call needs the role editor"), "{}", refused.text);
 }

@@ -60,7 +60,7 @@ async fn reset_needs_an_operator_and_revoked_tokens_are_refused() {
     server.settle().await;
     let replies = send_commands(&server, &[&format!("AUTH {reader}"), "TG.PEEK api 1 k x", "TG.RESET api 1 k x"]).await;
     assert!(
-        replies.iter().any(|line| line.starts_with("-NOPERM this needs the role operator for the domain `api`")),
+        replies.iter().any(|line| line.starts_with("-NOPERM this call needs the role operator for the domain `api`")),
         "{replies:?}"
     );
     let replies =

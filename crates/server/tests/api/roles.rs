@@ -207,7 +207,7 @@ async fn every_call_is_answered_only_to_roles_that_may_make_it() {
                 assert!(statuses.contains(&reply.status), "{context}");
             } else if caller.may.contains(&Access::Readers) {
                 assert_eq!(reply.status, 403, "{context}");
-                assert!(reply.text.contains("this needs the role"), "{context}");
+                assert!(reply.text.contains("this call needs the role"), "{context}");
             } else {
                 assert_eq!(reply.status, 401, "{context}");
                 assert!(reply.header("www-authenticate").starts_with("Bearer"), "{context}");
@@ -348,15 +348,15 @@ async fn token_of_one_domain_settles_nothing_in_another() {
     let settle = format!(r#"{{"receipt":"{receipt}"}}"#);
     for path in ["/v1/refund", "/v1/cancel", "/v1/release", "/v1/renew"] {
         let refused = post(&of_b, path, settle.clone()).await.is(403);
-        assert!(refused.text.contains("this needs the role reader for the domain `a`"), "{}", refused.text);
+        assert!(refused.text.contains("this call needs the role reader for the domain `a`"), "{}", refused.text);
     }
     post(&of_b, "/v1/commit", format!(r#"{{"receipt":"{receipt}","cost":1}}"#)).await.is(403);
     let refused = post(&of_b, "/v1/reset", request.to_owned()).await.is(403);
-    assert!(refused.text.contains("this needs the role operator for the domain `a`"), "{}", refused.text);
+    assert!(refused.text.contains("this call needs the role operator for the domain `a`"), "{}", refused.text);
     post(&of_a, "/v1/cancel", settle).await.is(200);
     let descriptors = r#"{"domain":"a","descriptors":[{"entries":[{"key":"tenant","value":"t"}]}]}"#;
     let refused = post(&of_b, "/json", descriptors.to_owned()).await.is(403);
-    assert!(refused.text.contains("this needs the role reader for the domain `a`"), "{}", refused.text);
+    assert!(refused.text.contains("this call needs the role reader for the domain `a`"), "{}", refused.text);
     post(&of_a, "/json", descriptors.to_owned()).await.is(200);
 }
 

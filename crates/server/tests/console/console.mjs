@@ -138,7 +138,7 @@ async function everyPage(browser) {
     for (const [path, heading, text, needs] of PAGES) {
       await window.follow(path, heading);
       if (needs && !has(role, needs)) {
-        await window.see(`this needs the role ${needs}`);
+        await window.see(`this call needs the role ${needs}`);
         window.forgive(403);
       } else {
         await window.see(text);

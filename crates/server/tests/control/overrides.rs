@@ -223,7 +223,7 @@ async fn overrides_outlive_their_rule(database: Arc<TestDatabase>) {
     let applied = control.rule_files().apply(&by("ann"), gone, OtherRules::Delete, &|_| true).await.unwrap();
     assert_eq!((applied.changes.len(), applied.warnings), (1, vec![kept.into()]));
     assert!(control.rules().domains().await.unwrap().is_empty());
-    let again = "api/each was deleted before; 1 override from then will apply again";
+    let again = "api/each was deleted before; 1 override of the deleted rule will apply again";
     assert_eq!(control.rule_files().plan(back, OtherRules::Keep).await.unwrap().warnings, [again]);
     control.rule_files().apply(&by("ann"), back, OtherRules::Keep, &|_| true).await.unwrap();
     assert!(rules_for_nodes(&control).await.contains("7/s"));

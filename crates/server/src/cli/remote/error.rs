@@ -150,8 +150,8 @@ mod tests {
         let text = refusal_message(401, Some("tg_3f9a_0123456789"), problem);
         assert!(text.contains("refused the token `3f9a`: there") && !text.contains("0123"), "{text}");
         assert!(!refusal_message(401, Some("hunter2"), problem).contains("hunter2"));
-        let text = refusal_message(403, Some("tg_3f9a_0123456789"), r#"{"detail":"this needs the role editor"}"#);
-        assert_eq!(text, "the token `3f9a` may not do that: this needs the role editor");
+        let text = refusal_message(403, Some("tg_3f9a_0123456789"), r#"{"detail":"this call needs the role editor"}"#);
+        assert_eq!(text, "the token `3f9a` may not do that: this call needs the role editor");
         let changed = r#"{"detail":"it was changed","current":4,"author":"ann","diff":"- limit: 1/s\n+ limit: 2/s\n"}"#;
         assert_eq!(
             refusal_message(412, None, changed),

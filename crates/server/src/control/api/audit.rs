@@ -146,7 +146,7 @@ impl AuditQueues {
             AuditQueue::Switches => &self.switches,
         };
         let permit = queue.try_reserve().map_err(|_| {
-            // Relaxed: a plain counter.
+            // Relaxed ordering suffices for a counter.
             if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::error!("too many entries wait for the audit log, which is unreachable; refusing actions");
             }
@@ -164,7 +164,7 @@ impl AuditQueues {
     pub async fn flush(&self) {
         let mut pending = self.pending.subscribe();
         if timeout(AUDIT_FLUSH_TIMEOUT, pending.wait_for(|count| *count == 0)).await.is_err() {
-            tracing::error!(entries = *self.pending.borrow(), "entries of the audit log were not written");
+            tracing::error!(entries = *self.pending.borrow(), "audit entries were not written before the timeout");
         }
     }
 }
@@ -188,7 +188,7 @@ async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pe
                     notes.drain(..written);
                     pending.send_modify(|count| *count -= written);
                     if std::mem::take(&mut is_failing) {
-                        tracing::info!("the audit log is written again");
+                        tracing::info!("audit log writable again");
                     }
                 }
                 Err(error) => {
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn report_fits_in_a_request_body() {
         let note = Note::now("ann", NotedAction::Reset, Some("api"), &"\u{1}".repeat(5_000));
-        assert_eq!(note.subject.len(), 1_000, "cut to the longest subject");
+        assert_eq!(note.subject.len(), 1_000, "truncated to the maximum length of a subject");
         let notes = vec![note; 40];
         let (count, body) = notes_that_fit(&notes);
         assert!(count > 5 && count < 40 && body.len() <= MAX_RULE_BYTES, "{count} notes in {} bytes", body.len());

@@ -23,7 +23,7 @@ const CURL_DEFAULT_TYPE: &str = "application/x-www-form-urlencoded";
 /// Checks the content type of a body. A body without a content type or with [`CURL_DEFAULT_TYPE`] is accepted.
 ///
 /// # Errors
-/// Returns an error if the body has another type that is not one of `accepted`.
+/// Returns an error if the body has any other content type that is not in `accepted`.
 pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let given = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();

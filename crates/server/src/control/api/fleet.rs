@@ -21,7 +21,7 @@ pub(super) async fn get(call: ApiCall) -> ApiResult {
 }
 
 /// Sets whether the fleet enforces refusals. Requires the role `operator`. Connected nodes apply the change within a
-/// second. Nodes keep it when they restart.
+/// second. Nodes keep the mode when they restart.
 #[utoipa::path(put, path = "/v1/fleet/enforcement", tag = "nodes", operation_id = "set_fleet_enforcement",
     params(Comment),
     request_body(content = FleetSwitch, content_type = "application/json"),

@@ -245,5 +245,5 @@ pub fn takes_log(head: &Parts) -> bool {
 
 const _: () = assert!(
     bounds::CALL_TIMEOUT.as_secs() > bounds::MAX_WAIT.as_secs(),
-    "a node that waits is answered before the timeout"
+    "the wait of a node ends before the timeout of its call"
 );

@@ -256,7 +256,7 @@ impl From<ReplayError> for Problem {
 
 const _: () = assert!(
     REPLAY_TIMEOUT.as_secs() + 30 <= super::bounds::CALL_TIMEOUT.as_secs(),
-    "a replay that takes too long reports what was read before its call is given up"
+    "a replay that is stopped reports its result before the timeout of its call"
 );
 
 #[cfg(test)]

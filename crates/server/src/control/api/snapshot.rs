@@ -36,7 +36,7 @@ impl SnapshotBytes {
     }
 }
 
-/// Maximum wait for a newer snapshot.
+/// The maximum time to wait for a newer snapshot.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -62,8 +62,8 @@ fn snapshot_etag(snapshot: &Snapshot) -> String {
         WaitQuery,
         ("If-None-Match" = Option<String>, Header, description = "The ETag of the node's snapshot"),
         ("Tollgate-Node" = Option<String>, Header, description = "The name of the node, percent-encoded"),
-        ("Tollgate-Running" = Option<String>, Header, description = "The revision it runs"),
-        ("Tollgate-Refused" = Option<String>, Header, description = "A revision it refused, a space, and the reason; percent-encoded"),
+        ("Tollgate-Running" = Option<String>, Header, description = "The revision that the node runs"),
+        ("Tollgate-Refused" = Option<String>, Header, description = "A revision that the node refused, a space, and the reason; percent-encoded"),
     ),
     responses(
         (status = 200, description = "The snapshot", body = Snapshot, headers(("etag" = String, description = "The revision and the beginning of the checksum"))),

@@ -103,7 +103,7 @@ fn refusal_names_the_required_role() {
     let denied = access.require(Role::Editor, Scope::Domain("c")).unwrap_err();
     assert_eq!(
         denied.to_string(),
-        "this needs the role editor for the domain `c`; the token `id-t` has the role editor for a, b"
+        "this call needs the role editor for the domain `c`; the token `id-t` has the role editor for a, b"
     );
 }
 

@@ -175,7 +175,7 @@ fn refusal_body(decision: &DecisionView<'_>, status: StatusCode) -> Vec<u8> {
         detail: decision.message(),
         violated_policies: decision.rule().into_iter().collect(),
     };
-    // A struct of numbers and strings always serialises.
+    // Serialising a struct of numbers and strings cannot fail.
     serde_json::to_vec(&body).unwrap_or_default()
 }
 

@@ -6,7 +6,7 @@ struct TestHistory {
     version: u64,
     names: Vec<String>,
     counts: Vec<u64>,
-    /// The number of shadow refusals of every rule.
+    /// The number of shadow refusals of each rule.
     shadow: u64,
     totals: Totals,
     now: u64,

@@ -135,7 +135,7 @@ fn tls_config(ca: &Path, own: Option<(&Path, &Path)>) -> anyhow::Result<ClientCo
     let certificates = |path: &Path| -> anyhow::Result<Vec<CertificateDer<'static>>> {
         let pem = read(path)?;
         let found: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>()?;
-        ensure!(!found.is_empty(), "{} has no certificates in PEM", path.display());
+        ensure!(!found.is_empty(), "{} does not contain PEM certificates", path.display());
         Ok(found)
     };
     let mut roots = RootCertStore::empty();
@@ -148,7 +148,7 @@ fn tls_config(ca: &Path, own: Option<(&Path, &Path)>) -> anyhow::Result<ClientCo
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             let private = PrivateKeyDer::from_pem_slice(&read(key)?);
-            let private = private.with_context(|| format!("{} has no private key in PEM", key.display()))?;
+            let private = private.with_context(|| format!("{} does not contain a PEM private key", key.display()))?;
             builder.with_client_auth_cert(certificates(certificate)?, private)?
         }
     };

@@ -16,7 +16,7 @@ pub(super) fn rule_schemas() -> Value {
             "type": "object",
             "description": "A rule as in a file. The rule language has more keys than these.",
             "properties": {
-                "id": {"type": "string", "description": "As in the path, or omitted"},
+                "id": {"type": "string", "description": "The same id as in the path; may be omitted"},
                 "when": {"type": "object", "description": "Conditions, by attribute"},
                 "per": {"type": "array", "items": {"type": "string"}, "description": "The attributes to count by"},
                 "limit": limit.clone(),
@@ -32,7 +32,7 @@ pub(super) fn rule_schemas() -> Value {
                 "limit": limit,
                 "burst": burst,
                 "unlimited": {"type": "boolean"},
-                "until": {"type": "string", "format": "date-time", "description": "When it expires"},
+                "until": {"type": "string", "format": "date-time", "description": "When the override expires"},
                 "attribute": {"type": "string", "description": "The attribute of the value in the path; by default the first attribute of the rule's `per`"},
             },
             "example": {"limit": "1000/s", "until": "2030-01-01T00:00:00Z"},
@@ -45,7 +45,7 @@ pub(super) fn rule_schemas() -> Value {
     })
 }
 
-/// Makes request bodies refer to these schemas.
+/// Makes the request bodies of rule calls refer to the schemas of [`rule_schemas`].
 pub(super) fn refer_to_schemas(paths: &mut Value) {
     let rule = "/v1/domains/{domain}/rules/{id}";
     for (path, method, schema) in [

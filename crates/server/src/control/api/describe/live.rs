@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::live::{MAX_TRACKED_RULES, MAX_VIEWERS, ONE_SECOND_POINTS};
 
-/// Returns the paths.
+/// Returns the OpenAPI descriptions of these paths.
 pub(super) fn live_paths() -> Value {
     let query = |name: &str, schema: Value, description: &str| json!({"name": name, "in": "query", "required": false, "schema": schema, "description": description});
     let text = || json!({"type": "string"});
@@ -29,8 +29,8 @@ pub(super) fn live_paths() -> Value {
                 "Lists of numbers, oldest first. Without parameters, also the last ten minutes of the {MAX_TRACKED_RULES} busiest rules."
             ),
             "parameters": [
-                query("domain", text(), "With `rule`: the domain of the rule"),
-                query("rule", text(), "With `domain`: only this rule"),
+                query("domain", text(), "The domain of the rule; requires `rule`"),
+                query("rule", text(), "Only the rule with this id; requires `domain`"),
             ],
             "responses": history,
         }},

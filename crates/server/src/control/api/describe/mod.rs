@@ -36,7 +36,7 @@ fn description_tree() -> Value {
     let mut tree = serde_json::to_value(described).unwrap_or_default();
     tree["info"] = json!({
         "title": "Tollgate",
-        "description": "An exact, fast and bounded rate limiter: decisions, and the rules they are made by.",
+        "description": "An exact, fast and bounded rate limiter. This API decides requests and manages rules.",
         "version": env!("CARGO_PKG_VERSION"),
         "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
     });
@@ -71,13 +71,13 @@ fn description_tree() -> Value {
 
 fn tag_descriptions() -> Value {
     json!([
-        {"name": "decisions", "description": "May this request pass?"},
+        {"name": "decisions", "description": "Decides whether requests may pass."},
         {"name": "operations", "description": "Health, metrics and the kill switch."},
         {"name": "live", "description": "Rates, their history, and the rules in force on this server."},
         {"name": "session", "description": "Browser sessions."},
         {"name": "rules", "description": "The rules of a domain."},
         {"name": "history", "description": "The versions of a rule."},
-        {"name": "overrides", "description": "Other limits for one customer."},
+        {"name": "overrides", "description": "Replacement limits for one attribute value, such as one customer."},
         {"name": "files", "description": "Whole rule files."},
         {"name": "nodes", "description": "Nodes that follow this service."},
         {"name": "tokens", "description": "Tokens and their roles."},

@@ -86,7 +86,7 @@ pub(super) fn operation_schemas() -> Value {
             "anyOf": [schema_reference("Request"), {"type": "array", "maxItems": MAX_BATCH, "items": schema_reference("Request")}],
         },
         "AcquireRequest": {
-            "description": "A request, and how long to wait for it.",
+            "description": "A request, and the maximum time to wait for capacity.",
             "type": "object", "required": ["wait_ms"],
             "properties": {"wait_ms": {"type": "integer", "minimum": 0}},
             "example": {"key": "alice", "limit": "10/s", "wait_ms": 1000},
@@ -116,13 +116,13 @@ pub(super) fn operation_schemas() -> Value {
             "type": "object", "required": ["mode"],
             "properties": {
                 "mode": {"type": "string", "enum": ["enforce", "observe"]},
-                "fleet": {"type": "string", "enum": ["observe"], "description": "Present while the whole fleet observes"},
+                "fleet": {"type": "string", "enum": ["observe"], "description": "Present while the fleet is in observe mode"},
             },
         },
     })
 }
 
-/// Returns the paths of the operations.
+/// Returns the OpenAPI descriptions of the paths of the operations.
 pub(super) fn operation_paths() -> Value {
     let in_progress = json!({"description": "A request with this Idempotency-Key is in progress"});
     let reused = json!({"description": "This Idempotency-Key was used for another request"});
@@ -156,7 +156,7 @@ pub(super) fn operation_paths() -> Value {
             call["parameters"] = json!([{
                 "name": "Idempotency-Key", "in": "header", "required": false,
                 "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_BYTES},
-                "description": "A repeated request with the same key gets the first response, for some minutes",
+                "description": "For ten minutes, a repeated request with the same key gets the first response",
             }]);
         }
         let method = if body.is_some() { "post" } else { "get" };
