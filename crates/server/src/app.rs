@@ -141,25 +141,25 @@ impl<S: Store> App<S> {
 
     /// Sets whether callers need tokens. Default: no.
     #[must_use]
-    pub fn with_tokens(self, policy: TokenPolicy) -> Self {
+    pub fn with_token_policy(self, policy: TokenPolicy) -> Self {
         Self { auth: Authenticator::new(policy), ..self }
     }
 
     /// Sets the trusted proxies. Default: none.
     #[must_use]
-    pub fn with_client(self, client: ClientIp) -> Self {
+    pub fn with_client_ip(self, client: ClientIp) -> Self {
         Self { client, ..self }
     }
 
     /// Sets the host names accepted in HTTP requests. Default: any.
     #[must_use]
-    pub fn with_hosts(self, hosts: Option<AllowedHosts>) -> Self {
+    pub fn with_allowed_hosts(self, hosts: Option<AllowedHosts>) -> Self {
         Self { hosts, ..self }
     }
 
     /// Sets the maximum age of a rate-limit-service connection. Default: one day.
     #[must_use]
-    pub fn with_connection_age(self, max_connection_age: Duration) -> Self {
+    pub fn with_max_connection_age(self, max_connection_age: Duration) -> Self {
         Self { max_connection_age, ..self }
     }
 
@@ -196,18 +196,18 @@ impl<S: Store> App<S> {
     ///
     /// # Errors
     /// Returns an error if the audit-log queue is full. The caller must then skip the action.
-    pub fn audit_slot(&self, queue: AuditQueue) -> Result<Option<AuditSlot<'_>>, OpError> {
+    pub fn reserve_audit_slot(&self, queue: AuditQueue) -> Result<Option<AuditSlot<'_>>, OpError> {
         self.source.audit().map(|audit| audit.reserve_entry(queue)).transpose()
     }
 
     /// Sets the kill switch of this server.
-    pub fn set_server_mode(&self, mode: Enforcement) {
+    pub fn set_server_enforcement(&self, mode: Enforcement) {
         self.change_switches(|kill_switches| kill_switches.server = mode);
     }
 
     /// Sets the kill switch of the fleet, as received from the rules service.
-    pub fn set_fleet_mode(&self, mode: Enforcement) {
-        let before = self.fleet_mode();
+    pub fn set_fleet_enforcement(&self, mode: Enforcement) {
+        let before = self.fleet_enforcement();
         self.change_switches(|kill_switches| kill_switches.fleet = mode);
         if before != mode {
             tracing::warn!(mode = mode.as_str(), "enforcement mode of the fleet changed");
@@ -215,7 +215,7 @@ impl<S: Store> App<S> {
     }
 
     /// Returns the kill switch of the fleet.
-    pub fn fleet_mode(&self) -> Enforcement {
+    pub fn fleet_enforcement(&self) -> Enforcement {
         self.kill_switches.lock().unwrap_or_else(PoisonError::into_inner).fleet
     }
 

@@ -68,7 +68,7 @@ fn markdown_table() -> String {
             ),
         ),
         ("live data: viewers", live::MAX_VIEWERS.to_string()),
-        ("live data: concurrent requests for the history or the rules", live::MAX_READS.to_string()),
+        ("live data: concurrent requests for the history or the rules", live::MAX_LIVE_REQUESTS.to_string()),
         ("live data: rules with a history", live::MAX_TRACKED_RULES.to_string()),
         ("Redis protocol: arguments of a command", resp::MAX_ARGS.to_string()),
         ("Redis protocol: an argument", bytes(resp::MAX_BULK_BYTES)),
@@ -136,7 +136,7 @@ fn markdown_table() -> String {
         ),
         ("rules service: one rule or override", bytes(api::MAX_RULE_BYTES)),
         ("rules service: a rule file", bytes(api::MAX_FILE_BYTES)),
-        ("rules service: rule files processed at a time", api::MAX_LARGE_BODIES.to_string()),
+        ("rules service: rule files processed at a time", api::MAX_PROCESSED_FILES.to_string()),
         ("rules service: bytes of rule files received at a time", bytes(api::MAX_RECEIVED_KB * 1024)),
         ("rules service: time to send a rule file", seconds(api::FILE_TIMEOUT)),
         ("rules service: logs received or replayed at a time", api::MAX_REPLAYS.to_string()),
@@ -193,7 +193,7 @@ fn markdown_table() -> String {
 }
 
 #[test]
-fn security_page_states_every_bound() {
+fn security_page_contains_the_current_table_of_bounds() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md");
     let page = std::fs::read_to_string(path).expect("the page");
     let (start, end) = ("<!-- bounds: generated -->\n", "<!-- end of bounds -->");

@@ -52,28 +52,28 @@ pub struct SnapshotStatus {
 
 impl SnapshotStatus {
     /// Returns the seconds since the last snapshot was written. Returns `None` before the first snapshot.
-    pub fn age(&self, now: Time<Mono>) -> Option<u64> {
+    pub fn snapshot_age_seconds(&self, now: Time<Mono>) -> Option<u64> {
         let at = Some(self.written_at.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(now.since(Time::from_nanos(at)).as_nanos() / 1_000_000_000)
     }
 
     /// Returns the number of keys in use at the last count.
-    pub fn keys(&self) -> u64 {
+    pub fn key_count(&self) -> u64 {
         self.keys.load(Ordering::Relaxed)
     }
 
     /// Returns the maximum number of keys in memory, or 0 if the counters are not in memory.
-    pub fn capacity(&self) -> u64 {
+    pub fn key_capacity(&self) -> u64 {
         self.capacity.load(Ordering::Relaxed)
     }
 
     /// Sets the maximum number of keys in memory.
-    pub fn set_capacity(&self, capacity: usize) {
+    pub fn set_key_capacity(&self, capacity: usize) {
         self.capacity.store(capacity as u64, Ordering::Relaxed);
     }
 
     /// Returns the number of failed writes since the last successful write.
-    pub fn failures(&self) -> u64 {
+    pub fn failed_writes(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 }
@@ -90,7 +90,7 @@ pub struct DirectoryLock(#[expect(dead_code, reason = "the lock lasts as long as
 ///
 /// # Errors
 /// Returns an error if another server uses the directory.
-pub fn lock(directory: &Path) -> anyhow::Result<DirectoryLock> {
+pub fn lock_directory(directory: &Path) -> anyhow::Result<DirectoryLock> {
     let opened = DirBuilder::new().recursive(true).mode(0o700).create(directory).and_then(|()| {
         File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(directory.join(LOCK_FILE))
     });
@@ -121,7 +121,7 @@ pub fn lock(directory: &Path) -> anyhow::Result<DirectoryLock> {
 ///
 /// # Errors
 /// Returns an error if tables for `capacity` keys would be too large.
-pub fn open(capacity: usize, config: Option<&SnapshotConfig>) -> anyhow::Result<Counters> {
+pub fn restore_or_create(capacity: usize, config: Option<&SnapshotConfig>) -> anyhow::Result<Counters> {
     if let Some(config) = config {
         let path = config.directory.join(SNAPSHOT_FILE);
         remove_temporary_files(&config.directory);
@@ -187,7 +187,7 @@ fn write_snapshot_file(path: &Path, app: &App<MemoryStore>) -> io::Result<u64> {
 }
 
 /// Writes a snapshot. If several writes fail in a row, only the first failure is logged.
-pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
+pub fn save_snapshot(app: &App<MemoryStore>, config: &SnapshotConfig) {
     let path = config.directory.join(SNAPSHOT_FILE);
     let (file, status) = (path.display(), &app.snapshots);
     match write_snapshot_file(&path, app) {
@@ -207,7 +207,7 @@ pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
 }
 
 /// Counts the keys periodically, and writes snapshots if they are configured. Never returns.
-pub async fn maintain(app: Arc<App<MemoryStore>>, config: Option<SnapshotConfig>) {
+pub async fn count_keys_and_save_periodically(app: Arc<App<MemoryStore>>, config: Option<SnapshotConfig>) {
     let thread = match BackgroundThread::start("tollgate-counters") {
         Ok(thread) => thread,
         Err(error) => {
@@ -221,7 +221,9 @@ pub async fn maintain(app: Arc<App<MemoryStore>>, config: Option<SnapshotConfig>
     };
     let saving = async {
         match config {
-            Some(config) => run_periodically(&thread, config.every, config.every, move || save(&app, &config)).await,
+            Some(config) => {
+                run_periodically(&thread, config.every, config.every, move || save_snapshot(&app, &config)).await
+            }
             None => std::future::pending().await,
         }
     };
@@ -265,12 +267,12 @@ mod tests {
     fn data_directory_is_locked_until_the_first_server_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("data");
-        let first = lock(&directory).unwrap();
-        let why = lock(&directory).unwrap_err().to_string();
+        let first = lock_directory(&directory).unwrap();
+        let why = lock_directory(&directory).unwrap_err().to_string();
         let process = std::process::id();
         assert!(why.contains(&format!("is used by another server (process {process}); give each")), "{why}");
         drop(first);
-        assert!(lock(&directory).is_ok());
-        assert!(lock(Path::new("/proc/nowhere")).is_ok(), "nothing can be written there");
+        assert!(lock_directory(&directory).is_ok());
+        assert!(lock_directory(Path::new("/proc/nowhere")).is_ok(), "nothing can be written there");
     }
 }

@@ -115,7 +115,7 @@ fn run_on_server(remote: &Remote, command: &TokensCommand) -> anyhow::Result<()>
 /// Runs the command directly on the database, because there may be no token yet for a call to the server.
 fn run_on_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let change = Change::by("local");
+    let change = Change::by_author("local");
     runtime.block_on(Progress::new("waiting for the database").show_during(async {
         let opened = Control::open(url).await.map_err(|error| anyhow!("{}: {error}", without_password(url)));
         let control = opened?;

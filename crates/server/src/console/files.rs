@@ -17,7 +17,7 @@ use crate::control::sha256_hex;
 pub(super) const FILES_PATH_PREFIX: &str = "/console/files/";
 
 /// Placeholder in the document for the path of its files.
-const PLACEHOLDER: &str = "{files}";
+const FILES_PATH_PLACEHOLDER: &str = "{files}";
 
 const DOCUMENT_TEMPLATE: &str = include_str!("../../console/index.html");
 
@@ -45,25 +45,25 @@ const FILES: &[(&str, &str)] = files!(
     "try.js",
 );
 
-/// The last file of [`JOINED`]. The joined module is served under its name.
-const ENTRY: &str = "main.js";
+/// The last file of [`JOINED_FILES`]. The joined module is served under its name.
+const ENTRY_FILE: &str = "main.js";
 
 /// The files that are served as one module. Each file imports only earlier ones.
-const JOINED: [&str; 5] = ["base.js", "server.js", "parts.js", "overview.js", ENTRY];
+const JOINED_FILES: [&str; 5] = ["base.js", "server.js", "parts.js", "overview.js", ENTRY_FILE];
 
 /// Returns the text of a file as it is served: `main.js` contains all joined files without their imports, and other
 /// files import from `main.js` instead of the joined files. Returns `None` for the other joined files.
 fn served_text(name: &str, text: &str) -> Option<String> {
-    if name == ENTRY {
-        let joined = JOINED.iter().filter_map(|name| FILES.iter().find(|(known, _)| known == name));
+    if name == ENTRY_FILE {
+        let joined = JOINED_FILES.iter().filter_map(|name| FILES.iter().find(|(known, _)| known == name));
         let lines = joined.flat_map(|(_, text)| text.lines()).filter(|line| !line.starts_with("import "));
         return Some(lines.flat_map(|line| [line, "\n"]).collect());
     }
-    if JOINED.contains(&name) {
+    if JOINED_FILES.contains(&name) {
         return None;
     }
-    let imports_entry = |text: String, name: &&str| text.replace(&import_path(name), &import_path(ENTRY));
-    Some(JOINED.iter().fold(text.to_owned(), imports_entry))
+    let imports_entry = |text: String, name: &&str| text.replace(&import_path(name), &import_path(ENTRY_FILE));
+    Some(JOINED_FILES.iter().fold(text.to_owned(), imports_entry))
 }
 
 /// Returns the path of a module as it is written in an import, with its quotes.
@@ -97,7 +97,7 @@ impl StaticFile {
 }
 
 /// Returns the digest of all files, which is part of each file's path.
-pub(super) fn digest() -> &'static str {
+pub(super) fn files_digest() -> &'static str {
     static DIGEST: OnceLock<String> = OnceLock::new();
     DIGEST.get_or_init(|| {
         let mut all = Vec::new();
@@ -113,21 +113,21 @@ pub(super) fn digest() -> &'static str {
 pub(super) fn document() -> &'static StaticFile {
     static FILE: OnceLock<StaticFile> = OnceLock::new();
     FILE.get_or_init(|| {
-        let text = DOCUMENT_TEMPLATE.replace(PLACEHOLDER, &format!("{FILES_PATH_PREFIX}{}", digest()));
+        let text = DOCUMENT_TEMPLATE.replace(FILES_PATH_PLACEHOLDER, &format!("{FILES_PATH_PREFIX}{}", files_digest()));
         StaticFile::new("index.html", text.into())
     })
 }
 
 /// Compresses all files in advance, so that the first request is not delayed.
-pub(super) fn prepare() {
+pub(super) fn compress_files() {
     document();
     compressed_files();
 }
 
 /// Finds a file by the part of its path after [`FILES_PATH_PREFIX`]. Returns `None` if the digest or the name is
 /// unknown.
-pub(super) fn find(path: &str) -> Option<&'static StaticFile> {
-    let name = path.strip_prefix(digest())?.strip_prefix('/')?;
+pub(super) fn find_file(path: &str) -> Option<&'static StaticFile> {
+    let name = path.strip_prefix(files_digest())?.strip_prefix('/')?;
     compressed_files().iter().find(|file| file.name == name)
 }
 
@@ -147,13 +147,13 @@ mod tests {
     const MAX_GZIPPED_BYTES: usize = 80_000;
 
     #[test]
-    fn all_files_together_are_small() {
+    fn gzipped_files_do_not_exceed_their_maximum_size() {
         let bytes: usize = compressed_files().iter().chain([document()]).map(|file| file.gzipped.len()).sum();
         assert!(bytes <= MAX_GZIPPED_BYTES, "the console has {bytes} bytes, gzipped (maximum {MAX_GZIPPED_BYTES})");
     }
 
     #[test]
-    fn console_knows_the_bounds_of_the_server() {
+    fn console_uses_the_upload_and_history_bounds_of_the_server() {
         let (_, text) = FILES.iter().find(|(name, _)| *name == "replay.js").expect("the file");
         let mebibytes = crate::control::api::bounds::MAX_UPLOAD_BYTES >> 20;
         assert!(text.contains(&format!("MAX_UPLOAD_BYTES = {mebibytes} * 1024 * 1024;")), "MAX_UPLOAD_BYTES differs");
@@ -163,9 +163,9 @@ mod tests {
     }
 
     #[test]
-    fn joined_files_import_earlier_files_and_have_distinct_names() {
+    fn joined_files_import_only_earlier_files_and_declare_distinct_names() {
         let mut names = std::collections::HashSet::new();
-        for (at, file) in JOINED.iter().enumerate() {
+        for (at, file) in JOINED_FILES.iter().enumerate() {
             let (_, text) = FILES.iter().find(|(name, _)| name == file).expect("the file");
             for line in text.lines() {
                 if line.starts_with("import ") {
@@ -174,7 +174,7 @@ mod tests {
                         "imported under another name: {line}"
                     );
                     assert!(
-                        JOINED[..at].iter().any(|name| line.ends_with(&format!(" from {};", import_path(name)))),
+                        JOINED_FILES[..at].iter().any(|name| line.ends_with(&format!(" from {};", import_path(name)))),
                         "{line}"
                     );
                 }
@@ -202,14 +202,14 @@ mod tests {
             assert!(is_served || name == "tsconfig.json" || name == "types.d.ts", "{name} is not served");
         }
         for (name, _) in FILES {
-            let is_loaded = DOCUMENT_TEMPLATE.contains(&format!("\"{PLACEHOLDER}/{name}\""));
+            let is_loaded = DOCUMENT_TEMPLATE.contains(&format!("\"{FILES_PATH_PLACEHOLDER}/{name}\""));
             let is_imported = FILES.iter().any(|(_, text)| text.contains(&import_path(name)));
             assert!(is_loaded || is_imported, "nothing loads {name}");
         }
     }
 
     #[test]
-    fn markup_is_never_interpreted() {
+    fn files_never_interpret_strings_as_code_or_refer_to_other_servers() {
         let dangerous = [
             "innerHTML",
             "outerHTML",

@@ -36,13 +36,13 @@ const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src '
                       base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
 /// Returns whether a path belongs to the console.
-pub(crate) fn owns(path: &str) -> bool {
+pub(crate) fn owns_path(path: &str) -> bool {
     path.strip_prefix("/console").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Compresses the files in advance, so that the first request is not delayed.
-pub(crate) fn prepare() {
-    files::prepare();
+pub(crate) fn compress_files() {
+    files::compress_files();
 }
 
 /// Answers a request for a page or a file of the console. All pages are the same document, whose script selects the
@@ -57,7 +57,7 @@ pub(crate) fn answer(head: &Parts) -> Result<HttpResponse, Problem> {
     }
     let file = match path.strip_prefix(files::FILES_PATH_PREFIX) {
         None => files::document(),
-        Some(name) => files::find(name)
+        Some(name) => files::find_file(name)
             .ok_or_else(|| Problem::not_found("no such file of this version of the console; load the page again"))?,
     };
     Ok(file_response(file, head))
@@ -108,7 +108,7 @@ mod tests {
                 (&b"gzip"[..], &b"no-store"[..])
             );
         }
-        let script = format!("{}{}/main.js", files::FILES_PATH_PREFIX, files::digest());
+        let script = format!("{}{}/main.js", files::FILES_PATH_PREFIX, files::files_digest());
         let file = get(&script, "").unwrap();
         assert_eq!(file.headers()[CONTENT_TYPE], "text/javascript; charset=utf-8");
         assert!(!file.headers().contains_key(CONTENT_ENCODING));
@@ -116,13 +116,15 @@ mod tests {
             assert_eq!(headers[CONTENT_SECURITY_POLICY], CONTENT_POLICY);
         }
         assert_eq!(
-            get(&format!("{}{}/none.js", files::FILES_PATH_PREFIX, files::digest()), "").unwrap_err().status(),
+            get(&format!("{}{}/none.js", files::FILES_PATH_PREFIX, files::files_digest()), "").unwrap_err().status(),
             StatusCode::NOT_FOUND
         );
         assert_eq!(
             get(&format!("{}0000/main.js", files::FILES_PATH_PREFIX), "").unwrap_err().status(),
             StatusCode::NOT_FOUND
         );
-        assert!(owns("/console") && owns("/console/keys") && !owns("/consoles") && !owns("/v1/console"));
+        assert!(
+            owns_path("/console") && owns_path("/console/keys") && !owns_path("/consoles") && !owns_path("/v1/console")
+        );
     }
 }

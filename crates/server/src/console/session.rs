@@ -25,7 +25,7 @@ use crate::http::body::ReplyBody;
 use crate::http::problem::Problem;
 
 /// The path of the session API.
-pub(crate) const PATH: &str = "/v1/session";
+pub(crate) const SESSION_PATH: &str = "/v1/session";
 
 /// Maximum size of the request body that opens a session, in bytes.
 pub(crate) const MAX_BODY_BYTES: usize = 4 * 1024;
@@ -175,7 +175,7 @@ pub(crate) struct SessionView<'a> {
 ///
 /// # Errors
 /// Returns an error if the body is not a JSON object with a `token`, or if the token is not valid.
-pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<HttpResponse, Problem> {
+pub(crate) fn open_session<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<HttpResponse, Problem> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields, expecting = "an object with `token`")]
     struct OpenRequest {
@@ -211,7 +211,7 @@ pub(crate) fn answer<S: Store>(app: &App<S>, head: &Parts, access: &Access) -> R
             set_cookie(answer.headers_mut(), head, "", 0)?;
             Ok(answer)
         }
-        _ => Err(Problem::method_not_allowed(PATH, "GET, POST, DELETE")),
+        _ => Err(Problem::method_not_allowed(SESSION_PATH, "GET, POST, DELETE")),
     }
 }
 
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn session_ends_when_idle_and_when_old() {
+    fn session_ends_when_idle_or_too_old() {
         let sessions = Sessions::default();
         let idle = IDLE_TIMEOUT.as_nanos() / 1_000_000_000;
         sessions.open([1; 32], b"token", time_at(0));

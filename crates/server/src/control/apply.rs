@@ -13,7 +13,7 @@ use super::history::{self, RuleWrite};
 use super::model::{Action, Change, Expected, Finding, OtherRules, Plan, Validation};
 use super::orphans::{self, Orphans};
 use super::plan::{DomainChanges, FileChanges, RuleChange, StoredRules, compare, plan_warnings};
-use super::rules::{self, RuleRow, audit_entry, check_count, check_match_limit, check_rule_size};
+use super::rules::{self, RuleRow, check_match_limit, check_rule_count, check_rule_size, rule_audit_entry};
 use super::snapshot::{self, DomainRules, ExportRow};
 use super::sql::Sql;
 use super::{ControlError, Result, size};
@@ -44,7 +44,8 @@ impl RuleFiles<'_> {
             Err(error) => return Err(error),
         };
         let stored =
-            with_timeout(LONG_TIMEOUT, async { load_rules(&mut *self.db.read().await?, &taken.domains).await }).await?;
+            with_timeout(LONG_TIMEOUT, async { load_rules(&mut *self.db.begin_read().await?, &taken.domains).await })
+                .await?;
         run_blocking(move || {
             let warnings = plan_warnings(&taken, &stored).iter().map(Finding::from).collect();
             Validation { rules: taken.entries.len(), mistakes: Vec::new(), more_mistakes: 0, warnings }
@@ -59,9 +60,9 @@ impl RuleFiles<'_> {
     pub async fn plan(&self, text: &[u8], others: OtherRules) -> Result<Plan> {
         let taken = split_file(text).await?;
         let (revision, stored, orphans) = with_timeout(LONG_TIMEOUT, async {
-            let mut tx = self.db.read().await?;
+            let mut tx = self.db.begin_read().await?;
             let revision = db::revision(&mut tx).await?;
-            Ok((revision, load_rules(&mut tx, &taken.domains).await?, orphans::find(&mut tx).await?))
+            Ok((revision, load_rules(&mut tx, &taken.domains).await?, orphans::find_orphans(&mut tx).await?))
         })
         .await?;
         let mut changes = run_blocking(move || compare(taken, stored, others)).await?;
@@ -88,7 +89,7 @@ impl RuleFiles<'_> {
             return Err(ControlError::Invalid(format!("no permission to change rules of the domain `{domain}`")));
         }
         with_timeout(LONG_TIMEOUT, async {
-            let mut write = self.db.write(change).await?;
+            let mut write = self.db.begin_write(change).await?;
             check_revision(&mut write).await?;
             let changes = apply_in_transaction(&mut write, taken, others).await?;
             if changes.planned.is_empty() {
@@ -112,7 +113,7 @@ impl RuleFiles<'_> {
         let taken = split_file(text).await?;
         let domain = choose_domain(&taken.domains, domain)?;
         with_timeout(LONG_TIMEOUT, async {
-            let mut write = self.db.write(&Change::by("preview")).await?;
+            let mut write = self.db.begin_write(&Change::by_author("preview")).await?;
             let before = DomainRules::read(&mut write.tx, &domain).await?;
             apply_in_transaction(&mut write, taken, others).await?;
             let after = DomainRules::read(&mut write.tx, &domain).await?;
@@ -131,7 +132,7 @@ impl RuleFiles<'_> {
     /// Returns an error if a domain has no rules, if a domain lacks the given rule, or if the database is unreachable.
     pub async fn export(&self, domains: &[String], rule: Option<&str>) -> Result<String> {
         let rules = with_timeout(LONG_TIMEOUT, async {
-            let mut tx = self.db.read().await?;
+            let mut tx = self.db.begin_read().await?;
             if domains.is_empty() {
                 return ExportRow::list(&mut tx, None).await;
             }
@@ -193,7 +194,7 @@ async fn apply_in_transaction(write: &mut Write<'_>, taken: SplitFiles, others: 
     if changes.planned.is_empty() {
         return Ok(changes);
     }
-    let orphans = orphans::find(&mut write.tx).await?;
+    let orphans = orphans::find_orphans(&mut write.tx).await?;
     orphans::warn_about_orphans(&mut changes, &orphans);
     for domain in std::mem::take(&mut changes.domains) {
         let name = domain.name.clone();
@@ -204,7 +205,7 @@ async fn apply_in_transaction(write: &mut Write<'_>, taken: SplitFiles, others: 
             check_match_limit(write, &name, "").await?;
         }
     }
-    check_count(write.rules)?;
+    check_rule_count(write.rules)?;
     size::check_total_size(write.size)?;
     Ok(changes)
 }
@@ -258,7 +259,7 @@ async fn apply_domain(write: &mut Write<'_>, changes: DomainChanges, orphans: &O
     let entries: Vec<_> = logged
         .map(|(change, (row, action))| {
             let before = change.old.as_ref().map(|old| &*old.text);
-            audit_entry(domain, &row.id, action.map_or("move", Action::as_str), before, Some(&row.text))
+            rule_audit_entry(domain, &row.id, action.map_or("move", Action::as_str), before, Some(&row.text))
         })
         .collect();
     write.log(&entries).await
@@ -316,7 +317,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + S
 async fn load_rules(connection: &mut AnyConnection, domains: &[String]) -> Result<StoredRules> {
     let select = || {
         let mut query = Sql::new("SELECT domain, ");
-        query.push(rules::COLUMNS).push(" FROM rules");
+        query.push(rules::RULE_COLUMNS).push(" FROM rules");
         query
     };
     let mut rows = Vec::new();

@@ -36,13 +36,13 @@ pub struct Note {
 impl Note {
     /// Returns a note with the current time. Truncates strings to [`MAX_SUBJECT_CHARS`] and removes characters that
     /// a database cannot store.
-    pub fn now(author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
+    pub fn with_current_time(author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
         Self::new_truncated(now_ms(), author, action, domain, subject)
     }
 
     /// Truncates and cleans the note's strings so that the database can store them.
     #[must_use]
-    pub fn storable(self) -> Self {
+    pub fn into_storable(self) -> Self {
         Self::new_truncated(self.at_ms, &self.author, self.action, self.domain.as_deref(), &self.subject)
     }
 
@@ -66,7 +66,7 @@ pub enum NotedAction {
 
 impl NotedAction {
     /// Returns the kind of the note's subject.
-    pub const fn kind(self) -> &'static str {
+    pub const fn subject_kind(self) -> &'static str {
         match self {
             Self::Reset => "key",
             Self::Enforce | Self::Observe => "enforcement",
@@ -152,7 +152,7 @@ impl AuditLog<'_> {
     /// # Errors
     /// Returns an error if the page's `after` is invalid or the database is unreachable.
     pub async fn list(&self, search: &AuditSearch, page: &PageRequest) -> Result<Page<AuditEntry>> {
-        let (limit, after) = page.read()?;
+        let (limit, after) = page.parse()?;
         let conditions = [
             (" AND domain = ", search.domain.as_deref()),
             (" AND author = ", search.author.as_deref()),
@@ -173,7 +173,7 @@ impl AuditLog<'_> {
         }
         query.push(" ORDER BY seq DESC LIMIT ").bind(limit + 1);
         let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.db.pool())).await?;
-        page_of(&rows, limit, read_entry, |last| Cursor::number(last.seq))
+        page_of(&rows, limit, read_entry, |last| Cursor::from_number(last.seq))
     }
 
     /// Records `notes` (actions that do not change the database) in one transaction, all with the same comment. Creates
@@ -182,15 +182,15 @@ impl AuditLog<'_> {
     /// # Errors
     /// Returns an error if the database is unreachable. No entry is written then, except possibly if the connection
     /// broke during the commit.
-    pub async fn note(&self, notes: &[Note], comment: Option<String>) -> Result<()> {
+    pub async fn record_notes(&self, notes: &[Note], comment: Option<String>) -> Result<()> {
         let Some(first) = notes.first() else { return Ok(()) };
         with_timeout(SHORT_TIMEOUT, async {
-            let mut write = self.db.write(&Change { comment, ..Change::by(&*first.author) }).await?;
+            let mut write = self.db.begin_write(&Change { comment, ..Change::by_author(&*first.author) }).await?;
             write.revision -= 1;
             for Note { at_ms, author, action, domain, subject } in notes {
                 (write.authorship.author, write.authorship.at_ms) = (author.clone(), *at_ms);
                 let entry = NewEntry {
-                    kind: action.kind(),
+                    kind: action.subject_kind(),
                     action: action.as_str(),
                     domain: domain.as_deref(),
                     subject: subject.clone(),

@@ -26,7 +26,7 @@ pub enum TokenPolicy {
 }
 
 /// The author that is recorded for changes if no tokens are required.
-pub const LOCAL: &str = "local";
+pub const LOCAL_AUTHOR: &str = "local";
 
 type TokenDigest = [u8; 32];
 type Verifiers = HashMap<TokenDigest, Verifier>;
@@ -103,7 +103,7 @@ impl Authenticator {
 
     /// Replaces the valid tokens. All other tokens are refused from the next request on, even on connections that
     /// already use them. A verifier with an invalid digest is ignored, because no token could match it.
-    pub fn replace(&self, verifiers: &[Verifier]) {
+    pub fn replace_tokens(&self, verifiers: &[Verifier]) {
         let known = verifiers.iter().filter_map(|verifier| {
             let mut digest = TokenDigest::default();
             hex::decode_to_slice(&verifier.digest, &mut digest).ok()?;
@@ -162,7 +162,7 @@ impl Authenticator {
         if !self.requires_tokens() {
             return Ok(&Access::Unrestricted);
         }
-        // Acquire: pairs with the release in `replace`.
+        // Acquire: pairs with the release in `replace_tokens`.
         if cached.edition != self.edition.load(Ordering::Acquire) {
             (cached.edition, cached.access) = self.find_access(&cached.digest);
         }
@@ -191,14 +191,14 @@ impl Access {
     /// Returns the author that is recorded for the caller's changes.
     pub fn author(&self) -> &str {
         match self {
-            Self::Unrestricted => LOCAL,
+            Self::Unrestricted => LOCAL_AUTHOR,
             Self::Token(token) => &token.grant.name,
         }
     }
 
     /// Returns whether the caller's permissions are limited to some domains.
     #[inline]
-    pub fn is_scoped(&self) -> bool {
+    pub fn is_limited_to_domains(&self) -> bool {
         match self {
             Self::Unrestricted => false,
             Self::Token(token) => token.grant.role != Role::Admin && !token.grant.domains.is_empty(),
@@ -206,7 +206,7 @@ impl Access {
     }
 
     /// Returns whether the caller has at least this role in some domain.
-    pub fn is_at_least(&self, role: Role) -> bool {
+    pub fn has_role_in_some_domain(&self, role: Role) -> bool {
         match self {
             Self::Unrestricted => true,
             Self::Token(token) => token.grant.role >= role,

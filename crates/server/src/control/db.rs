@@ -125,7 +125,7 @@ impl Db {
     }
 
     /// Begins a read-only transaction that sees one consistent state of all tables.
-    pub(super) async fn read(&self) -> Result<Transaction<'static, Any>> {
+    pub(super) async fn begin_read(&self) -> Result<Transaction<'static, Any>> {
         Ok(match self.kind {
             DatabaseKind::Sqlite => self.pool.begin().await?,
             DatabaseKind::Postgres => self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?,
@@ -133,7 +133,7 @@ impl Db {
     }
 
     /// Begins a write transaction, in FIFO order with the other writers of this process.
-    pub(super) async fn write<'d>(&'d self, change: &Change) -> Result<Write<'d>> {
+    pub(super) async fn begin_write<'d>(&'d self, change: &Change) -> Result<Write<'d>> {
         let Change { author, comment, expected } = change;
         if comment.as_ref().is_some_and(|comment| comment.chars().count() > MAX_COMMENT_CHARS) {
             return Err(ControlError::Invalid(format!("comment too long (maximum {MAX_COMMENT_CHARS} characters)")));
@@ -172,12 +172,12 @@ impl Db {
     }
 
     /// Subscribes to the revision.
-    pub(super) fn watch(&self) -> watch::Receiver<i64> {
+    pub(super) fn watch_revision(&self) -> watch::Receiver<i64> {
         self.revision.subscribe()
     }
 
     /// Publishes a revision, unless a newer revision is known.
-    pub(super) fn publish(&self, revision: i64) {
+    pub(super) fn publish_revision(&self, revision: i64) {
         self.revision.send_if_modified(|known| {
             let newer = revision > *known;
             *known = revision.max(*known);
@@ -187,7 +187,7 @@ impl Db {
 
     /// Polls for writes by other processes and publishes their revisions. While the database is unreachable, publishes
     /// nothing.
-    pub(super) async fn poll(self: Arc<Self>) {
+    pub(super) async fn poll_revision(self: Arc<Self>) {
         let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut unreachable = false;
@@ -269,7 +269,7 @@ impl Write<'_> {
             .execute(&mut *self.tx)
             .await?;
         self.tx.commit().await?;
-        self.db.publish(self.revision);
+        self.db.publish_revision(self.revision);
         Ok(self.revision)
     }
 

@@ -10,11 +10,11 @@ use super::sql::Sql;
 
 /// The fleet-wide kill switch.
 #[derive(Debug)]
-pub struct Fleet<'c> {
+pub struct FleetEnforcement<'c> {
     pub(super) db: &'c Db,
 }
 
-impl Fleet<'_> {
+impl FleetEnforcement<'_> {
     /// Returns whether the fleet enforces refusals.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl Fleet<'_> {
     /// broke during the commit.
     pub async fn set_mode(&self, change: &Change, mode: FleetMode) -> Result<()> {
         with_timeout(SHORT_TIMEOUT, async {
-            let mut write = self.db.write(change).await?;
+            let mut write = self.db.begin_write(change).await?;
             if read_mode(&mut write.tx).await? == mode {
                 return write.rollback().await;
             }
@@ -39,7 +39,7 @@ impl Fleet<'_> {
             let action = NotedAction::from(mode);
             write
                 .log(&[NewEntry {
-                    kind: action.kind(),
+                    kind: action.subject_kind(),
                     action: action.as_str(),
                     domain: None,
                     subject: "fleet".to_owned(),

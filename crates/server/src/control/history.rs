@@ -10,7 +10,7 @@ use super::db::{Authorship, Db, SHORT_TIMEOUT, Write, are_storable, read_boolean
 use super::error::Conflict;
 use super::model::{Action, Change, Expected, Page, PageRequest, StoredRule, Version, WriteOutcome};
 use super::paging::{Cursor, page_of};
-use super::rules::{RuleRow, audit_entry, change_rule, describe, missing_rule, parse_stored};
+use super::rules::{RuleRow, change_rule, describe_rule, missing_rule, parse_stored, rule_audit_entry};
 use super::sql::{MAX_ROWS_PER_STATEMENT, Sql};
 use super::{ControlError, Result, orphans, size};
 
@@ -87,7 +87,7 @@ impl History<'_> {
     /// # Errors
     /// Returns an error if the rule never existed, if the page's `after` is invalid, or if the database is unreachable.
     pub async fn list(&self, domain: &str, id: &str, page: &PageRequest) -> Result<Page<Version>> {
-        let (limit, after) = page.read()?;
+        let (limit, after) = page.parse()?;
         if !are_storable([domain, id]) {
             return Err(missing_rule(domain, id));
         }
@@ -99,7 +99,7 @@ impl History<'_> {
             return Err(missing_rule(domain, id));
         }
         let read = |row: &AnyRow| Ok(VersionRow::read(row)?.into_version());
-        page_of(&rows, limit, read, |last| Cursor::number(last.version))
+        page_of(&rows, limit, read, |last| Cursor::from_number(last.version))
     }
 
     /// Returns one version.
@@ -111,7 +111,7 @@ impl History<'_> {
     }
 
     async fn find_version(&self, domain: &str, id: &str, version: i64) -> Result<VersionRow> {
-        let missing = || ControlError::Missing(format!("version {version} of the {}", describe(domain, id)));
+        let missing = || ControlError::Missing(format!("version {version} of the {}", describe_rule(domain, id)));
         with_timeout(SHORT_TIMEOUT, async {
             let row = VersionRow::find_row(&mut *self.db.pool().acquire().await?, domain, id, version).await?;
             row.ok_or_else(missing)
@@ -149,7 +149,7 @@ impl History<'_> {
         let Some(text) = earlier.text else {
             let why = format!(
                 "version {version} of the {} records its deletion; delete the rule instead",
-                describe(domain, id)
+                describe_rule(domain, id)
             );
             return Err(ControlError::Invalid(why));
         };
@@ -174,7 +174,7 @@ pub(super) async fn check_version(
     };
     let last = VersionRow::find_last(&mut write.tx, domain, id).await?;
     Err(ControlError::Conflict(Box::new(Conflict {
-        what: format!("the {}", describe(domain, id)),
+        what: format!("the {}", describe_rule(domain, id)),
         number: "version",
         expected: write.expected.version(),
         current: current.map(|row| row.version),
@@ -276,7 +276,8 @@ pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[R
     let versions: Vec<RuleWrite<'_>> = deleted.iter().map(|row| RuleWrite { domain, row, action }).collect();
     add_versions(write, &versions).await?;
     let action = Action::Delete.as_str();
-    let entries: Vec<_> = rules.iter().map(|row| audit_entry(domain, &row.id, action, Some(&row.text), None)).collect();
+    let entries: Vec<_> =
+        rules.iter().map(|row| rule_audit_entry(domain, &row.id, action, Some(&row.text), None)).collect();
     write.log(&entries).await
 }
 

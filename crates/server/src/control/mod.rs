@@ -2,11 +2,11 @@
 //! overrides and the tokens to nodes.
 //!
 //! ```text
-//!  put, patch, apply ─▶ one transaction: head, rules, versions, audit ─▶ revision ─▶ watch() ─▶ snapshot() ─▶ nodes
+//!  put, patch, apply ─▶ one transaction: head, rules, versions, audit ─▶ revision ─▶ watch_revision() ─▶ snapshot() ─▶ nodes
 //! ```
 //!
 //! - [`Control`] is the service without HTTP and access checks. Each resource has its own repository ([`Rules`],
-//!   [`Overrides`], [`History`], [`RuleFiles`], [`Tokens`], [`AuditLog`], [`Fleet`]).
+//!   [`Overrides`], [`History`], [`RuleFiles`], [`Tokens`], [`AuditLog`], [`FleetEnforcement`]).
 //! - Rules are stored in the rule language, one line of JSON each. A rule is validated before it is written, both
 //!   without and with its overrides. The total size of all rules is bounded by the largest rule file that a node can
 //!   read.
@@ -45,7 +45,7 @@ pub use audit::{AuditLog, Note, NotedAction};
 use db::Db;
 pub use db::sqlite_url;
 pub use error::{Conflict, ControlError};
-pub use fleet::Fleet;
+pub use fleet::FleetEnforcement;
 pub use history::History;
 use model::Snapshot;
 pub use overrides::Overrides;
@@ -78,7 +78,7 @@ impl Control {
     /// Returns an error if the database is unreachable or was written by a later version of this program.
     pub async fn open(url: &str) -> Result<Self> {
         let db = Arc::new(Db::open(url).await?);
-        let poller = tokio::spawn(db.clone().poll()).abort_handle();
+        let poller = tokio::spawn(db.clone().poll_revision()).abort_handle();
         Ok(Self { db, installed: watch::Sender::new(None), poller, snapshot: Mutex::new(None) })
     }
 
@@ -113,13 +113,13 @@ impl Control {
     }
 
     /// Returns the fleet-wide kill switch.
-    pub fn fleet(&self) -> Fleet<'_> {
-        Fleet { db: &self.db }
+    pub fn fleet(&self) -> FleetEnforcement<'_> {
+        FleetEnforcement { db: &self.db }
     }
 
     /// Subscribes to the revision, including changes by other processes.
-    pub fn watch(&self) -> watch::Receiver<i64> {
-        self.db.watch()
+    pub fn watch_revision(&self) -> watch::Receiver<i64> {
+        self.db.watch_revision()
     }
 
     /// Returns the snapshot for nodes. The last snapshot is cached, so another call at the same revision does not need
@@ -129,14 +129,14 @@ impl Control {
     /// Returns an error if the snapshot is not cached and the database is unreachable.
     pub async fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let mut last = self.snapshot.lock().await;
-        let revision = *self.db.watch().borrow();
+        let revision = *self.db.watch_revision().borrow();
         if let Some(last) = last.as_ref().filter(|last| last.revision == revision) {
             return Ok(last.clone());
         }
-        let snapshot = Arc::new(snapshot::build(&self.db).await?);
+        let snapshot = Arc::new(snapshot::build_snapshot(&self.db).await?);
         *last = Some(snapshot.clone());
         drop(last);
-        self.db.publish(snapshot.revision);
+        self.db.publish_revision(snapshot.revision);
         Ok(snapshot)
     }
 
@@ -148,8 +148,8 @@ impl Control {
     /// Waits until this server has installed the last write, so that a new token works as soon as its creator receives
     /// it. After [`INSTALL_TIMEOUT`], returns without an error, because the write is already committed. Returns
     /// immediately if this server does not install rules.
-    async fn until_installed(&self) {
-        let written = *self.db.watch().borrow();
+    async fn wait_until_installed(&self) {
+        let written = *self.db.watch_revision().borrow();
         let mut installed = self.installed.subscribe();
         let current = installed.wait_for(|installed| installed.is_none_or(|revision| revision >= written));
         let _ = timeout(INSTALL_TIMEOUT, current).await;

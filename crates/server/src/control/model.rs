@@ -20,13 +20,13 @@ pub struct Change {
 
 impl Change {
     /// Returns a change by `author`, without a comment, that may replace any version.
-    pub fn by(author: impl Into<String>) -> Self {
+    pub fn by_author(author: impl Into<String>) -> Self {
         Self { author: author.into(), ..Self::default() }
     }
 
     /// Sets the expected version.
     #[must_use]
-    pub fn expecting(self, expected: Expected) -> Self {
+    pub fn with_expected(self, expected: Expected) -> Self {
         Self { expected, ..self }
     }
 }

@@ -13,14 +13,14 @@ use tollgate_engine::rules::entry::{self, EntryOverride};
 use super::db::Write;
 use super::overrides::OverrideRow;
 use super::plan::{FileChanges, MAX_WARNINGS};
-use super::rules::describe;
+use super::rules::describe_rule;
 use super::{ControlError, Result};
 
 /// The override count of each deleted rule, by domain and id.
 pub(super) type Orphans = HashMap<(String, String), i64>;
 
 /// Finds overrides without a rule.
-pub(super) async fn find(connection: &mut AnyConnection) -> Result<Orphans> {
+pub(super) async fn find_orphans(connection: &mut AnyConnection) -> Result<Orphans> {
     let query = "SELECT o.domain, o.id, COUNT(*) AS overrides FROM overrides o \
                  LEFT JOIN rules r ON r.domain = o.domain AND r.id = o.id WHERE r.id IS NULL GROUP BY o.domain, o.id";
     let rows = sqlx::query(query).fetch_all(connection).await?;
@@ -85,7 +85,7 @@ fn check_compatible(domain: &str, id: &str, text: &str, overrides: &[OverrideRow
     let unfit = entries.iter().find(|one| entry::with_overrides(text, std::slice::from_ref(*one)).is_err());
     let value = unfit.map_or("", |one| one.value);
     let why = mistakes.as_slice().first().map(|mistake| mistake.problem.clone()).unwrap_or_default();
-    let rule = describe(domain, id);
+    let rule = describe_rule(domain, id);
     Err(ControlError::Invalid(format!(
         "the override for `{value}` does not fit this {rule}: {why}; change or delete the override first"
     )))

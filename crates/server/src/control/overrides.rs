@@ -12,7 +12,7 @@ use super::db::{Db, SHORT_TIMEOUT, Write, are_storable, with_timeout};
 use super::error::Conflict;
 use super::model::{Action, Change, Page, PageRequest, StoredOverride, WriteOutcome};
 use super::paging::{Cursor, page_of};
-use super::rules::{RuleRow, check_rule_size, describe as describe_rule, missing_rule, parse_stored};
+use super::rules::{RuleRow, check_rule_size, describe_rule, missing_rule, parse_stored};
 use super::sql::Sql;
 use super::{ControlError, Result, size};
 
@@ -22,7 +22,7 @@ const MAX_OVERRIDES: i64 = 100_000;
 const MAX_VALUE_BYTES: usize = 1024;
 
 /// The columns of [`OverrideRow`].
-pub(super) const COLUMNS: &str = "value, attribute, effect, until, o.version, o.author, o.at_ms";
+pub(super) const OVERRIDE_COLUMNS: &str = "value, attribute, effect, until, o.version, o.author, o.at_ms";
 
 /// A row of the table `overrides`.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl OverrideRow {
     }
 
     /// Returns the JSON for the audit log.
-    fn to_audit(&self) -> String {
+    fn to_audit_json(&self) -> String {
         let mut json = parse_stored(&self.effect);
         if let Value::Object(map) = &mut json {
             map.insert("attribute".into(), json!(self.attribute));
@@ -106,7 +106,7 @@ impl OverrideRow {
 
 fn select_overrides() -> Sql {
     let mut query = Sql::new("SELECT ");
-    query.push(COLUMNS).push(" FROM overrides o WHERE o.domain = ");
+    query.push(OVERRIDE_COLUMNS).push(" FROM overrides o WHERE o.domain = ");
     query
 }
 
@@ -124,7 +124,7 @@ impl Overrides<'_> {
     /// Returns an error if neither the rule nor an override of it exists, if the page's `after` is invalid, or if the
     /// database is unreachable.
     pub async fn list(&self, domain: &str, id: &str, page: &PageRequest) -> Result<Page<StoredOverride>> {
-        let (limit, after) = page.read()?;
+        let (limit, after) = page.parse()?;
         if !are_storable([domain, id]) {
             return Err(missing_rule(domain, id));
         }
@@ -141,7 +141,7 @@ impl Overrides<'_> {
                 return Err(missing_rule(domain, id));
             }
             let read = |row: &AnyRow| Ok(OverrideRow::read(row)?.into_stored(id, rule_deleted));
-            page_of(&rows, limit, read, |last| Cursor::name(&last.value))
+            page_of(&rows, limit, read, |last| Cursor::from_name(&last.value))
         })
         .await
     }
@@ -150,8 +150,8 @@ impl Overrides<'_> {
     ///
     /// # Errors
     /// Returns an error if the page's `after` is invalid or the database is unreachable.
-    pub async fn list_domain(&self, domain: &str, page: &PageRequest) -> Result<Page<StoredOverride>> {
-        let (limit, after) = page.read()?;
+    pub async fn list_in_domain(&self, domain: &str, page: &PageRequest) -> Result<Page<StoredOverride>> {
+        let (limit, after) = page.parse()?;
         if !are_storable([domain]) {
             return Ok(Page::default());
         }
@@ -159,7 +159,9 @@ impl Overrides<'_> {
         let after = after.unwrap_or_default().name;
         let (id, value) = after.split_once(' ').unwrap_or_default();
         let mut query = Sql::new("SELECT o.id, r.id AS of_rule, ");
-        query.push(COLUMNS).push(" FROM overrides o LEFT JOIN rules r ON r.domain = o.domain AND r.id = o.id ");
+        query
+            .push(OVERRIDE_COLUMNS)
+            .push(" FROM overrides o LEFT JOIN rules r ON r.domain = o.domain AND r.id = o.id ");
         query.push("WHERE o.domain = ").bind(domain).push(" AND (o.id, value) > (").bind(id).bind_next(value);
         query.push(") ORDER BY o.id, value LIMIT ").bind(limit + 1);
         let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.db.pool())).await?;
@@ -167,7 +169,7 @@ impl Overrides<'_> {
             let rule_deleted = row.try_get::<Option<String>, _>("of_rule")?.is_none();
             Ok(OverrideRow::read(row)?.into_stored(row.try_get("id")?, rule_deleted))
         };
-        page_of(&rows, limit, read, |last| Cursor::name(format!("{} {}", last.rule, last.value)))
+        page_of(&rows, limit, read, |last| Cursor::from_name(format!("{} {}", last.rule, last.value)))
     }
 
     /// Returns one override.
@@ -206,7 +208,7 @@ impl Overrides<'_> {
             return Err(ControlError::Invalid(why));
         }
         with_timeout(SHORT_TIMEOUT, async {
-            let mut write = self.db.write(change).await?;
+            let mut write = self.db.begin_write(change).await?;
             let rule = RuleRow::find(&mut write.tx, domain, id).await?.ok_or_else(|| missing_rule(domain, id))?;
             let old = OverrideRow::find_override(&mut write.tx, domain, id, value).await?;
             check_version(&write, domain, id, value, old.as_ref())?;
@@ -242,7 +244,7 @@ impl Overrides<'_> {
     /// the database is unreachable.
     pub async fn delete(&self, change: &Change, domain: &str, id: &str, value: &str) -> Result<()> {
         with_timeout(SHORT_TIMEOUT, async {
-            let mut write = self.db.write(change).await?;
+            let mut write = self.db.begin_write(change).await?;
             let old = OverrideRow::find_override(&mut write.tx, domain, id, value).await?;
             check_version(&write, domain, id, value, old.as_ref())?;
             let old = old.ok_or_else(|| missing_override(domain, id, value))?;
@@ -314,7 +316,7 @@ async fn log_override(
     new: Option<&OverrideRow>,
     action: Action,
 ) -> Result<()> {
-    let (before, after) = (old.map(OverrideRow::to_audit), new.map(OverrideRow::to_audit));
+    let (before, after) = (old.map(OverrideRow::to_audit_json), new.map(OverrideRow::to_audit_json));
     let value = old.or(new).map_or("", |one| &one.value);
     let entry = NewEntry {
         kind: "override",

@@ -22,7 +22,7 @@ impl PageRequest {
     ///
     /// # Errors
     /// Returns an error if `limit` is out of range or `after` is not a cursor from this service.
-    pub(super) fn read(&self) -> Result<(i64, Option<Cursor>)> {
+    pub(super) fn parse(&self) -> Result<(i64, Option<Cursor>)> {
         let limit = self.limit.unwrap_or(DEFAULT_ITEMS);
         if !(1..=MAX_ITEMS).contains(&limit) {
             return Err(ControlError::Invalid(format!("limit out of range: {limit} (1 to {MAX_ITEMS})")));
@@ -35,11 +35,11 @@ impl PageRequest {
 }
 
 impl Cursor {
-    pub(super) fn number(number: i64) -> Self {
+    pub(super) fn from_number(number: i64) -> Self {
         Self { number, name: String::new() }
     }
 
-    pub(super) fn name(name: impl Into<String>) -> Self {
+    pub(super) fn from_name(name: impl Into<String>) -> Self {
         Self { number: 0, name: name.into() }
     }
 

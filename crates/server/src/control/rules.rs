@@ -20,7 +20,7 @@ use super::{ControlError, Result, orphans, size};
 pub const MAX_RULE_BYTES: usize = 64 << 10;
 
 /// The columns of [`RuleRow`].
-pub(super) const COLUMNS: &str = "id, position, version, enabled, text, overrides, author, at_ms, comment";
+pub(super) const RULE_COLUMNS: &str = "id, position, version, enabled, text, overrides, author, at_ms, comment";
 
 /// A row of the table `rules`.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ impl RuleRow {
             return Ok(None);
         }
         let mut query = Sql::new("SELECT ");
-        query.push(COLUMNS).push(" FROM rules WHERE domain = ").bind(domain).push(" AND id = ").bind(id);
+        query.push(RULE_COLUMNS).push(" FROM rules WHERE domain = ").bind(domain).push(" AND id = ").bind(id);
         query.fetch_optional(connection).await?.as_ref().map(Self::read).transpose()
     }
 
@@ -83,12 +83,12 @@ pub(super) fn same_rule(one: &str, other: &str) -> bool {
 }
 
 /// Returns the description of a rule for messages.
-pub(super) fn describe(domain: &str, id: &str) -> String {
+pub(super) fn describe_rule(domain: &str, id: &str) -> String {
     format!("rule `{id}` of the domain `{domain}`")
 }
 
 pub(super) fn missing_rule(domain: &str, id: &str) -> ControlError {
-    ControlError::Missing(describe(domain, id))
+    ControlError::Missing(describe_rule(domain, id))
 }
 
 /// Parses one rule, YAML or JSON, and returns it as one line of JSON.
@@ -106,7 +106,7 @@ pub(super) fn check_rule_size(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn check_count(rules: i64) -> Result<()> {
+pub(super) fn check_rule_count(rules: i64) -> Result<()> {
     if rules > MAX_RULES as i64 {
         return Err(ControlError::Full(format!("too many rules: {rules} (maximum {MAX_RULES})")));
     }
@@ -148,12 +148,12 @@ impl Rules<'_> {
     /// # Errors
     /// Returns an error if the page's `after` is invalid or the database is unreachable.
     pub async fn list(&self, domain: &str, search: &RuleSearch, page: &PageRequest) -> Result<Page<StoredRule>> {
-        let (limit, after) = page.read()?;
+        let (limit, after) = page.parse()?;
         if !are_storable([domain, search.text.as_deref().unwrap_or_default()]) {
             return Ok(Page::default());
         }
         let mut query = Sql::new("SELECT ");
-        query.push(COLUMNS).push(" FROM rules WHERE domain = ").bind(domain);
+        query.push(RULE_COLUMNS).push(" FROM rules WHERE domain = ").bind(domain);
         if let Some(Cursor { number, name }) = after {
             query.push(" AND (position, id) > (").bind(number).bind_next(name).push(")");
         }
@@ -246,7 +246,7 @@ impl Rules<'_> {
     /// unreachable.
     pub async fn delete(&self, change: &Change, domain: &str, id: &str) -> Result<()> {
         with_timeout(SHORT_TIMEOUT, async {
-            let mut write = self.db.write(change).await?;
+            let mut write = self.db.begin_write(change).await?;
             let row = RuleRow::find(&mut write.tx, domain, id).await?;
             history::check_version(&mut write, domain, id, row.as_ref()).await?;
             let row = row.ok_or_else(|| missing_rule(domain, id))?;
@@ -270,7 +270,7 @@ pub(super) async fn change_rule(
     make: impl FnOnce(Option<&RuleRow>) -> Result<(String, bool, Action)>,
 ) -> Result<WriteOutcome<StoredRule>> {
     with_timeout(SHORT_TIMEOUT, async {
-        let mut write = db.write(change).await?;
+        let mut write = db.begin_write(change).await?;
         let old = RuleRow::find(&mut write.tx, domain, id).await?;
         history::check_version(&mut write, domain, id, old.as_ref()).await?;
         let (text, enabled, action) = make(old.as_ref())?;
@@ -314,7 +314,7 @@ async fn store_rule(
             // The first rule of a domain also adds the size of the JSON around the domain's rules.
             write.size += if position.is_none() { size::domain_size(domain) } else { 0 };
             write.rules += 1;
-            check_count(write.rules)?;
+            check_rule_count(write.rules)?;
             let action = if action == Action::Update { Action::Create } else { action };
             (position.map_or(1, |last| last + 1), version + 1, action, overrides)
         }
@@ -325,12 +325,12 @@ async fn store_rule(
     let row = RuleRow { id: id.into(), position, version, enabled, text, overrides, authorship };
     history::write_rules(write, &[RuleWrite { domain, row: &row, action: Some(action) }]).await?;
     let before = old.map(|old| &*old.text);
-    write.log(&[audit_entry(domain, id, action.as_str(), before, Some(&row.text))]).await?;
+    write.log(&[rule_audit_entry(domain, id, action.as_str(), before, Some(&row.text))]).await?;
     Ok(row)
 }
 
 /// Returns the audit entry of a change to a rule.
-pub(super) fn audit_entry<'e>(
+pub(super) fn rule_audit_entry<'e>(
     domain: &'e str,
     id: &str,
     action: &'e str,

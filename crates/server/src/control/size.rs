@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn maximum_total_size_is_exact() {
+    fn total_size_may_equal_but_not_exceed_the_maximum() {
         assert!(check_total_size(MAX_FILE_BYTES as i64 - FILE_FRAME_BYTES).is_ok());
         assert!(check_total_size(MAX_FILE_BYTES as i64 - FILE_FRAME_BYTES + 1).is_err());
     }

@@ -56,9 +56,9 @@ impl ExportRow {
 type OverridesByRule = HashMap<(String, String), Vec<OverrideRow>>;
 
 /// Builds the snapshot of the current revision.
-pub(super) async fn build(db: &Db) -> Result<Snapshot> {
+pub(super) async fn build_snapshot(db: &Db) -> Result<Snapshot> {
     let (revision, mode, rules, overrides, tokens) = with_timeout(LONG_TIMEOUT, async {
-        let mut tx = db.read().await?;
+        let mut tx = db.begin_read().await?;
         let revision = db::revision(&mut tx).await?;
         let rules = ExportRow::list(&mut tx, None).await?;
         let mode = read_mode(&mut tx).await?;
@@ -99,7 +99,7 @@ impl DomainRules {
 
 async fn read_overrides(connection: &mut AnyConnection) -> Result<OverridesByRule> {
     let mut query = Sql::new("SELECT o.domain, o.id, ");
-    query.push(overrides::COLUMNS).push(" FROM overrides o ORDER BY o.domain, o.id, value");
+    query.push(overrides::OVERRIDE_COLUMNS).push(" FROM overrides o ORDER BY o.domain, o.id, value");
     let mut overrides = OverridesByRule::new();
     for row in &query.fetch_all(connection).await? {
         let rule = (row.try_get("domain")?, row.try_get("id")?);

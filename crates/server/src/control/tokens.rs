@@ -42,7 +42,7 @@ impl Tokens<'_> {
         };
         let stored = &created.stored;
         with_timeout(SHORT_TIMEOUT, async {
-            let mut write = self.control.db.write(change).await?;
+            let mut write = self.control.db.begin_write(change).await?;
             let mut query = Sql::new("SELECT COUNT(*) FROM tokens WHERE ");
             let row = query.push(VALID_TOKEN_CONDITION).bind(now).push(")").fetch_optional(&mut *write.tx).await?;
             if row.map(|row| row.try_get(0)).transpose()?.unwrap_or(0_i64) >= MAX_TOKENS {
@@ -60,12 +60,12 @@ impl Tokens<'_> {
                 .bind_next(grant.expires_ms)
                 .push(")");
             insert.execute(&mut *write.tx).await?;
-            let after = to_audit(stored);
-            write.log(&[audit_entry("create", stored, None, Some(&after))]).await?;
+            let after = to_audit_json(stored);
+            write.log(&[token_audit_entry("create", stored, None, Some(&after))]).await?;
             write.commit().await
         })
         .await?;
-        self.control.until_installed().await;
+        self.control.wait_until_installed().await;
         Ok(created)
     }
 
@@ -74,8 +74,8 @@ impl Tokens<'_> {
     /// # Errors
     /// Returns an error if the page's `after` is invalid or the database is unreachable.
     pub async fn list(&self, page: &PageRequest) -> Result<Page<StoredToken>> {
-        let (limit, after) = page.read()?;
-        let Cursor { number, name } = after.unwrap_or(Cursor::number(i64::MIN));
+        let (limit, after) = page.parse()?;
+        let Cursor { number, name } = after.unwrap_or(Cursor::from_number(i64::MIN));
         let mut query = Sql::new("SELECT ");
         query.push(TOKEN_COLUMNS).push(" FROM tokens WHERE (created_ms, id) > (").bind(number).bind_next(name);
         query.push(") ORDER BY created_ms, id LIMIT ").bind(limit + 1);
@@ -95,7 +95,7 @@ impl Tokens<'_> {
             return Err(missing());
         }
         let token = with_timeout(SHORT_TIMEOUT, async {
-            let mut write = self.control.db.write(change).await?;
+            let mut write = self.control.db.begin_write(change).await?;
             let mut token = find_token(&mut write.tx, id).await?.ok_or_else(missing)?;
             if token.revoked_ms.is_some() {
                 write.rollback().await?;
@@ -110,17 +110,17 @@ impl Tokens<'_> {
                     return Err(ControlError::Invalid(why));
                 }
             }
-            let before = to_audit(&token);
+            let before = to_audit_json(&token);
             token.revoked_ms = Some(now);
             let mut update = Sql::new("UPDATE tokens SET revoked_ms = ");
             update.bind(now).push(" WHERE id = ").bind(id).execute(&mut *write.tx).await?;
-            let after = to_audit(&token);
-            write.log(&[audit_entry("revoke", &token, Some(&before), Some(&after))]).await?;
+            let after = to_audit_json(&token);
+            write.log(&[token_audit_entry("revoke", &token, Some(&before), Some(&after))]).await?;
             write.commit().await?;
             Ok(token)
         })
         .await?;
-        self.control.until_installed().await;
+        self.control.wait_until_installed().await;
         Ok(token)
     }
 }
@@ -194,11 +194,11 @@ fn read_token(row: &AnyRow) -> Result<StoredToken> {
 }
 
 /// Returns the JSON for the audit log.
-fn to_audit(token: &StoredToken) -> String {
+fn to_audit_json(token: &StoredToken) -> String {
     serde_json::to_string(token).unwrap_or_default()
 }
 
-fn audit_entry<'e>(
+fn token_audit_entry<'e>(
     action: &'e str,
     token: &StoredToken,
     before: Option<&'e str>,

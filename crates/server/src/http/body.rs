@@ -47,7 +47,7 @@ pub struct LongWriter {
 
 impl LongWriter {
     /// Returns the number of bytes written so far.
-    pub fn written(&self) -> usize {
+    pub fn written_bytes(&self) -> usize {
         self.finished_length + self.part.len()
     }
 
@@ -159,7 +159,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     #[tokio::test]
-    async fn long_body_arrives_whole_and_yields_after_each_frame() {
+    async fn long_body_is_complete_and_yields_after_its_first_frame() {
         let bytes: Bytes = (0..3 * MAX_FRAME_BYTES + 1).map(|at| at as u8).collect::<Vec<_>>().into();
         let mut body = ReplyBody::from(bytes.clone());
         let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn response_written_in_parts_arrives_whole() {
+    async fn response_written_in_parts_is_complete() {
         for items in [0, 1, 50_000] {
             let (mut written, mut expected) = (LongWriter::default(), Vec::new());
             for item in 0..items {
@@ -184,7 +184,7 @@ mod tests {
                     expected.extend_from_slice(b"bytes,");
                 }
             }
-            assert_eq!(written.written(), expected.len());
+            assert_eq!(written.written_bytes(), expected.len());
             let body = ReplyBody::from(written);
             assert_eq!(body.size_hint().exact(), Some(expected.len() as u64));
             assert_eq!(body.collect().await.expect("infallible").to_bytes(), expected);

@@ -28,7 +28,7 @@ use crate::ops::run::{Call, Caller, Reply, run, run_list};
 use crate::ops::view::{DecisionView, Output};
 use crate::ops::{Op, OperationSpec};
 
-pub(super) const JSON: &str = "application/json";
+pub(super) const JSON_CONTENT_TYPE: &str = "application/json";
 /// The logged error of a call that got no reply. This is a bug, because an operation replies to every call.
 pub(super) const NO_REPLY: &str = "the operation returned no reply";
 
@@ -42,7 +42,7 @@ const REPLAYED_HEADER: &str = "idempotency-replayed";
 /// # Errors
 /// Returns a problem if the body is invalid, the idempotency key cannot be used, or the operation fails. If a list item
 /// fails, the call succeeds and the response contains the problem at the index of the item.
-pub(super) async fn call<S: Store>(
+pub(super) async fn call_operation<S: Store>(
     app: &App<S>,
     access: &Access,
     spec: &OperationSpec,
@@ -106,7 +106,7 @@ async fn parse_in_parts(body: &[u8]) -> Result<Body<'_>, Problem> {
     };
     let mut items = Vec::new();
     loop {
-        match reader.read(&mut items, ITEMS_PER_PARSE_STEP) {
+        match reader.read_items(&mut items, ITEMS_PER_PARSE_STEP) {
             ListProgress::More => yield_now().await,
             ListProgress::End => return Ok(Body::Many(items)),
             // Leave the loop to parse the whole body again, which finds the position of the error.
@@ -144,7 +144,7 @@ async fn call_list<S: Store>(
                     Output::Explained(explanation) => out.push_bytes(explanation.clone()),
                     _ => json::write(&mut out.part, output),
                 }
-                if let Some(is_full) = caller.is_full.filter(|_| out.written() > FULL_RESPONSE_BYTES) {
+                if let Some(is_full) = caller.is_full.filter(|_| out.written_bytes() > FULL_RESPONSE_BYTES) {
                     is_full.store(true, Ordering::Relaxed);
                 }
             }
@@ -157,16 +157,16 @@ async fn call_list<S: Store>(
     })
     .await;
     out.part.push(b']');
-    with_replayed_header(new_response(StatusCode::OK, JSON, out), is_replay)
+    with_replayed_header(new_response(StatusCode::OK, JSON_CONTENT_TYPE, out), is_replay)
 }
 
 /// Decides a request from a file and returns the response body of `POST /v1/check`.
 ///
 /// # Errors
 /// Returns a problem if the request is invalid.
-pub(crate) async fn check_line<S: Store>(app: &App<S>, body: &[u8]) -> Result<Bytes, Problem> {
+pub(crate) async fn decide_json_request<S: Store>(app: &App<S>, body: &[u8]) -> Result<Bytes, Problem> {
     let spec = route::find(&Method::POST, "/v1/check")?;
-    let answer = call(app, &Access::Unrestricted, spec, None, body).await?;
+    let answer = call_operation(app, &Access::Unrestricted, spec, None, body).await?;
     let Ok(body) = answer.into_body().collect().await;
     Ok(body.to_bytes())
 }
@@ -179,12 +179,12 @@ fn to_response(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
             new_response(status, page.content_type, page.body.clone())
         }
         Output::Decision(decision) => {
-            let mut answer = new_response(decision_status(decision), JSON, output_to_json(output));
+            let mut answer = new_response(decision_status(decision), JSON_CONTENT_TYPE, output_to_json(output));
             headers::add(answer.headers_mut(), Styles::IETF, decision.retry(), header_limits(decision));
             answer
         }
         Output::Refunded(_) | Output::Renewed(_) | Output::Settled(_) | Output::Reset(_) | Output::Explained(_) => {
-            new_response(StatusCode::OK, JSON, output_to_json(output))
+            new_response(StatusCode::OK, JSON_CONTENT_TYPE, output_to_json(output))
         }
     };
     Ok(with_replayed_header(answer, reply.replayed))

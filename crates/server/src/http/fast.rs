@@ -35,7 +35,7 @@ use tollgate_engine::Store;
 use tollgate_http::headers;
 
 use super::bounds::{HEAD_TIMEOUT, PARTIAL_CHECK_TIMEOUT};
-use super::call::{JSON, NO_DECISION, decision_status, header_limits, new_caller};
+use super::call::{JSON_CONTENT_TYPE, NO_DECISION, decision_status, header_limits, new_caller};
 use super::problem::Problem;
 use super::serve::{HttpConnectionState, authenticate, bearer_token};
 use super::wire::Body;
@@ -324,7 +324,7 @@ impl ResponseWriter {
         headers::write_lists(policies, statuses, decision.retry(), header_limits(decision));
         let mut number = itoa::Buffer::new();
         let fields = [
-            ("content-type", JSON),
+            ("content-type", JSON_CONTENT_TYPE),
             ("retry-after", decision.retry().map_or("", |retry| number.format(headers::retry_after(retry)))),
             ("ratelimit-policy", policies),
             ("ratelimit", statuses),

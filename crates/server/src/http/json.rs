@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_written_as_clients_expect() {
+    fn sample_outputs_equal_the_golden_file() {
         let mut out = Vec::new();
         for output in crate::ops::view::tests::sample_outputs() {
             write(&mut out, &output);

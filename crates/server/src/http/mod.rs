@@ -16,7 +16,7 @@ mod translate;
 mod web;
 pub mod wire;
 
-pub(crate) use call::check_line;
+pub(crate) use call::decide_json_request;
 pub(crate) use json::write_decision_json;
 pub(crate) use serve::bearer_token;
 pub use serve::{FastPath, HttpResponse, serve};
@@ -31,7 +31,7 @@ pub(crate) const TOO_MANY_CONNECTIONS: &[u8] =
 #[cfg(test)]
 mod tests {
     #[test]
-    fn response_above_the_connection_limit_is_complete() {
+    fn response_above_the_connection_limit_states_its_length() {
         let text = std::str::from_utf8(super::TOO_MANY_CONNECTIONS).expect("UTF-8");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.contains(&format!("content-length: {}", body.len())), "the body has {} bytes", body.len());

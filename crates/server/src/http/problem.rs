@@ -78,7 +78,7 @@ impl Problem {
             detail: detail.into(),
             ..ProblemDetails::default()
         }));
-        if status == StatusCode::SERVICE_UNAVAILABLE { problem.retry_after(1) } else { problem }
+        if status == StatusCode::SERVICE_UNAVAILABLE { problem.with_retry_after(1) } else { problem }
     }
 
     /// Returns a 400.
@@ -168,7 +168,7 @@ impl Problem {
 
     /// Sets the `Retry-After` header, in seconds.
     #[must_use]
-    pub fn retry_after(self, seconds: u32) -> Self {
+    pub fn with_retry_after(self, seconds: u32) -> Self {
         self.with_header(RETRY_AFTER, seconds.into())
     }
 

@@ -14,14 +14,14 @@ use super::problem::Problem;
 
 /// Reads a body of at most `max` bytes within the time limit. A body that arrives in one frame, as is usual, is not
 /// copied.
-pub(super) async fn read(body: Incoming, max: usize, time_limit: Duration) -> Result<Bytes, Problem> {
-    read_bounded(body, max, time_limit, None).await.map(|(body, _)| body)
+pub(super) async fn read_body(body: Incoming, max: usize, time_limit: Duration) -> Result<Bytes, Problem> {
+    read_body_with_permits(body, max, time_limit, None).await.map(|(body, _)| body)
 }
 
-/// Same as [`read`], but if `kilobytes` is given, acquires one of its permits for each received kilobyte. If the time
-/// limit passes while the server waits for the client, returns a 408. If it passes while the server waits for permits,
-/// returns a 503.
-pub(super) async fn read_bounded<B: Body<Data = Bytes, Error: Display> + Unpin>(
+/// Same as [`read_body`], but if `kilobytes` is given, acquires one of its permits for each received kilobyte. If the
+/// time limit passes while the server waits for the client, returns a 408. If it passes while the server waits for
+/// permits, returns a 503.
+pub(super) async fn read_body_with_permits<B: Body<Data = Bytes, Error: Display> + Unpin>(
     mut body: B,
     max: usize,
     time_limit: Duration,
@@ -74,7 +74,7 @@ pub(super) async fn read_bounded<B: Body<Data = Bytes, Error: Display> + Unpin>(
 
 /// Reads and discards a body, up to about `max` bytes and within the time limit. This is needed because browsers read a
 /// response only after they have sent the whole body.
-pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration) {
+pub(super) async fn discard_body(mut body: Incoming, max: usize, time_limit: Duration) {
     let all = async {
         let mut length = 0;
         while let Some(Ok(frame)) = body.frame().await
@@ -102,17 +102,19 @@ mod tests {
     const TIME_LIMIT: Duration = Duration::from_secs(60);
 
     #[tokio::test(start_paused = true)]
-    async fn body_that_waits_for_the_memory_of_the_server_ends_with_503() {
+    async fn body_that_gets_no_memory_permits_in_time_is_refused_with_503() {
         let permits = Semaphore::new(3);
         let file = || Full::new(Bytes::from_static(&[b'x'; 2048]));
-        let (body, held) = read_bounded(file(), 4096, TIME_LIMIT, Some(&permits)).await.expect("permits are free");
+        let (body, held) =
+            read_body_with_permits(file(), 4096, TIME_LIMIT, Some(&permits)).await.expect("permits are free");
         assert_eq!((body.len(), held.as_ref().map(SemaphorePermit::num_permits)), (2048, Some(2)));
         let start = Instant::now();
-        let problem = read_bounded(file(), 4096, TIME_LIMIT, Some(&permits)).await.expect_err("no permits are left");
+        let problem =
+            read_body_with_permits(file(), 4096, TIME_LIMIT, Some(&permits)).await.expect_err("no permits are left");
         assert_eq!((problem, start.elapsed().as_secs()), (busy_problem(), 60));
         let response = busy_problem().to_response();
         assert_eq!((response.status().as_u16(), response.headers()[RETRY_AFTER].as_bytes()), (503, &b"1"[..]));
         drop(held);
-        assert!(read_bounded(file(), 4096, TIME_LIMIT, Some(&permits)).await.is_ok());
+        assert!(read_body_with_permits(file(), 4096, TIME_LIMIT, Some(&permits)).await.is_ok());
     }
 }

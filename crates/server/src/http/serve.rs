@@ -23,10 +23,10 @@ use super::body::ReplyBody;
 use super::bounds::{
     BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS, RESERVED_TIMEOUT, WRITE_TIMEOUT,
 };
-use super::call::call;
+use super::call::call_operation;
 use super::half_close::HalfCloseStream;
 use super::problem::Problem;
-use super::receive::{busy_problem, discard, read, read_bounded};
+use super::receive::{busy_problem, discard_body, read_body, read_body_with_permits};
 use super::{fast, forward};
 use super::{route, web};
 use crate::app::App;
@@ -63,7 +63,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     guard: ConnectionGuard,
     fast_path: FastPath,
 ) {
-    guard.register().await;
+    guard.register_waker().await;
     let connection_state =
         Arc::new(HttpConnectionState { is_reserved: guard.is_reserved(), ..HttpConnectionState::default() });
     let mut stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
@@ -129,7 +129,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     }
     // A reserved connection does not linger, which would extend its lifetime.
     if !guard.is_reserved() {
-        linger::close(connection.into_parts().io.inner_mut()).await;
+        linger::close_gracefully(connection.into_parts().io.inner_mut()).await;
     }
 }
 
@@ -178,7 +178,7 @@ async fn answer_request<S: Store + 'static>(
 ) -> HttpResponse {
     let (head, body) = request.into_parts();
     state.set_answering(true);
-    let (protocol, answer) = match forward::Target::parse(&head.uri) {
+    let (protocol, answer) = match forward::ForwardAuthTarget::parse(&head.uri) {
         Some(_) if state.is_reserved => (Protocol::Forward, Err(too_many_connections())),
         Some(target) => (Protocol::Forward, answer_forward_auth(app, state, peer, target, &head).await),
         None => (Protocol::Http, answer_api_request(app, state, head, body).await),
@@ -200,7 +200,7 @@ async fn answer_forward_auth<S: Store>(
     app: &App<S>,
     state: &HttpConnectionState,
     peer: Option<IpAddr>,
-    target: Result<forward::Target<'_>, Problem>,
+    target: Result<forward::ForwardAuthTarget<'_>, Problem>,
     head: &Parts,
 ) -> Result<HttpResponse, Problem> {
     let target = target?;
@@ -226,14 +226,14 @@ async fn answer_api_request<S: Store + 'static>(
             .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", "the server is stopping"));
     }
     if found.is_err() && !state.is_reserved {
-        if console::owns(head.uri.path()) {
+        if console::owns_path(head.uri.path()) {
             web::check_navigation(app.hosts.as_ref(), &head)?;
             return console::answer(&head);
         }
-        if head.uri.path() == session::PATH && head.method == Method::POST {
-            web::check(app.hosts.as_ref(), &head)?;
-            let body = Box::pin(read(body, session::MAX_BODY_BYTES, BODY_TIMEOUT)).await?;
-            return session::open(app, &head, &body);
+        if head.uri.path() == session::SESSION_PATH && head.method == Method::POST {
+            web::check_page_and_host(app.hosts.as_ref(), &head)?;
+            let body = Box::pin(read_body(body, session::MAX_BODY_BYTES, BODY_TIMEOUT)).await?;
+            return session::open_session(app, &head, &body);
         }
     }
     let mut credentials = None;
@@ -250,27 +250,27 @@ async fn answer_api_request<S: Store + 'static>(
             }
         },
     };
-    web::check(app.hosts.as_ref(), &head)?;
+    web::check_page_and_host(app.hosts.as_ref(), &head)?;
     match found {
         Ok(spec) => {
-            let body = read(body, MAX_BODY_BYTES, BODY_TIMEOUT).await?;
+            let body = read_body(body, MAX_BODY_BYTES, BODY_TIMEOUT).await?;
             let key = head.headers.get(IDEMPOTENCY_KEY_HEADER).map(HeaderValue::as_bytes);
             state.set_waiting(spec.op == Op::Acquire);
-            call(app, &access, spec, key, &body).await
+            call_operation(app, &access, spec, key, &body).await
         }
         Err(_) if head.uri.path() == rls::JSON && head.method == Method::POST => {
-            let body = Box::pin(read(body, rls::bounds::MAX_MESSAGE_BYTES, BODY_TIMEOUT)).await?;
+            let body = Box::pin(read_body(body, rls::bounds::MAX_MESSAGE_BYTES, BODY_TIMEOUT)).await?;
             let answer = Box::pin(rls::answer_json(app, &access, &body)).await;
             let (status, body) = answer.map_err(|error| Problem::from_op(&error, ""))?;
             Ok(new_response(status, "application/json", body))
         }
-        Err(_) if head.uri.path() == session::PATH => session::answer(app, &head, &access),
-        Err(_) if live::owns(head.uri.path()) => {
+        Err(_) if head.uri.path() == session::SESSION_PATH => session::answer(app, &head, &access),
+        Err(_) if live::owns_path(head.uri.path()) => {
             let credentials = credentials
                 .unwrap_or_else(|| session::Credentials::from_request(app, &head, bearer_from_headers(&head)));
             Box::pin(live::answer(app, &head, credentials)).await
         }
-        Err(_) if api::owns(head.uri.path()) => Box::pin(call_rules_service(app, access, head, body)).await,
+        Err(_) if api::owns_path(head.uri.path()) => Box::pin(call_rules_service(app, access, head, body)).await,
         Err(problem) => match problem.allowed_methods() {
             Some(methods) if head.method == Method::OPTIONS => Ok(options_response(methods.clone())),
             Some(_) | None => Err(problem),
@@ -316,18 +316,20 @@ async fn call_rules_service<S: Store>(
         let detail = app.source.why_no_service();
         return Err(Problem::new(StatusCode::NOT_FOUND, "No rules service", detail));
     };
-    if api::takes_log(&head) {
+    if api::uploads_log(&head) {
         return replay_log(service, access, head, body).await;
     }
-    if !api::takes_files(head.uri.path()) {
-        let body = read(body, api::bounds::MAX_RULE_BYTES, BODY_TIMEOUT).await?;
+    if !api::accepts_rule_files(head.uri.path()) {
+        let body = read_body(body, api::bounds::MAX_RULE_BYTES, BODY_TIMEOUT).await?;
         return Ok(service.answer(head, body, access).await);
     }
     // The total memory for files is bounded. A slow client holds memory permits for the bytes it has sent, but no
     // processing permit.
     let (body, _received) =
-        read_bounded(body, api::bounds::MAX_FILE_BYTES, FILE_TIMEOUT, Some(service.upload_permits())).await?;
-    let Ok(Ok(_turn)) = timeout(FILE_TIMEOUT, service.large().acquire()).await else { return Err(busy_problem()) };
+        read_body_with_permits(body, api::bounds::MAX_FILE_BYTES, FILE_TIMEOUT, Some(service.upload_permits())).await?;
+    let Ok(Ok(_turn)) = timeout(FILE_TIMEOUT, service.rule_file_permits().acquire()).await else {
+        return Err(busy_problem());
+    };
     Ok(service.answer(head, body, access).await)
 }
 
@@ -341,13 +343,13 @@ async fn replay_log(
 ) -> Result<HttpResponse, Problem> {
     api::check_may_replay(&access)?;
     let Some(turn) = service.begin_replay() else {
-        discard(body, api::bounds::MAX_UPLOAD_BYTES, BODY_TIMEOUT).await;
+        discard_body(body, api::bounds::MAX_UPLOAD_BYTES, BODY_TIMEOUT).await;
         let detail =
             format!("another log is being replayed (maximum {} at a time); try again later", api::bounds::MAX_REPLAYS);
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).retry_after(10));
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).with_retry_after(10));
     };
     head.extensions.insert(turn);
-    let body = read(body, api::bounds::MAX_UPLOAD_BYTES, FILE_TIMEOUT).await?;
+    let body = read_body(body, api::bounds::MAX_UPLOAD_BYTES, FILE_TIMEOUT).await?;
     Ok(service.answer(head, body, access).await)
 }
 
@@ -376,7 +378,7 @@ pub(super) fn new_response(status: StatusCode, kind: &'static str, body: impl In
 mod tests {
     use super::*;
     use crate::control::auth::TokenPolicy;
-    use crate::net::stalled_client::closes_after;
+    use crate::net::stalled_client::assert_closes_after;
 
     #[tokio::test(start_paused = true)]
     async fn connection_without_a_token_is_closed_where_tokens_are_required() {
@@ -386,12 +388,12 @@ mod tests {
                 serve(
                     stream,
                     None,
-                    Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)),
+                    Arc::new(App::new(engine, None).with_token_policy(TokenPolicy::Required)),
                     guard,
                     FastPath::Enabled,
                 )
             };
-            let answer = closes_after(AUTH_TIMEOUT, sent, required).await;
+            let answer = assert_closes_after(AUTH_TIMEOUT, sent, required).await;
             assert_eq!(answer.starts_with("HTTP/1.1 200 OK"), !sent.is_empty(), "{sent}: {answer}");
         }
     }
@@ -404,9 +406,10 @@ mod tests {
             (&head[..20], HEAD_TIMEOUT, ""),
             (&format!("{head}{{\"key\""), BODY_TIMEOUT, "HTTP/1.1 408 Request Timeout"),
         ] {
-            let received =
-                closes_after(timeout, sent, |stream, app, guard| serve(stream, None, app, guard, FastPath::Enabled))
-                    .await;
+            let received = assert_closes_after(timeout, sent, |stream, app, guard| {
+                serve(stream, None, app, guard, FastPath::Enabled)
+            })
+            .await;
             assert!(received.starts_with(answer), "{sent}: {received}");
         }
     }

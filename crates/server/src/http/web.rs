@@ -59,7 +59,7 @@ fn without_port(host: &str) -> &str {
 ///
 /// # Errors
 /// Returns a 403 for a request from another web page, or a 421 for a host that is not accepted.
-pub(super) fn check(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
+pub(super) fn check_page_and_host(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
     if head.headers.contains_key(ORIGIN) || head.headers.contains_key(SEC_FETCH_SITE) {
         check_web_page(head)?;
     }
@@ -124,13 +124,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pages_of_the_console_are_accepted() {
+    fn requests_from_pages_other_than_the_console_are_refused() {
         let allowed = |headers: &[(&str, &str)]| {
             let mut request = hyper::Request::post("/v1/check").header(HOST, "limits.example:8080");
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            check(None, &request.body(()).unwrap().into_parts().0).is_ok()
+            check_page_and_host(None, &request.body(()).unwrap().into_parts().0).is_ok()
         };
         let own = ("origin", "http://limits.example:8080");
         let (same, console) = (("sec-fetch-site", "same-origin"), ("tollgate-console", "1"));

@@ -88,7 +88,7 @@ pub struct ListReader<'a> {
     has_read_item: bool,
 }
 
-/// Result of [`ListReader::read`].
+/// Result of [`ListReader::read_items`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListProgress {
     /// More items may follow.
@@ -106,7 +106,7 @@ impl<'a> ListReader<'a> {
     }
 
     /// Reads up to `count` more items and appends them to `items`.
-    pub fn read(&mut self, items: &mut Vec<WireRequest<'a>>, count: usize) -> ListProgress {
+    pub fn read_items(&mut self, items: &mut Vec<WireRequest<'a>>, count: usize) -> ListProgress {
         for _ in 0..count {
             self.unread = skip_whitespace(self.unread);
             match self.unread {
@@ -365,8 +365,8 @@ mod tests {
             for count in 1..4 {
                 let mut reader = ListReader::new(json.as_bytes()).expect("a list");
                 let mut items = Vec::new();
-                let end =
-                    std::iter::repeat_with(|| reader.read(&mut items, count)).find(|read| *read != ListProgress::More);
+                let end = std::iter::repeat_with(|| reader.read_items(&mut items, count))
+                    .find(|read| *read != ListProgress::More);
                 let read = (end == Some(ListProgress::End)).then_some(Body::Many(items));
                 assert_eq!(read, Body::parse(json.as_bytes()).ok(), "{json}");
             }
@@ -374,7 +374,7 @@ mod tests {
         assert!(ListReader::new(b"{}").is_none());
         let many = format!("[{}{{}}]", "{},".repeat(MAX_BATCH));
         let mut items = Vec::new();
-        let read = ListReader::new(many.as_bytes()).map(|mut reader| reader.read(&mut items, 2 * MAX_BATCH));
+        let read = ListReader::new(many.as_bytes()).map(|mut reader| reader.read_items(&mut items, 2 * MAX_BATCH));
         assert_eq!((read, items.len()), (Some(ListProgress::Invalid), MAX_BATCH));
     }
 

@@ -12,10 +12,10 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use tollgate_engine::Store;
 
-use super::rules::{self, DEFAULT_RULES, MAX_PAGE_RULES, RuleFilter};
+use super::rules::{self, DEFAULT_PAGE_RULES, MAX_PAGE_RULES, RuleFilter};
 use super::sample::LiveStatus;
 use super::stream::EventStream;
-use super::{MAX_READS, MAX_VIEWERS};
+use super::{MAX_LIVE_REQUESTS, MAX_VIEWERS};
 use crate::app::App;
 use crate::console::session::Credentials;
 use crate::http::HttpResponse;
@@ -27,7 +27,7 @@ const HISTORY_PATH: &str = "/v1/history";
 const RULES_PATH: &str = "/v1/rules";
 
 /// Returns whether a path is a live-data endpoint.
-pub(crate) fn owns(path: &str) -> bool {
+pub(crate) fn owns_path(path: &str) -> bool {
     matches!(path, LIVE_PATH | HISTORY_PATH | RULES_PATH)
 }
 
@@ -71,22 +71,24 @@ pub(crate) async fn answer<S: Store + 'static>(
             let [search, domain, id, state, after, limit] = parse_query(query, names)?;
             let is_shadow = state.as_deref().map(parse_state).transpose()?;
             let after = parse_number("after", after, 0, 0..=usize::MAX)?;
-            let limit = parse_number("limit", limit, DEFAULT_RULES, 1..=MAX_PAGE_RULES)?;
+            let limit = parse_number("limit", limit, DEFAULT_PAGE_RULES, 1..=MAX_PAGE_RULES)?;
             let filter = RuleFilter::new(&search.unwrap_or_default(), domain, id, is_shadow);
-            respond_in_background(app, async move |app| to_json(&rules::page(&app.engine, &filter, after, limit).await))
-                .await
+            respond_in_background(app, async move |app| {
+                to_json(&rules::rules_page(&app.engine, &filter, after, limit).await)
+            })
+            .await
         }
     }
 }
 
 /// Produces a JSON response on the background thread (if there is one), so that worker threads are not delayed. At most
-/// [`MAX_READS`] requests run or wait at a time. If the client disconnects, its request is aborted.
+/// [`MAX_LIVE_REQUESTS`] requests run or wait at a time. If the client disconnects, its request is aborted.
 async fn respond_in_background<S: Store + 'static, F: Future<Output = Vec<u8>> + Send + 'static>(
     app: &Arc<App<S>>,
     make: impl FnOnce(Arc<App<S>>) -> F,
 ) -> Result<HttpResponse, Problem> {
     let Ok(permit) = app.live.reads.clone().try_acquire_owned() else {
-        let detail = format!("too many requests for live data (maximum {MAX_READS}); try again later");
+        let detail = format!("too many requests for live data (maximum {MAX_LIVE_REQUESTS}); try again later");
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many requests for live data", detail));
     };
     let made = make(app.clone());
@@ -204,7 +206,7 @@ mod tests {
         let app = Arc::new(App::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None));
         app.live.set_background(Handle::current());
         let read = || Box::pin(respond_in_background(&app, |_| std::future::pending()));
-        let mut waiting: Vec<_> = (0..MAX_READS).map(|_| read()).collect();
+        let mut waiting: Vec<_> = (0..MAX_LIVE_REQUESTS).map(|_| read()).collect();
         std::future::poll_fn(|context| {
             assert!(waiting.iter_mut().all(|request| request.as_mut().poll(context).is_pending()));
             Poll::Ready(())
@@ -213,10 +215,10 @@ mod tests {
         let problem = read().await.expect_err("one too many");
         assert_eq!(problem.detail(), "too many requests for live data (maximum 64); try again later");
         drop(waiting);
-        for _ in 0..MAX_READS {
+        for _ in 0..MAX_LIVE_REQUESTS {
             tokio::task::yield_now().await;
         }
-        assert_eq!(app.live.reads.available_permits(), MAX_READS);
+        assert_eq!(app.live.reads.available_permits(), MAX_LIVE_REQUESTS);
     }
 
     #[test]

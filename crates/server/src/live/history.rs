@@ -151,7 +151,7 @@ impl Default for LiveHistory {
 
 impl LiveHistory {
     /// Adds a sample. Rates are computed from the elapsed time, so a late call does not distort them.
-    pub(super) fn add(&mut self, now: Time<Mono>, totals: Totals, rules: &RuleReader<'_>) {
+    pub(super) fn add_sample(&mut self, now: Time<Mono>, totals: Totals, rules: &RuleReader<'_>) {
         let replaced = self.version != Some(rules.version);
         if replaced {
             self.update_rule_numbers(rules);
@@ -249,13 +249,13 @@ impl LiveHistory {
     }
 
     /// Returns the latest one-second point of all decisions.
-    pub(super) fn last(&self) -> OverallPoint {
+    pub(super) fn last_point(&self) -> OverallPoint {
         self.overall.seconds.back().copied().unwrap_or_default()
     }
 
     /// Returns the domain, the id and the latest one-second point of each tracked rule. Skips rules whose point is
     /// zero.
-    pub(super) fn last_of_rules(&self) -> impl Iterator<Item = (&str, &str, RulePoint)> {
+    pub(super) fn last_points_of_rules(&self) -> impl Iterator<Item = (&str, &str, RulePoint)> {
         let last = |rule: &TrackedRule| rule.series.seconds.back().copied().unwrap_or_default();
         self.rules
             .iter()

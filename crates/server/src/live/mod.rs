@@ -1,8 +1,8 @@
 //! Live data: current rates per second, their history, and the rules in force.
 //!
-//! Once a second, a task on the background thread ([`sample()`]) reads the metrics counters and adds the rates to the
-//! [`LiveHistory`]. It also publishes one event to all viewers (`stream.rs`). Decisions update the metrics counters
-//! anyway, so live data does not slow them down.
+//! Once a second, a task on the background thread ([`sample_every_second`]) reads the metrics counters and adds the
+//! rates to the [`LiveHistory`]. It also publishes one event to all viewers (`stream.rs`). Decisions update the metrics
+//! counters anyway, so live data does not slow them down.
 
 mod answer;
 mod history;
@@ -16,16 +16,16 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
-pub(crate) use answer::{answer, owns};
+pub(crate) use answer::{answer, owns_path};
 pub use history::{LiveHistory, MAX_TRACKED_RULES, ONE_SECOND_POINTS, TEN_SECOND_POINTS};
 pub(crate) use rules::RulesInForcePage;
-pub use sample::sample;
+pub use sample::sample_every_second;
 
 /// Maximum number of concurrent viewers of live data.
 pub const MAX_VIEWERS: usize = 64;
 
 /// Maximum number of concurrent requests for the history or the rules.
-pub const MAX_READS: usize = 64;
+pub const MAX_LIVE_REQUESTS: usize = 64;
 
 /// The history of rates, and the event stream of viewers.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Default for Live {
             history: Mutex::default(),
             events: watch::Sender::new(Bytes::new()),
             viewers: Arc::new(Semaphore::new(MAX_VIEWERS)),
-            reads: Arc::new(Semaphore::new(MAX_READS)),
+            reads: Arc::new(Semaphore::new(MAX_LIVE_REQUESTS)),
             background: OnceLock::new(),
         }
     }

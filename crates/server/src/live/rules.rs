@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 pub(super) const MAX_PAGE_RULES: usize = 1_000;
 
 /// Default page size, in rules.
-pub(super) const DEFAULT_RULES: usize = 100;
+pub(super) const DEFAULT_PAGE_RULES: usize = 100;
 
 /// One page of the rules in force.
 #[derive(Debug, Serialize, ToSchema)]
@@ -78,7 +78,7 @@ const RULES_PER_STEP: usize = 256;
 
 /// Returns one page of the rules that match a filter. Skips the first `after` matches and returns up to `limit`
 /// matches.
-pub(super) async fn page<S: Store>(
+pub(super) async fn rules_page<S: Store>(
     engine: &Engine<S>,
     filter: &RuleFilter,
     after: usize,

@@ -11,7 +11,7 @@ use super::history::{RuleReader, RuleReading, Totals};
 use crate::app::App;
 
 /// Samples the counters once a second. Never returns.
-pub async fn sample<S: Store + 'static>(app: Arc<App<S>>) {
+pub async fn sample_every_second<S: Store + 'static>(app: Arc<App<S>>) {
     let mut every_second = interval(Duration::from_secs(1));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
@@ -37,11 +37,11 @@ fn add_and_publish_sample<S: Store>(app: &App<S>) {
     };
     let reader = RuleReader { version: set.version(), count: rules.len(), read: &read };
     let mut history = app.live.history();
-    history.add(app.now(), totals, &reader);
+    history.add_sample(app.now(), totals, &reader);
     if app.live.events.receiver_count() == 0 {
         return;
     }
-    let last = history.last();
+    let last = history.last_point();
     let event = LiveEvent {
         at_ms: app.wall_ms(),
         admitted: last.admitted,
@@ -52,7 +52,7 @@ fn add_and_publish_sample<S: Store>(app: &App<S>) {
         p99_ns: last.p99_ns,
         status: LiveStatus::current(app),
         rules: history
-            .last_of_rules()
+            .last_points_of_rules()
             .map(|(domain, id, point)| RuleEvent {
                 domain,
                 id,

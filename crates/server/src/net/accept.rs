@@ -113,7 +113,7 @@ impl<'w> Acceptor<'w> {
     }
 
     async fn pass_to_worker(&mut self, stream: TcpStream) -> io::Result<()> {
-        match self.connections.open(self.protocol, self.max) {
+        match self.connections.register_connection(self.protocol, self.max) {
             Some(guard) => self.workers.assign(stream, (self.protocol, guard)).await,
             None => {
                 self.refuse(stream);

@@ -23,18 +23,18 @@ pub const LINGER_IDLE_TIMEOUT: Duration = Duration::from_millis(500);
 pub const LINGER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Size of the buffer for discarded input, in bytes.
-const DISCARD_BUFFER: usize = 4 * 1024;
+const DISCARD_BUFFER_BYTES: usize = 4 * 1024;
 
 /// Closes the sending side, then discards input until the client closes its side or a bound is reached. Errors are
 /// ignored, because the connection ends in any case. The caller then drops the stream.
-pub async fn close<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) {
+pub async fn close_gracefully<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) {
     // Boxed to keep the futures of connections small, since each connection needs this once.
     let _ = Box::pin(timeout(LINGER_TIMEOUT, discard_input(stream))).await;
 }
 
 async fn discard_input<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io::Result<()> {
     timeout(LINGER_IDLE_TIMEOUT, stream.shutdown()).await??;
-    let (mut buffer, mut discarded) = ([0; DISCARD_BUFFER], 0);
+    let (mut buffer, mut discarded) = ([0; DISCARD_BUFFER_BYTES], 0);
     while discarded < LINGER_BYTES {
         match timeout(LINGER_IDLE_TIMEOUT, stream.read(&mut buffer)).await?? {
             0 => return Ok(()),
@@ -58,7 +58,7 @@ mod tests {
         server.write_all(b"reply").await.expect("room");
         let closing = tokio::spawn(async move {
             let start = Instant::now();
-            close(&mut server).await;
+            close_gracefully(&mut server).await;
             start.elapsed()
         });
         for _ in 0..5 {
@@ -76,7 +76,7 @@ mod tests {
     async fn client_that_does_not_close_delays_the_close_for_a_bounded_time() {
         let (_silent, mut server) = tokio::io::duplex(16);
         let start = Instant::now();
-        close(&mut server).await;
+        close_gracefully(&mut server).await;
         assert_eq!(start.elapsed(), LINGER_IDLE_TIMEOUT);
 
         let (mut endless, mut server) = tokio::io::duplex(16);
@@ -86,7 +86,7 @@ mod tests {
             }
         });
         let start = Instant::now();
-        close(&mut server).await;
+        close_gracefully(&mut server).await;
         assert_eq!(start.elapsed(), LINGER_TIMEOUT);
         drop(server);
         sending.await.expect("no panic");
@@ -103,7 +103,7 @@ mod tests {
             sent
         });
         let start = Instant::now();
-        close(&mut server).await;
+        close_gracefully(&mut server).await;
         drop(server);
         let sent = sending.await.expect("no panic");
         assert!((LINGER_BYTES..LINGER_BYTES + (2 << 20)).contains(&sent), "{sent}");

@@ -60,7 +60,7 @@ pub struct ConnectionGuard {
 impl Connections {
     /// Registers a connection. Returns `None` if `max` connections of its protocol are open. For HTTP,
     /// [`RESERVED_CONNECTIONS`] more connections are accepted for health checks.
-    pub fn open(self: &Arc<Self>, protocol: Protocol, max: usize) -> Option<ConnectionGuard> {
+    pub fn register_connection(self: &Arc<Self>, protocol: Protocol, max: usize) -> Option<ConnectionGuard> {
         let mut open = self.lock();
         let slot = if open.regular_counts[protocol as usize] < max {
             open.regular_counts[protocol as usize] += 1;
@@ -86,7 +86,7 @@ impl Connections {
     #[inline]
     pub fn is_stopping(&self) -> bool {
         // Acquire: pairs with the release in `stop`. A connection that registers after `stop` has woken all wakers also
-        // sees the flag, because `stop` and `register` take the same lock.
+        // sees the flag, because `stop` and `register_waker` take the same lock.
         self.stopping.load(Ordering::Acquire)
     }
 
@@ -98,7 +98,7 @@ impl Connections {
     }
 
     /// Waits until [`stop`](Self::stop) is called.
-    pub async fn shutdown_begun(&self) {
+    pub async fn wait_for_shutdown(&self) {
         loop {
             // Create the future before reading the flag, so that no notification is missed in between.
             let stopped = self.shutdown_begun.notified();
@@ -110,7 +110,7 @@ impl Connections {
     }
 
     /// Waits until no connection is open.
-    pub async fn all_closed(&self) {
+    pub async fn wait_until_all_closed(&self) {
         loop {
             let closed = self.connection_closed.notified();
             if self.count() == 0 {
@@ -144,7 +144,7 @@ impl ConnectionGuard {
 
     /// Registers the calling task to be woken at shutdown. The future is ready at the first poll. The waker of a Tokio
     /// task never changes, so one call per task is enough.
-    pub fn register(&self) -> impl Future<Output = ()> + '_ {
+    pub fn register_waker(&self) -> impl Future<Output = ()> + '_ {
         struct RegisterWaker<'a>(&'a ConnectionGuard);
         impl Future for RegisterWaker<'_> {
             type Output = ();
@@ -177,47 +177,47 @@ mod tests {
     #[tokio::test]
     async fn shutdown_wakes_connections_and_waits_for_the_last_one() {
         let connections = Arc::new(Connections::default());
-        let guard = connections.open(Protocol::Resp, 1).expect("there is room for one");
-        assert!(connections.open(Protocol::Resp, 1).is_none(), "there is no room for two");
+        let guard = connections.register_connection(Protocol::Resp, 1).expect("there is room for one");
+        assert!(connections.register_connection(Protocol::Resp, 1).is_none(), "there is no room for two");
         let task = tokio::spawn(async move {
-            guard.register().await;
+            guard.register_waker().await;
             std::future::poll_fn(|_| if guard.is_stopping() { Poll::Ready(()) } else { Poll::Pending }).await;
         });
         tokio::task::yield_now().await;
         assert_eq!(connections.count(), 1);
         connections.stop();
-        connections.all_closed().await;
+        connections.wait_until_all_closed().await;
         task.await.expect("the task ends");
     }
 
     #[test]
     fn each_protocol_has_its_own_limit_and_health_checks_have_reserved_slots() {
         let connections = Arc::new(Connections::default());
-        let resp: Vec<_> = (0..3).map_while(|_| connections.open(Protocol::Resp, 2)).collect();
-        let http: Vec<_> = (0..100).map_while(|_| connections.open(Protocol::Http, 2)).collect();
+        let resp: Vec<_> = (0..3).map_while(|_| connections.register_connection(Protocol::Resp, 2)).collect();
+        let http: Vec<_> = (0..100).map_while(|_| connections.register_connection(Protocol::Http, 2)).collect();
         assert_eq!((resp.len(), http.len()), (2, 2 + RESERVED_CONNECTIONS));
         assert_eq!(http.iter().filter(|guard| guard.is_reserved()).count(), RESERVED_CONNECTIONS);
         drop((resp, http));
-        assert!(connections.open(Protocol::Http, 1).is_some_and(|guard| !guard.is_reserved()));
+        assert!(connections.register_connection(Protocol::Http, 1).is_some_and(|guard| !guard.is_reserved()));
         assert_eq!(connections.count(), 0);
     }
 
     #[tokio::test]
-    async fn shutdown_begun_resolves_when_the_server_stops_and_afterwards() {
+    async fn wait_for_shutdown_ends_when_the_server_stops() {
         let connections = Arc::new(Connections::default());
         let waiting = tokio::spawn({
             let connections = connections.clone();
-            async move { connections.shutdown_begun().await }
+            async move { connections.wait_for_shutdown().await }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         connections.stop();
         waiting.await.expect("the task ends");
-        connections.shutdown_begun().await;
+        connections.wait_for_shutdown().await;
     }
 
     #[tokio::test]
-    async fn all_closed_resolves_without_connections() {
-        Connections::default().all_closed().await;
+    async fn wait_until_all_closed_ends_at_once_without_connections() {
+        Connections::default().wait_until_all_closed().await;
     }
 }

@@ -13,7 +13,7 @@ use crate::net::shutdown::ConnectionGuard;
 
 /// Sends `sent` and then stalls. Asserts that the server closes the connection after `timeout`, but before twice that
 /// time. Returns the server's reply. The runtime's clock must be paused.
-pub(crate) async fn closes_after<S, F>(timeout: Duration, sent: &str, serve: S) -> String
+pub(crate) async fn assert_closes_after<S, F>(timeout: Duration, sent: &str, serve: S) -> String
 where
     S: FnOnce(TcpStream, Arc<App<MemoryStore>>, ConnectionGuard) -> F,
     F: Future<Output = ()> + Send + 'static,
@@ -23,7 +23,7 @@ where
     let (stream, _) = listener.accept().await.expect("it connects");
     client.write_all(sent.as_bytes()).await.expect("room for a few bytes");
     let app = Arc::new(App::new(Engine::new(MemoryStore::new(1).expect("a table")).expect("an engine"), None));
-    let guard = app.connections.open(crate::net::protocol::Protocol::Resp, 1).expect("there is room");
+    let guard = app.connections.register_connection(crate::net::protocol::Protocol::Resp, 1).expect("there is room");
     let start = Instant::now();
     tokio::spawn(serve(stream, app, guard));
     let mut received = Vec::new();

@@ -80,7 +80,7 @@ impl Tls {
         guard: &ConnectionGuard,
     ) -> Option<TlsStream<TcpStream>> {
         let acceptor = TlsAcceptor::from(self.configs[protocol as usize].clone());
-        guard.register().await;
+        guard.register_waker().await;
         let stopping = std::future::poll_fn(|_| match guard.is_stopping() {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -99,7 +99,7 @@ impl Tls {
     }
 
     /// Watches the files and loads the new certificate when they change. Never returns.
-    pub async fn watch(self: Arc<Self>) {
+    pub async fn watch_files(self: Arc<Self>) {
         let watched = |path: &Path| {
             let mut file = WatchedFile::new(path.to_owned());
             // `Tls::new` has already loaded the file. This read only records its metadata.
@@ -167,7 +167,7 @@ fn load_certificate(files: &TlsFiles, provider: &CryptoProvider) -> anyhow::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::stalled_client::closes_after;
+    use crate::net::stalled_client::assert_closes_after;
     use tollgate_testkit::servers::Certificates;
 
     #[tokio::test(start_paused = true)]
@@ -181,7 +181,7 @@ mod tests {
                 let handshake = |stream, _, guard| async move {
                     assert!(tls.handshake(stream, protocol, &guard).await.is_none());
                 };
-                assert_eq!(closes_after(HANDSHAKE_TIMEOUT, sent, handshake).await, "");
+                assert_eq!(assert_closes_after(HANDSHAKE_TIMEOUT, sent, handshake).await, "");
             }
         }
     }

@@ -33,7 +33,7 @@ pub(super) fn render_page<S: Store>(app: &App<S>, page: ServerPage) -> PageView 
 /// Returns the enforcement mode as JSON. `fleet` is present if the fleet switch forces this server to observe.
 fn enforcement_text<S: Store>(app: &App<S>) -> String {
     let mode = app.engine.enforcement().as_str();
-    match app.fleet_mode() {
+    match app.fleet_enforcement() {
         Enforcement::Enforce => format!("{{\"mode\":\"{mode}\"}}"),
         Enforcement::Observe => format!("{{\"mode\":\"{mode}\",\"fleet\":\"observe\"}}"),
     }
@@ -54,10 +54,10 @@ fn metrics_text<S: Store>(app: &App<S>) -> String {
     let status = app.source.status(app.now());
     app.metrics.to_text(&Gauges {
         audit_refused: app.source.audit().map_or(0, AuditQueues::refused),
-        keys: app.snapshots.keys(),
-        capacity: Some(app.snapshots.capacity()).filter(|capacity| *capacity > 0),
-        snapshot_age: app.snapshots.age(app.now()),
-        snapshot_failures: app.snapshots.failures(),
+        keys: app.snapshots.key_count(),
+        capacity: Some(app.snapshots.key_capacity()).filter(|capacity| *capacity > 0),
+        snapshot_age: app.snapshots.snapshot_age_seconds(app.now()),
+        snapshot_failures: app.snapshots.failed_writes(),
         connections: app.connections.count(),
         waiting: app.waiters.waiting(),
         turned_away: app.waiters.turned_away(),

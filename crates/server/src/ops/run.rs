@@ -105,7 +105,7 @@ impl<'a, S: Store> ListRun<'a, S> {
     /// Runs the next part of the list.
     async fn run_part(&mut self, calls: &mut [Call<'_>], mut reply: impl FnMut(Reply<'_>)) {
         let Self { app, caller, spec, .. } = *self;
-        if spec.role > Some(Role::Reader) || caller.access.is_scoped() {
+        if spec.role > Some(Role::Reader) || caller.access.is_limited_to_domains() {
             calls.iter_mut().for_each(|call| check_rights(caller.access, spec, call));
         }
         if let Op::Decide(verb) = spec.op {
@@ -188,7 +188,7 @@ impl<'a> ResetRecord<'a> {
     /// Returns an error if the audit-log queue is full.
     fn reserve<S: Store>(&mut self, app: &'a App<S>) -> Result<(), OpError> {
         if self.entry.is_none() {
-            self.entry = app.audit_slot(AuditQueue::Resets)?;
+            self.entry = app.reserve_audit_slot(AuditQueue::Resets)?;
         }
         Ok(())
     }
@@ -438,8 +438,8 @@ async fn run_unbatched<'a, S: Store>(
 }
 
 fn set_enforcement<S: Store>(app: &App<S>, caller: Caller<'_>, enforcement: Enforcement) -> Result<(), OpError> {
-    let entry = app.audit_slot(AuditQueue::Switches)?;
-    app.set_server_mode(enforcement);
+    let entry = app.reserve_audit_slot(AuditQueue::Switches)?;
+    app.set_server_enforcement(enforcement);
     let mode = enforcement.as_str();
     tracing::warn!(mode, author = caller.access.author(), "enforcement was switched");
     if let Some(entry) = entry {

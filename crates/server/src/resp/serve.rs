@@ -25,12 +25,12 @@ use crate::ops::run::MAX_TURN;
 
 /// Serves a connection until the client closes it or violates the protocol, a timeout expires, or the server stops.
 pub async fn serve<S: Store, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
-    guard.register().await;
+    guard.register_waker().await;
     let mut session = Session::new(guard.id());
     if let Err(error) = serve_until_closed(&mut stream, &app, &mut session, &guard).await {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
-    linger::close(&mut stream).await;
+    linger::close_gracefully(&mut stream).await;
 }
 
 async fn serve_until_closed<S: Store, T: ReadReady>(
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::control::auth::TokenPolicy;
     use crate::net::protocol::AUTH_TIMEOUT;
-    use crate::net::stalled_client::closes_after;
+    use crate::net::stalled_client::assert_closes_after;
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
     use tollgate_engine::{Engine, MemoryStore};
@@ -255,9 +255,9 @@ mod tests {
         for (sent, answer) in [("", ""), ("PING\r\n", refused), ("PING\r\nPI", refused), ("RESET\r\n", "+RESET\r\n")] {
             let required = |stream, _, guard| {
                 let engine = MemoryStore::new(1).and_then(Engine::new).unwrap();
-                serve(stream, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)
+                serve(stream, Arc::new(App::new(engine, None).with_token_policy(TokenPolicy::Required)), guard)
             };
-            assert_eq!(closes_after(AUTH_TIMEOUT, sent, required).await, answer, "{sent}");
+            assert_eq!(assert_closes_after(AUTH_TIMEOUT, sent, required).await, answer, "{sent}");
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
     async fn stopping_server_answers_the_commands_in_progress_and_closes() {
         let (mut client, stream) = connect().await;
         let app = new_app();
-        let guard = app.connections.open(crate::net::protocol::Protocol::Resp, 1).unwrap();
+        let guard = app.connections.register_connection(crate::net::protocol::Protocol::Resp, 1).unwrap();
         let serving = tokio::spawn(serve(stream, app.clone(), guard));
         client.write_all(b"PING\r\nPI").await.unwrap();
         let mut reply = [0; 7];
@@ -285,7 +285,7 @@ mod tests {
     async fn long_pipeline_yields_to_other_connections() {
         let ((mut busy, busy_stream), (mut other, other_stream), app) = (connect().await, connect().await, new_app());
         for stream in [busy_stream, other_stream] {
-            let guard = app.connections.open(crate::net::protocol::Protocol::Resp, 2).unwrap();
+            let guard = app.connections.register_connection(crate::net::protocol::Protocol::Resp, 2).unwrap();
             tokio::spawn(serve(stream, app.clone(), guard));
         }
         // Together, the replies exceed the largest possible socket buffers, so the client must read while the server
@@ -311,13 +311,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn connection_that_never_sends_a_command_is_closed() {
-        assert_eq!(closes_after(FIRST_COMMAND_TIMEOUT, "", serve).await, "");
+        assert_eq!(assert_closes_after(FIRST_COMMAND_TIMEOUT, "", serve).await, "");
     }
 
     #[tokio::test(start_paused = true)]
     async fn connection_that_stalls_within_a_command_times_out() {
         for (sent, answer) in [("*2\r\n", ""), ("PING\r\n*1\r\n$4\r\nPI", "+PONG\r\n"), ("PIN", "")] {
-            assert_eq!(closes_after(STALL_TIMEOUT, sent, serve).await, answer, "{sent}");
+            assert_eq!(assert_closes_after(STALL_TIMEOUT, sent, serve).await, answer, "{sent}");
         }
     }
 }

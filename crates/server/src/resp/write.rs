@@ -85,7 +85,7 @@ mod tests {
     use crate::resp::wire::RespVersion;
 
     #[test]
-    fn every_field_is_written_as_clients_expect() {
+    fn sample_outputs_equal_the_golden_file() {
         let mut page = String::new();
         for (version, replayed) in [(RespVersion::Two, false), (RespVersion::Two, true), (RespVersion::Three, false)] {
             for output in sample_outputs() {

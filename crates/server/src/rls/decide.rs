@@ -29,7 +29,7 @@ pub(super) async fn decide<S: Store>(
     message: &RateLimitRequest<'_>,
 ) -> Result<(RateLimitResponse, Duration), OpError> {
     check_message(message)?;
-    if access.is_scoped() {
+    if access.is_limited_to_domains() {
         access.require(Role::Reader, Scope::Domain(&String::from_utf8_lossy(message.domain)))?;
     }
     let mut response = RateLimitResponse {

@@ -43,13 +43,13 @@ const HEALTH_SERVICE_NAMES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.rat
 /// stops. In the last two cases, received calls are answered first. If tokens are required, a connection without a
 /// valid token begins to close after [`AUTH_TIMEOUT`].
 pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
-    guard.register().await;
+    guard.register_waker().await;
     let mut session = RlsSession::new(app);
     if let Err(error) = session.run(&mut stream, &guard).await {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
     drop(session);
-    linger::close(&mut stream).await;
+    linger::close_gracefully(&mut stream).await;
 }
 
 /// The stream id and the result of a call that was answered later.
@@ -493,7 +493,7 @@ impl RlsBuffers {
 mod tests {
     use super::*;
     use crate::control::auth::TokenPolicy;
-    use crate::net::stalled_client::closes_after;
+    use crate::net::stalled_client::assert_closes_after;
 
     /// The HTTP/2 client preface with an empty SETTINGS frame.
     const PREFACE_AND_SETTINGS: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -503,9 +503,9 @@ mod tests {
         for sent in ["", PREFACE_AND_SETTINGS] {
             let required = |stream, _, guard| {
                 let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();
-                serve(stream, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)
+                serve(stream, Arc::new(App::new(engine, None).with_token_policy(TokenPolicy::Required)), guard)
             };
-            closes_after(AUTH_TIMEOUT, sent, required).await;
+            assert_closes_after(AUTH_TIMEOUT, sent, required).await;
         }
     }
 
@@ -523,7 +523,7 @@ mod tests {
             (&half, MESSAGE_TIMEOUT),
             (PREFACE_AND_SETTINGS, keepalive),
         ] {
-            closes_after(limit, sent, serve).await;
+            assert_closes_after(limit, sent, serve).await;
         }
     }
 }

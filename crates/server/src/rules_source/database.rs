@@ -24,7 +24,7 @@ pub async fn load<S: Store + 'static>(
     app: &Arc<App<S>>,
     control: &Control,
 ) -> anyhow::Result<(watch::Receiver<i64>, Arc<Snapshot>)> {
-    let mut revisions = control.watch();
+    let mut revisions = control.watch_revision();
     // The revision is marked as seen before the rules are read, so that a change in between is not missed.
     revisions.borrow_and_update();
     let snapshot = control.snapshot().await.context("cannot read the rules from the database")?;

@@ -43,8 +43,8 @@ pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, snapshot: &Arc<Snaps
         tracing::warn!(revision = snapshot.revision, "tokens required but none received; all callers are refused");
     }
     if !matches!(installed, InstallOutcome::Damaged(_)) {
-        app.auth.replace(&snapshot.tokens);
-        app.set_fleet_mode(snapshot.mode.into());
+        app.auth.replace_tokens(&snapshot.tokens);
+        app.set_fleet_enforcement(snapshot.mode.into());
     }
     match &installed {
         InstallOutcome::New | InstallOutcome::Unchanged => {
@@ -147,13 +147,13 @@ mod tests {
         };
         install(&app, &observe(1, VALID_RULES)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe);
-        app.set_server_mode(Enforcement::Enforce);
+        app.set_server_enforcement(Enforcement::Enforce);
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "the fleet observes");
         install(&app, &test_snapshot(2, VALID_RULES)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Enforce);
         install(&app, &observe(3, "{")).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "although the rules were refused");
-        app.set_server_mode(Enforcement::Observe);
+        app.set_server_enforcement(Enforcement::Observe);
         install(&app, &test_snapshot(4, VALID_RULES)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "the server observes");
     }

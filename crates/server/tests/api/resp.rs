@@ -52,7 +52,7 @@ async fn reset_needs_an_operator_and_revoked_tokens_are_refused() {
     server.token("admin", Role::Admin, &[], None).await;
     let (reader, id) = server.token("reader", Role::Reader, &[], None).await;
     let (operator, _) = server.token("operator", Role::Operator, &["api"], None).await;
-    let change = tollgate_server::control::model::Change::by("test");
+    let change = tollgate_server::control::model::Change::by_author("test");
     let rule = br#"{"per":["k"],"limit":"10/h"}"#;
     for domain in ["api", "other"] {
         server.control.rules().put(&change, domain, "a", rule).await.unwrap();

@@ -55,7 +55,7 @@ impl TestServer {
         let (control, runtime) = opened.await.expect("the thread runs");
         let app = App::new(Engine::new(MemoryStore::new(1_000).expect("a table")).expect("an engine"), None);
         let service = Service::new(control.clone(), runtime.clone(), app.connections.clone());
-        let app = Arc::new(app.with_tokens(tokens).with_source(RulesSource::Database(Box::new(service))));
+        let app = Arc::new(app.with_token_policy(tokens).with_source(RulesSource::Database(Box::new(service))));
         runtime.spawn(follow(control.clone(), app.clone()));
         let (address, resp) = (serve_http(app.clone()).await, serve_resp(app.clone()).await);
         let client = http_client();
@@ -75,7 +75,7 @@ impl TestServer {
     pub async fn token(&self, name: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> (String, String) {
         let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
         let token = TokenGrant { name: name.into(), role, domains, expires_ms };
-        let change = Change::by("test");
+        let change = Change::by_author("test");
         let made = self.control.tokens().create(&change, &token).await.expect("a token");
         self.settle().await;
         (made.token, made.stored.id)
@@ -140,11 +140,11 @@ pub async fn send(request: RequestBuilder) -> ApiReply {
 
 /// Installs the rules and tokens of every new revision.
 async fn follow(control: Arc<Control>, app: Arc<App<MemoryStore>>) {
-    let mut revisions = control.watch();
+    let mut revisions = control.watch_revision();
     loop {
         revisions.borrow_and_update();
         let snapshot = control.snapshot().await.expect("a snapshot");
-        app.auth.replace(&snapshot.tokens);
+        app.auth.replace_tokens(&snapshot.tokens);
         let rules = Rules::read(&[Text { name: "snapshot", text: snapshot.rules.as_bytes() }]).expect("rules");
         app.engine.put(&rules).expect("rules");
         app.source.set_loaded(snapshot.revision, &snapshot.checksum, app.now());
@@ -160,7 +160,7 @@ pub async fn serve_http(app: Arc<App<MemoryStore>>) -> SocketAddr {
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let guard = app.connections.open(Protocol::Http, 10_000).expect("room");
+            let guard = app.connections.register_connection(Protocol::Http, 10_000).expect("room");
             tokio::spawn(http::serve(stream, None, app.clone(), guard, http::FastPath::Enabled));
         }
     });
@@ -172,7 +172,7 @@ async fn serve_resp(app: Arc<App<MemoryStore>>) -> SocketAddr {
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let guard = app.connections.open(Protocol::Resp, 10_000).expect("room");
+            let guard = app.connections.register_connection(Protocol::Resp, 10_000).expect("room");
             let app = app.clone();
             tokio::spawn(async move { resp::serve(stream, app, guard).await });
         }

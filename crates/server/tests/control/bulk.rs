@@ -50,7 +50,7 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
     assert_eq!(rule_ids(&control, "api").await, "old");
     let stale = control
         .rule_files()
-        .apply(&by("git").expecting(Expected::Version(1)), FILE.as_bytes(), OtherRules::Keep, &|_| true)
+        .apply(&by("git").with_expected(Expected::Version(1)), FILE.as_bytes(), OtherRules::Keep, &|_| true)
         .await;
     assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
     let foreign =
@@ -60,7 +60,7 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
     let expected = Expected::Version(2);
     let done = control
         .rule_files()
-        .apply(&why.clone().expecting(expected), FILE.as_bytes(), OtherRules::Delete, &|name| name == "api")
+        .apply(&why.clone().with_expected(expected), FILE.as_bytes(), OtherRules::Delete, &|name| name == "api")
         .await
         .unwrap();
     assert_eq!((done.applied, done.revision, summarise_plan(&done)), (true, 3, summarise_plan(&plan)));
@@ -77,7 +77,7 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
     // Applying again changes nothing.
     let again = apply(&control, FILE, OtherRules::Delete).await;
     assert_eq!((again.revision, again.unchanged, again.changes.len()), (3, 2, 0));
-    assert_eq!(*control.watch().borrow(), 3);
+    assert_eq!(*control.watch_revision().borrow(), 3);
     // A rule that is created again continues its version numbers.
     apply(&control, "domain: api\nrules: [{id: old, limit: 1/s}]", OtherRules::Keep).await;
     assert_eq!(control.rules().get("api", "old").await.unwrap().version, 3);
@@ -97,7 +97,7 @@ async fn file_with_one_mistake_changes_nothing(database: Arc<TestDatabase>) {
     let error = control.rule_files().apply(&by("git"), huge.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Full(_)), "{error}");
     assert!(control.rules().domains().await.unwrap().is_empty());
-    assert_eq!(*control.watch().borrow(), 0);
+    assert_eq!(*control.watch_revision().borrow(), 0);
 }
 
 async fn order_of_rules_in_files_is_kept(database: Arc<TestDatabase>) {

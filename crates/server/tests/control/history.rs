@@ -39,9 +39,10 @@ async fn earlier_version_is_restored(database: Arc<TestDatabase>) {
     let control = database.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     put(&control, "api", "each", "{limit: 2/s}").await;
-    let stale = control.history().rollback(&by("ann").expecting(Expected::Version(1)), "api", "each", 1).await;
+    let stale = control.history().rollback(&by("ann").with_expected(Expected::Version(1)), "api", "each", 1).await;
     assert!(matches!(stale, Err(ControlError::Conflict(_))));
-    let back = control.history().rollback(&by("ann").expecting(Expected::Version(2)), "api", "each", 1).await.unwrap();
+    let back =
+        control.history().rollback(&by("ann").with_expected(Expected::Version(2)), "api", "each", 1).await.unwrap();
     assert_eq!((back.value.version, back.value.rule["limit"].as_str()), (3, Some("1/s")));
     assert_eq!(control.history().get("api", "each", 3).await.unwrap().action, Action::Rollback);
     assert!(!control.history().rollback(&by("ann"), "api", "each", 3).await.unwrap().changed);
@@ -55,7 +56,7 @@ async fn deleted_rule_is_restored(database: Arc<TestDatabase>) {
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
     let deletion = control.history().rollback(&by("ann"), "api", "each", 2).await;
     assert!(matches!(deletion, Err(ControlError::Invalid(_))));
-    let back = control.history().rollback(&by("ann").expecting(Expected::Absent), "api", "each", 1).await.unwrap();
+    let back = control.history().rollback(&by("ann").with_expected(Expected::Absent), "api", "each", 1).await.unwrap();
     assert!(back.created);
     assert_eq!(back.value.version, 3);
 }

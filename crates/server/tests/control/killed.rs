@@ -46,7 +46,7 @@ async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(database: Arc<Te
         let log =
             control.audit().list(&AuditSearch::default(), &PageRequest { limit: Some(1), after: None }).await.unwrap();
         assert_eq!(log.items[0].seq, RULES_PER_WRITE as i64 * limits[0]);
-        assert_eq!((log.items[0].revision, *control.watch().borrow()), (limits[0], limits[0]));
+        assert_eq!((log.items[0].revision, *control.watch_revision().borrow()), (limits[0], limits[0]));
         last = limits[0];
     }
 }
@@ -63,13 +63,15 @@ fn writer_that_the_kill_test_starts() {
     run(sqlite(), async |_| {
         let control = tollgate_server::control::Control::open(&url).await.unwrap();
         loop {
-            let next = *control.watch().borrow() + 1;
+            let next = *control.watch_revision().borrow() + 1;
             let rules: Vec<String> =
                 (0..RULES_PER_WRITE).map(|rule| format!("{{id: r{rule}, limit: {next}/s}}")).collect();
             let file = format!("{{domain: api, rules: [{}]}}", rules.join(", "));
             let plan = control
                 .rule_files()
-                .apply(&by("w").expecting(Expected::Version(next - 1)), file.as_bytes(), OtherRules::Keep, &|_| true)
+                .apply(&by("w").with_expected(Expected::Version(next - 1)), file.as_bytes(), OtherRules::Keep, &|_| {
+                    true
+                })
                 .await;
             println!("written {}", plan.unwrap().revision);
         }

@@ -30,18 +30,24 @@ async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
     assert!(matches!(missing, Err(ControlError::Missing(_))));
     put(&control, "api", "each", "{limit: 10/s, per: [tenant, path]}").await;
     let text = br#"{"limit": "1000/s", "burst": 2000, "until": "2030-01-01T00:00:00Z"}"#;
-    let made =
-        control.overrides().put(&by("bill").expecting(Expected::Absent), "api", "each", "acme", text).await.unwrap();
+    let made = control
+        .overrides()
+        .put(&by("bill").with_expected(Expected::Absent), "api", "each", "acme", text)
+        .await
+        .unwrap();
     assert!(made.created && made.changed);
     assert_eq!((&*made.value.attribute, made.value.until.as_deref()), ("tenant", Some("2030-01-01T00:00:00Z")));
     assert_eq!(made.value.effect, json!({"limit": "1000/s", "burst": 2000}));
     assert_eq!(control.overrides().get("api", "each", "acme").await.unwrap(), made.value);
-    let again =
-        control.overrides().put(&by("bill").expecting(Expected::Present), "api", "each", "acme", text).await.unwrap();
+    let again = control
+        .overrides()
+        .put(&by("bill").with_expected(Expected::Present), "api", "each", "acme", text)
+        .await
+        .unwrap();
     assert!(!again.changed && again.value == made.value);
     let stale = control
         .overrides()
-        .put(&by("bill").expecting(Expected::Version(1)), "api", "each", "acme", b"{unlimited: true}")
+        .put(&by("bill").with_expected(Expected::Version(1)), "api", "each", "acme", b"{unlimited: true}")
         .await;
     assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
     set(&control, "zeta", "attribute: path\nunlimited: true").await.unwrap();
@@ -53,7 +59,7 @@ async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
         control.overrides().list("api", "no", &PageRequest::default()).await,
         Err(ControlError::Missing(_))
     ));
-    control.overrides().delete(&by("bill").expecting(Expected::Version(2)), "api", "each", "acme").await.unwrap();
+    control.overrides().delete(&by("bill").with_expected(Expected::Version(2)), "api", "each", "acme").await.unwrap();
     let gone = control.overrides().delete(&by("bill"), "api", "each", "acme").await;
     assert!(matches!(gone, Err(ControlError::Missing(_))));
     assert!(matches!(control.overrides().get("api", "each", "acme").await, Err(ControlError::Missing(_))));
@@ -76,13 +82,13 @@ async fn overrides_of_a_domain_are_listed_over_pages(database: Arc<TestDatabase>
         [("api", "b", "x"), ("api", "b", "a b"), ("api", "a", "z"), ("other", "c", "x"), ("api", "a", " ")]
     {
         let text = b"unlimited: true";
-        control.overrides().put(&by("bill").expecting(Expected::Absent), domain, id, value, text).await.unwrap();
+        control.overrides().put(&by("bill").with_expected(Expected::Absent), domain, id, value, text).await.unwrap();
     }
     for limit in 1..5 {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
             let page =
-                control.overrides().list_domain("api", &PageRequest { limit: Some(limit), after }).await.unwrap();
+                control.overrides().list_in_domain("api", &PageRequest { limit: Some(limit), after }).await.unwrap();
             found.extend(page.items.into_iter().map(|item| (item.rule, item.value)));
             after = page.next;
             if after.is_none() {
@@ -93,12 +99,12 @@ async fn overrides_of_a_domain_are_listed_over_pages(database: Arc<TestDatabase>
         assert_eq!(found, [pair("a", " "), pair("a", "z"), pair("b", "a b"), pair("b", "x")], "pages of {limit} items");
     }
     for nowhere in ["nowhere", "a\0b"] {
-        assert!(control.overrides().list_domain(nowhere, &PageRequest::default()).await.unwrap().items.is_empty());
+        assert!(control.overrides().list_in_domain(nowhere, &PageRequest::default()).await.unwrap().items.is_empty());
     }
     let made_up = PageRequest { after: Some("zz".into()), limit: None };
-    assert!(matches!(control.overrides().list_domain("api", &made_up).await, Err(ControlError::Invalid(_))));
-    let note = Note::now("ann", NotedAction::Reset, Some("api"), "tenant=x");
-    control.audit().note(&[note], None).await.unwrap();
+    assert!(matches!(control.overrides().list_in_domain("api", &made_up).await, Err(ControlError::Invalid(_))));
+    let note = Note::with_current_time("ann", NotedAction::Reset, Some("api"), "tenant=x");
+    control.audit().record_notes(&[note], None).await.unwrap();
     let domains = control.rules().domains().await.unwrap();
     let seen: Vec<_> = domains.iter().map(|one| (&*one.domain, one.rules, one.overrides, one.revision)).collect();
     assert_eq!(seen, [("api", 2, 4, 8), ("other", 1, 1, 7)], "a reset is not a change of a domain");
@@ -204,7 +210,7 @@ async fn overrides_outlive_their_rule(database: Arc<TestDatabase>) {
     assert!(before.contains("7/s"), "{before}");
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
     assert!(!rules_for_nodes(&control).await.contains("7/s"), "nodes do not receive overrides without a rule");
-    let left = control.overrides().list_domain("api", &PageRequest::default()).await.unwrap().items;
+    let left = control.overrides().list_in_domain("api", &PageRequest::default()).await.unwrap().items;
     assert_eq!(left.iter().map(|one| (&*one.value, one.rule_deleted)).collect::<Vec<_>>(), [("acme", true)]);
     assert_eq!(control.overrides().list("api", "each", &PageRequest::default()).await.unwrap().items, left);
     assert_eq!(control.overrides().get("api", "each", "acme").await.unwrap(), left[0]);

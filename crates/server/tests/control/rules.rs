@@ -40,13 +40,13 @@ async fn stored_rule_is_read_back_unchanged(database: Arc<TestDatabase>) {
 async fn identical_write_changes_nothing(database: Arc<TestDatabase>) {
     let control = database.open().await;
     let first = put(&control, "api", "each", "{limit: 100/s, when: {a: b, c: d}}").await;
-    let revision = *control.watch().borrow();
+    let revision = *control.watch_revision().borrow();
     for same in ["limit: 100/s\nid: each\nwhen: {a: b, c: d}", r#"{"when": {"c": "d", "a": "b"}, "limit": "100/s"}"#] {
         let again = put(&control, "api", "each", same).await;
         assert!(!again.created && !again.changed);
         assert_eq!(again.value, first.value);
     }
-    assert_eq!(*control.watch().borrow(), revision);
+    assert_eq!(*control.watch_revision().borrow(), revision);
     assert_eq!(control.history().list("api", "each", &PageRequest::default()).await.unwrap().items.len(), 1);
 }
 
@@ -63,7 +63,7 @@ async fn rules_with_mistakes_are_refused_with_their_lines(database: Arc<TestData
     let named = control.rules().put(&by("ann"), "api", "each", b"{id: other, limit: 1/s}").await;
     assert!(matches!(named, Err(ControlError::Mistakes(_))));
     assert!(matches!(control.rules().get("api", "each").await, Err(ControlError::Missing(_))));
-    assert_eq!(*control.watch().borrow(), 0);
+    assert_eq!(*control.watch_revision().borrow(), 0);
 }
 
 async fn patch_changes_parts_of_a_rule(database: Arc<TestDatabase>) {
@@ -72,8 +72,12 @@ async fn patch_changes_parts_of_a_rule(database: Arc<TestDatabase>) {
     assert!(matches!(missing, Err(ControlError::Missing(_))));
     put(&control, "api", "each", "{limit: 100/s, burst: 200, when: {a: b, c: d}}").await;
     let patch = br#"{"limit": "50/s", "burst": null, "when": {"a": null, "e": ["f", "g"]}}"#;
-    let patched =
-        control.rules().patch(&by("bob").expecting(Expected::Version(1)), "api", "each", patch).await.unwrap().value;
+    let patched = control
+        .rules()
+        .patch(&by("bob").with_expected(Expected::Version(1)), "api", "each", patch)
+        .await
+        .unwrap()
+        .value;
     assert_eq!(patched.rule, json!({"id": "each", "limit": "50/s", "when": {"c": "d", "e": ["f", "g"]}}));
     assert_eq!((patched.version, &*patched.author), (2, "bob"));
     for wrong in [&b"{\"limit\": null}"[..], b"{\"id\": \"other\"}", b"[1]", b"3", b"{\"limt\": 3}"] {
@@ -99,7 +103,7 @@ async fn disabled_rule_is_kept_and_not_sent_to_nodes(database: Arc<TestDatabase>
     let disabled = RuleSearch { enabled: Some(false), text: None };
     let found = control.rules().list("api", &disabled, &PageRequest::default()).await.unwrap().items;
     assert_eq!(found.iter().map(|rule| &*rule.id).collect::<Vec<_>>(), ["one"]);
-    control.rules().set_enabled(&by("ann").expecting(Expected::Version(3)), "api", "one", true).await.unwrap();
+    control.rules().set_enabled(&by("ann").with_expected(Expected::Version(3)), "api", "one", true).await.unwrap();
     assert!(control.snapshot().await.unwrap().rules.contains("\"one\""));
     assert!(matches!(control.rules().set_enabled(&by("ann"), "api", "no", true).await, Err(ControlError::Missing(_))));
 }
@@ -107,10 +111,10 @@ async fn disabled_rule_is_kept_and_not_sent_to_nodes(database: Arc<TestDatabase>
 async fn stale_write_is_refused_with_the_difference(database: Arc<TestDatabase>) {
     let control = database.open().await;
     put(&control, "api", "each", "{limit: 100/s}").await;
-    control.rules().put(&by("bob").expecting(Expected::Version(1)), "api", "each", b"{limit: 50/s}").await.unwrap();
+    control.rules().put(&by("bob").with_expected(Expected::Version(1)), "api", "each", b"{limit: 50/s}").await.unwrap();
     let error = control
         .rules()
-        .put(&by("ann").expecting(Expected::Version(1)), "api", "each", b"{limit: 9/s}")
+        .put(&by("ann").with_expected(Expected::Version(1)), "api", "each", b"{limit: 9/s}")
         .await
         .unwrap_err();
     let ControlError::Conflict(conflict) = error else { panic!("{error}") };
@@ -120,14 +124,21 @@ async fn stale_write_is_refused_with_the_difference(database: Arc<TestDatabase>)
     assert_eq!((&*author, action), ("bob", Action::Update));
     assert!(at_ms > 1_600_000_000_000);
     assert_eq!(conflict.rule.unwrap().version, 2);
-    let made =
-        control.rules().put(&by("ann").expecting(Expected::Absent), "api", "each", b"{limit: 9/s}").await.unwrap_err();
+    let made = control
+        .rules()
+        .put(&by("ann").with_expected(Expected::Absent), "api", "each", b"{limit: 9/s}")
+        .await
+        .unwrap_err();
     assert!(matches!(made, ControlError::Conflict(conflict) if conflict.current == Some(2)));
-    let gone =
-        control.rules().put(&by("ann").expecting(Expected::Present), "api", "new", b"{limit: 9/s}").await.unwrap_err();
+    let gone = control
+        .rules()
+        .put(&by("ann").with_expected(Expected::Present), "api", "new", b"{limit: 9/s}")
+        .await
+        .unwrap_err();
     assert!(matches!(gone, ControlError::Conflict(conflict) if conflict.current.is_none()));
-    control.rules().delete(&by("eve").expecting(Expected::Version(2)), "api", "each").await.unwrap();
-    let error = control.rules().delete(&by("ann").expecting(Expected::Version(2)), "api", "each").await.unwrap_err();
+    control.rules().delete(&by("eve").with_expected(Expected::Version(2)), "api", "each").await.unwrap();
+    let error =
+        control.rules().delete(&by("ann").with_expected(Expected::Version(2)), "api", "each").await.unwrap_err();
     let ControlError::Conflict(conflict) = error else { panic!("{error}") };
     assert_eq!((conflict.current, conflict.by.map(|by| (by.0, by.1))), (None, Some(("eve".into(), Action::Delete))));
     assert_eq!(conflict.diff.as_deref(), Some("-id: each\n-limit: 50/s\n"));
@@ -211,7 +222,7 @@ async fn unusual_names_are_safe(database: Arc<TestDatabase>) {
         assert!(
             control.rules().list(odd, &RuleSearch::default(), &PageRequest::default()).await.unwrap().items.is_empty()
         );
-        let delete = control.rules().delete(&by("ann").expecting(Expected::Version(1)), odd, odd).await;
+        let delete = control.rules().delete(&by("ann").with_expected(Expected::Version(1)), odd, odd).await;
         assert!(matches!(delete, Err(ControlError::Conflict(_))));
         let delete = control.rules().delete(&by("ann"), odd, odd).await;
         assert!(matches!(delete, Err(ControlError::Missing(_))));
@@ -263,10 +274,10 @@ async fn every_change_is_in_the_audit_log(database: Arc<TestDatabase>) {
     let why = Change { comment: Some("too \"much\"".into()), ..by("bob") };
     control.rules().put(&why, "api", "each", b"{limit: 2/s}").await.unwrap();
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
-    let revision = *control.watch().borrow();
-    let note = Note::now("eve", NotedAction::Observe, None, "all");
-    control.audit().note(&[note], None).await.unwrap();
-    assert_eq!(*control.watch().borrow(), revision);
+    let revision = *control.watch_revision().borrow();
+    let note = Note::with_current_time("eve", NotedAction::Observe, None, "all");
+    control.audit().record_notes(&[note], None).await.unwrap();
+    assert_eq!(*control.watch_revision().borrow(), revision);
     let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap().items;
     let entries: Vec<String> = log
         .iter()

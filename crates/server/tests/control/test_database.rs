@@ -70,7 +70,7 @@ pub(crate) fn run<F: Future<Output = ()>>(database: TestDatabase, case: impl FnO
 }
 
 pub(crate) fn by(author: &str) -> Change {
-    Change::by(author)
+    Change::by_author(author)
 }
 
 pub(crate) async fn put(control: &Control, domain: &str, id: &str, text: &str) -> WriteOutcome<StoredRule> {

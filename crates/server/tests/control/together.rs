@@ -30,7 +30,7 @@ async fn exactly_one_concurrent_writer_wins(database: Arc<TestDatabase>) {
                     let author = by(&format!("writer {writer}"));
                     control
                         .rules()
-                        .put(&author.clone().expecting(Expected::Version(round)), "api", "each", text.as_bytes())
+                        .put(&author.clone().with_expected(Expected::Version(round)), "api", "each", text.as_bytes())
                         .await
                 })
             })
@@ -58,7 +58,7 @@ async fn exactly_one_concurrent_writer_wins(database: Arc<TestDatabase>) {
 
 async fn writes_of_other_processes_are_seen_soon(database: Arc<TestDatabase>) {
     let (one, other) = (database.open().await, database.open().await);
-    let (mut own, mut seen) = (one.watch(), other.watch());
+    let (mut own, mut seen) = (one.watch_revision(), other.watch_revision());
     put(&one, "api", "each", "{limit: 1/s}").await;
     assert!(own.has_changed().unwrap());
     assert_eq!(*own.borrow_and_update(), 1);
@@ -139,7 +139,7 @@ mod postgres_only {
             // Nodes still get the last snapshot.
             assert_eq!(control.snapshot().await.unwrap().revision, before.revision);
             server.restart();
-            let mut seen = control.watch();
+            let mut seen = control.watch_revision();
             let other = Control::open(&url).await.unwrap();
             assert_eq!(other.rules().get("api", "each").await.unwrap().version, 1);
             put(&other, "api", "each", "{limit: 2/s}").await;

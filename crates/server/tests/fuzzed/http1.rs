@@ -35,8 +35,8 @@ fn exchange<F: Future<Output = ()> + Send + 'static>(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.expect("a runtime").block_on(async {
             let engine = MemoryStore::new(100).and_then(Engine::new).expect("an engine");
-            let app = Arc::new(App::new(engine, None).with_hosts(Some(AllowedHosts::new("limits.example"))));
-            let guard = app.connections.open(Protocol::Http, 1).expect("a slot");
+            let app = Arc::new(App::new(engine, None).with_allowed_hosts(Some(AllowedHosts::new("limits.example"))));
+            let guard = app.connections.register_connection(Protocol::Http, 1).expect("a slot");
             let (mut client, server) = tokio::io::duplex(1 << 20);
             let serving = tokio::spawn(serve(server, app, guard));
             for part in sent.chunks(step) {

@@ -17,7 +17,7 @@ use super::serve::parse_count;
 use super::{exit_code, files, print_mistakes};
 use crate::app::App;
 use crate::http::bounds::MAX_BODY_BYTES;
-use crate::http::check_line;
+use crate::http::decide_json_request;
 use crate::http::problem::Problem;
 use crate::replay::simulation::simulated_engine;
 use crate::rules_source::file::parse_all;
@@ -87,7 +87,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
         }
         let answer = match whole {
             true => match times.set_time(&mut bytes) {
-                Ok(()) => runtime.block_on(check_line(&app, &bytes)).map_err(add_at_hint),
+                Ok(()) => runtime.block_on(decide_json_request(&app, &bytes)).map_err(add_at_hint),
                 Err(problem) => Err(problem),
             },
             false => Err(Problem::bad_request(format!("line too long (maximum {MAX_BODY_BYTES} bytes)"))),

@@ -62,14 +62,16 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
-            let lock = config.snapshots.as_ref().map(|snapshots| counters::lock(&snapshots.directory));
+            let lock = config.snapshots.as_ref().map(|snapshots| counters::lock_directory(&snapshots.directory));
             let _lock = lock.transpose()?;
-            let (engine, throttles) = counters::open(config.capacity, config.snapshots.as_ref())?;
+            let (engine, throttles) = counters::restore_or_create(config.capacity, config.snapshots.as_ref())?;
             let app = App::new(engine, Some(throttles));
-            app.snapshots.set_capacity(config.capacity);
-            let app = serve(config, app, |app| counters::maintain(app, config.snapshots.clone())).await?;
+            app.snapshots.set_key_capacity(config.capacity);
+            let app =
+                serve(config, app, |app| counters::count_keys_and_save_periodically(app, config.snapshots.clone()))
+                    .await?;
             if let Some(snapshots) = &config.snapshots {
-                counters::save(&app, snapshots);
+                counters::save_snapshot(&app, snapshots);
             }
             Ok(())
         }
@@ -178,14 +180,14 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
 ) -> anyhow::Result<Arc<App<S>>> {
     let mut stop = StopSignals::new()?;
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
-    let app = app.with_key_display(config.top_keys).with_refusals(refusals).with_client(config.client.clone());
-    let app = app.with_connection_age(config.rls_connection_age).with_rls_options(config.rls_options.clone());
-    let app = app.with_hosts(config.hosts.clone());
+    let app = app.with_key_display(config.top_keys).with_refusals(refusals).with_client_ip(config.client.clone());
+    let app = app.with_max_connection_age(config.rls_connection_age).with_rls_options(config.rls_options.clone());
+    let app = app.with_allowed_hosts(config.hosts.clone());
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
-    let (app, rules) = start_rules::start(config, app.with_tokens(config.tokens)).await?;
+    let (app, rules) = start_rules::start(config, app.with_token_policy(config.tokens)).await?;
     app.live.set_background(rules.handle().clone());
-    drop(rules.handle().spawn(live::sample(app.clone())));
-    drop(rules.handle().spawn(async { console::prepare() }));
+    drop(rules.handle().spawn(live::sample_every_second(app.clone())));
+    drop(rules.handle().spawn(async { console::compress_files() }));
     let workers = start_workers(config.threads, &app, tls.clone())?;
     let (http, resp) = (bind_listener("--http", config.http).await?, bind_listener("--resp", config.resp).await?);
     let rls = bind_listener("--rls", config.rls).await?;
@@ -222,7 +224,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     };
     let renew = async {
         match tls {
-            Some(tls) => tls.watch().await,
+            Some(tls) => tls.watch_files().await,
             None => pending().await,
         }
     };
@@ -242,7 +244,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         let _ = std::fs::remove_file(path);
     }
     tokio::select! {
-        () = app.connections.all_closed() => tracing::info!("stopped"),
+        () = app.connections.wait_until_all_closed() => tracing::info!("stopped"),
         () = tokio::time::sleep(config.drain) => {
             tracing::warn!(connections = app.connections.count(), "drain timeout: stopped with open connections");
         }

@@ -77,10 +77,10 @@ pub(super) async fn report_actions(call: ApiCall, text: Bytes) -> ApiResult {
         let detail = format!("too many entries: {} (maximum {MAX_AUDIT_BATCH})", notes.len());
         return Err(Problem::bad_request(detail));
     }
-    let notes: Vec<Note> = notes.into_iter().map(Note::storable).collect();
+    let notes: Vec<Note> = notes.into_iter().map(Note::into_storable).collect();
     let node = header_text(&call.headers, NODE_HEADER)?.unwrap_or_else(|| call.access.author().to_owned());
     let node: String = node.chars().filter(|char| *char != '\0').take(MAX_NODE_NAME_CHARS).collect();
-    call.control().audit().note(&notes, Some(format!("on {node}"))).await?;
+    call.control().audit().record_notes(&notes, Some(format!("on {node}"))).await?;
     Ok(reply::no_content())
 }
 
@@ -173,7 +173,7 @@ impl AuditSlot<'_> {
     /// Queues the entry of an action.
     pub fn write(self, access: &Access, action: NotedAction, domain: Option<&str>, subject: &str) {
         self.pending.send_modify(|count| *count += 1);
-        self.permit.send(Note::now(access.author(), action, domain, subject));
+        self.permit.send(Note::with_current_time(access.author(), action, domain, subject));
     }
 }
 
@@ -208,7 +208,7 @@ impl AuditSink {
     async fn write_notes(&self, notes: &[Note]) -> Result<usize, String> {
         match self {
             Self::Database(control) => {
-                control.audit().note(notes, None).await.map(|()| notes.len()).map_err(|error| error.to_string())
+                control.audit().record_notes(notes, None).await.map(|()| notes.len()).map_err(|error| error.to_string())
             }
             Self::Service { client, node } => {
                 let (count, body) = notes_that_fit(notes);
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn report_fits_in_a_request_body() {
-        let note = Note::now("ann", NotedAction::Reset, Some("api"), &"\u{1}".repeat(5_000));
+        let note = Note::with_current_time("ann", NotedAction::Reset, Some("api"), &"\u{1}".repeat(5_000));
         assert_eq!(note.subject.len(), 1_000, "truncated to the maximum length of a subject");
         let notes = vec![note; 40];
         let (count, body) = notes_that_fit(&notes);

@@ -11,10 +11,10 @@ use crate::http::problem::Problem;
 const JSON_TYPES: &[&str] = &["application/json"];
 
 /// The content types of merge patches (RFC 7396).
-pub(super) const PATCH: &[&str] = &["application/merge-patch+json", "application/json"];
+pub(super) const PATCH_TYPES: &[&str] = &["application/merge-patch+json", "application/json"];
 
 /// The content types of rules and rule files.
-pub(super) const RULES: &[&str] =
+pub(super) const RULE_TYPES: &[&str] =
     &["application/json", "application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"];
 
 /// The default content type of `curl -d`, which callers often send with other bodies.
@@ -24,7 +24,7 @@ const CURL_DEFAULT_TYPE: &str = "application/x-www-form-urlencoded";
 ///
 /// # Errors
 /// Returns an error if the body has any other content type that is not in `accepted`.
-pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
+pub(super) fn check_content_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let given = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let is = |known: &&str| given.eq_ignore_ascii_case(known);
@@ -40,7 +40,7 @@ pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Proble
 /// # Errors
 /// Returns an error if the content type is not JSON, or if the body cannot be parsed as `T`.
 pub(super) fn parse_json<T: DeserializeOwned>(call: &ApiCall, body: &[u8]) -> Result<T, Problem> {
-    check(&call.headers, JSON_TYPES)?;
+    check_content_type(&call.headers, JSON_TYPES)?;
     serde_json::from_slice(body).map_err(|error| Problem::from_json_error(&error))
 }
 
@@ -49,10 +49,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_content_types_are_refused() {
+    fn unsupported_content_types_are_refused() {
         let check = |kind: &str| {
             let headers = HeaderMap::from_iter([(CONTENT_TYPE, kind.parse().unwrap())]);
-            check(&headers, RULES)
+            check_content_type(&headers, RULE_TYPES)
         };
         for right in ["application/json", "Application/YAML; charset=utf-8", "text/yaml", "", CURL_DEFAULT_TYPE] {
             assert!(check(right).is_ok(), "{right}");
@@ -60,6 +60,6 @@ mod tests {
         for wrong in ["text/html", "application/jsonp", "multipart/form-data; boundary=x"] {
             assert!(check(wrong).is_err(), "{wrong}");
         }
-        assert!(super::check(&HeaderMap::new(), JSON_TYPES).is_ok());
+        assert!(super::check_content_type(&HeaderMap::new(), JSON_TYPES).is_ok());
     }
 }

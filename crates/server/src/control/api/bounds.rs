@@ -7,7 +7,7 @@ pub use tollgate_engine::rules::MAX_FILE_BYTES;
 pub use crate::control::MAX_RULE_BYTES;
 
 /// Maximum number of rule files that are processed at a time.
-pub const MAX_LARGE_BODIES: usize = 4;
+pub const MAX_PROCESSED_FILES: usize = 4;
 
 /// Maximum number of kilobytes of rule files that are received at a time. Bytes are counted as they arrive, so a slow
 /// client uses little of this limit.
@@ -48,7 +48,7 @@ pub const MAX_NODES: usize = 10_000;
 pub const MAX_NODE_NAME_CHARS: usize = 255;
 
 /// Maximum length of the reason why a node refused rules, in characters. Longer reasons are truncated.
-pub const MAX_WHY_CHARS: usize = 1_000;
+pub const MAX_REASON_CHARS: usize = 1_000;
 
 /// Maximum number of resets with pending audit entries; further resets are refused.
 pub const MAX_QUEUED_RESETS: usize = 4_096;

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn if_none_match_is_compared() {
+    fn version_in_if_none_match_is_known_to_the_reader() {
         for (value, known) in
             [("\"3\"", true), ("W/\"3\"", true), ("\"2\", \"3\"", true), ("*", true), ("\"4\"", false)]
         {

@@ -7,9 +7,9 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::body::{self, RULES};
+use super::body::{self, RULE_TYPES};
 use super::call::{ApiCall, QueryParams};
-use super::describe::shared::{Comment, IfMatch, NotModified};
+use super::describe::shared::{CommentHeader, IfMatch, NotModified};
 use super::etag;
 use super::reply::{self, ApiResult};
 use crate::control::auth::Scope;
@@ -22,7 +22,7 @@ use crate::http::problem::Problem;
     responses((status = 200, description = "The mistakes and warnings", body = Validation)),
 )]
 pub(super) async fn validate(call: ApiCall, text: Bytes) -> ApiResult {
-    body::check(&call.headers, RULES)?;
+    body::check_content_type(&call.headers, RULE_TYPES)?;
     reply::reply_uncached(StatusCode::OK, &call.control().rule_files().validate(&text).await?)
 }
 
@@ -44,19 +44,19 @@ pub(super) struct ApplyQuery {
 
 /// Applies a rule file atomically. With `plan`, returns the changes without applying them.
 #[utoipa::path(post, path = "/v1/apply", tag = "files",
-    params(ApplyQuery, IfMatch, Comment),
+    params(ApplyQuery, IfMatch, CommentHeader),
     request_body(description = "A Tollgate rule file, or a rule file of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
     responses((status = 200, description = "The changes", body = Plan)),
 )]
 pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQuery>, text: Bytes) -> ApiResult {
-    body::check(&call.headers, RULES)?;
+    body::check_content_type(&call.headers, RULE_TYPES)?;
     let files = call.control().rule_files();
     let plan = if query.plan {
         files.plan(&text, query.others).await?
     } else {
         // The domains are known only after parsing. A caller who may not change rules in any domain is refused before
         // parsing.
-        if !call.access.is_at_least(Role::Editor) {
+        if !call.access.has_role_in_some_domain(Role::Editor) {
             call.access.require(Role::Editor, Scope::AllDomains)?;
         }
         let denied = OnceLock::new();

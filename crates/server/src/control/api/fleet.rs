@@ -5,7 +5,7 @@ use hyper::StatusCode;
 
 use super::body;
 use super::call::ApiCall;
-use super::describe::shared::{Comment, NotModified};
+use super::describe::shared::{CommentHeader, NotModified};
 use super::reply::{self, ApiResult};
 use crate::control::auth::Scope;
 use crate::control::model::{FleetSwitch, Role};
@@ -23,7 +23,7 @@ pub(super) async fn get(call: ApiCall) -> ApiResult {
 /// Sets whether the fleet enforces refusals. Requires the role `operator`. Connected nodes apply the change within a
 /// second. Nodes keep the mode when they restart.
 #[utoipa::path(put, path = "/v1/fleet/enforcement", tag = "nodes", operation_id = "set_fleet_enforcement",
-    params(Comment),
+    params(CommentHeader),
     request_body(content = FleetSwitch, content_type = "application/json"),
     responses((status = 200, description = "The fleet-wide kill switch", body = FleetSwitch)),
 )]

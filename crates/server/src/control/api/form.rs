@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_are_not_forms_say_why() {
+    fn error_says_why_a_body_is_not_a_form() {
         let part = "--xyz\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n";
         for (body, why) in [
             (String::new(), "does not begin with its boundary"),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::call::{ApiCall, Paging, PathParams, QueryParams, RulePath};
-use super::describe::shared::{Comment, IfMatch, NotModified};
+use super::describe::shared::{CommentHeader, IfMatch, NotModified};
 use super::reply::{self, ApiResult, reply_written};
 use super::{body, etag};
 use crate::control::auth::Scope;
@@ -95,7 +95,7 @@ pub(super) struct Rollback {
 
 /// Restores an earlier version as a new version.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/rollback", tag = "history",
-    params(RulePath, IfMatch, Comment),
+    params(RulePath, IfMatch, CommentHeader),
     request_body(content = Rollback, content_type = "application/json"),
     responses(
         (status = 200, description = "The rule, rolled back", body = StoredRule),

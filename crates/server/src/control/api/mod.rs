@@ -24,8 +24,8 @@ use utoipa_axum::routes;
 
 pub use self::audit::{AuditQueue, AuditQueues, AuditSink, AuditSlot};
 use self::nodes::Nodes;
-use self::replay::ReplayTurn;
-pub(crate) use self::replay::check_role as check_may_replay;
+use self::replay::ReplayPermit;
+pub(crate) use self::replay::check_may_replay;
 use self::snapshot::SnapshotBytes;
 use super::Control;
 use super::auth::Access;
@@ -59,7 +59,7 @@ pub struct Service {
     runtime: Handle,
     audit: AuditQueues,
     /// Permits for processing rule files.
-    large: Semaphore,
+    rule_file_permits: Semaphore,
     /// Permits for kilobytes of rule files.
     upload_permits: Semaphore,
     /// Permits for logs that are received or replayed.
@@ -81,7 +81,7 @@ struct ApiState {
 impl ApiState {
     /// Returns the current revision.
     fn revision(&self) -> i64 {
-        *self.control.watch().borrow()
+        *self.control.watch_revision().borrow()
     }
 }
 
@@ -104,10 +104,10 @@ impl Service {
             // The front end has already read the body and limited its size.
             .layer(DefaultBodyLimit::disable())
             .with_state(state.clone());
-        let (large, upload_permits) =
-            (Semaphore::new(bounds::MAX_LARGE_BODIES), Semaphore::new(bounds::MAX_RECEIVED_KB));
+        let (rule_file_permits, upload_permits) =
+            (Semaphore::new(bounds::MAX_PROCESSED_FILES), Semaphore::new(bounds::MAX_RECEIVED_KB));
         let replays = Arc::new(Semaphore::new(bounds::MAX_REPLAYS));
-        Self { state, router, runtime, audit, large, upload_permits, replays }
+        Self { state, router, runtime, audit, rule_file_permits, upload_permits, replays }
     }
 
     /// Returns the service without HTTP.
@@ -116,8 +116,8 @@ impl Service {
     }
 
     /// Returns the permits for processing rule files.
-    pub(crate) fn large(&self) -> &Semaphore {
-        &self.large
+    pub(crate) fn rule_file_permits(&self) -> &Semaphore {
+        &self.rule_file_permits
     }
 
     /// Returns the permits for kilobytes of rule files that are received or processed.
@@ -126,8 +126,8 @@ impl Service {
     }
 
     /// Begins a replay. Returns `None` if too many replays are running.
-    pub(crate) fn begin_replay(&self) -> Option<ReplayTurn> {
-        self.replays.clone().try_acquire_owned().ok().map(ReplayTurn::new)
+    pub(crate) fn begin_replay(&self) -> Option<ReplayPermit> {
+        self.replays.clone().try_acquire_owned().ok().map(ReplayPermit::new)
     }
 
     /// Returns the queues of pending audit entries.
@@ -137,7 +137,7 @@ impl Service {
 
     /// Answers a request on the control thread.
     pub async fn answer(&self, mut head: Parts, body: Bytes, access: Access) -> HttpResponse {
-        let reads = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS) || takes_log(&head);
+        let reads = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS) || uploads_log(&head);
         head.extensions.insert(access);
         let answer = self.router.clone().oneshot(Request::from_parts(head, Body::from(body)));
         let task = self.runtime.spawn(async move {
@@ -169,7 +169,7 @@ impl Drop for AbortOnDrop {
 fn timeout_problem() -> Problem {
     let seconds = bounds::CALL_TIMEOUT.as_secs();
     let detail = format!("no answer within {seconds} s; the change may or may not have been made");
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too slow", detail).retry_after(10)
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too slow", detail).with_retry_after(10)
 }
 
 /// Returns the routes, with their descriptions.
@@ -185,7 +185,7 @@ fn routes() -> OpenApiRouter<Arc<ApiState>> {
         .routes(routes!(history::diff))
         .routes(routes!(history::rollback))
         .routes(routes!(overrides::list))
-        .routes(routes!(overrides::list_domain))
+        .routes(routes!(overrides::list_in_domain))
         .routes(routes!(overrides::get, overrides::put, overrides::delete))
         .routes(routes!(files::validate))
         .routes(routes!(files::apply))
@@ -217,13 +217,13 @@ async fn method_not_allowed(method: Method) -> axum::response::Response {
 }
 
 /// Returns whether a path belongs to the rules service. Decision paths are matched first.
-pub fn owns(path: &str) -> bool {
+pub fn owns_path(path: &str) -> bool {
     const PREFIXES: [&str; 10] = [
         "/v1/domains",
         "/v1/validate",
         "/v1/apply",
         "/v1/export",
-        replay::PATH,
+        replay::REPLAY_PATH,
         "/v1/snapshot",
         "/v1/nodes",
         "/v1/tokens",
@@ -234,13 +234,13 @@ pub fn owns(path: &str) -> bool {
 }
 
 /// Returns whether a path accepts whole rule files, which need a larger body limit.
-pub fn takes_files(path: &str) -> bool {
+pub fn accepts_rule_files(path: &str) -> bool {
     matches!(path, "/v1/validate" | "/v1/apply")
 }
 
 /// Returns whether a request uploads a log. Logs are larger than rule files, and the call changes nothing.
-pub fn takes_log(head: &Parts) -> bool {
-    head.method == Method::POST && head.uri.path() == replay::PATH
+pub fn uploads_log(head: &Parts) -> bool {
+    head.method == Method::POST && head.uri.path() == replay::REPLAY_PATH
 }
 
 const _: () = assert!(

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::bounds::{MAX_NODE_NAME_CHARS, MAX_NODES, MAX_WHY_CHARS};
+use super::bounds::{MAX_NODE_NAME_CHARS, MAX_NODES, MAX_REASON_CHARS};
 use super::call::{ApiCall, header_text};
 use super::reply::{self, ApiResult};
 use crate::control::model::{NodeReport, RefusedRevision};
@@ -75,7 +75,7 @@ pub(super) fn parse_node_report(headers: &HeaderMap, now: Instant) -> Result<Opt
     let running = header_text(headers, RUNNING_HEADER)?.map(|running| revision(running.trim())).transpose()?;
     let refused = header_text(headers, REFUSED_HEADER)?.map(|refused| {
         let (number, why) = refused.split_once(' ').unwrap_or((&refused, ""));
-        let why = why.chars().take(MAX_WHY_CHARS).collect();
+        let why = why.chars().take(MAX_REASON_CHARS).collect();
         revision(number).map(|revision| RefusedRevision { revision, why })
     });
     Ok(Some((node, ReportedRules { running, refused: refused.transpose()?, at: now })))
@@ -136,14 +136,14 @@ mod tests {
             assert!(parse_node_report(&header_map(&invalid), now).is_err(), "{invalid:?}");
         }
         assert!(parse_node_report(&header_map(&[(NODE_HEADER, &"n".repeat(MAX_NODE_NAME_CHARS + 1))]), now).is_err());
-        let long = format!("4 {}", "w".repeat(2 * MAX_WHY_CHARS));
+        let long = format!("4 {}", "w".repeat(2 * MAX_REASON_CHARS));
         let (_, parsed) =
             parse_node_report(&header_map(&[(NODE_HEADER, "a"), (REFUSED_HEADER, &long)]), now).unwrap().unwrap();
-        assert_eq!(parsed.refused.unwrap().why.len(), MAX_WHY_CHARS);
+        assert_eq!(parsed.refused.unwrap().why.len(), MAX_REASON_CHARS);
     }
 
     #[test]
-    fn least_recent_node_is_dropped() {
+    fn node_that_reported_least_recently_is_dropped() {
         let nodes = Nodes::default();
         let start = Instant::now();
         for number in 0..=MAX_NODES as u64 {

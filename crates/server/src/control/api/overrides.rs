@@ -5,9 +5,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::body::{self, RULES};
+use super::body::{self, RULE_TYPES};
 use super::call::{ApiCall, Paging, PathParams, QueryParams, RulePath};
-use super::describe::shared::{Comment, IfMatch, IfNoneMatch, NotModified};
+use super::describe::shared::{CommentHeader, IfMatch, IfNoneMatch, NotModified};
 use super::etag;
 use super::reply::{self, ApiResult, reply_written};
 use crate::control::auth::Scope;
@@ -32,13 +32,13 @@ pub(super) async fn list(
     params(("domain" = String, Path, description = "The domain", example = "api"), Paging),
     responses((status = 200, description = "A part of the list", body = Page<StoredOverride>), NotModified),
 )]
-pub(super) async fn list_domain(
+pub(super) async fn list_in_domain(
     call: ApiCall,
     PathParams(domain): PathParams<String>,
     QueryParams(page): QueryParams<Paging>,
 ) -> ApiResult {
     let tag = call.revision_tag();
-    call.read_authored(&domain, &tag, call.control().overrides().list_domain(&domain, &page.into()).await?)
+    call.read_authored(&domain, &tag, call.control().overrides().list_in_domain(&domain, &page.into()).await?)
 }
 
 /// The path of an override.
@@ -66,7 +66,7 @@ pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<OverridePath
 
 /// Creates or replaces an override. Writing the stored override again changes nothing.
 #[utoipa::path(put, path = "/v1/domains/{domain}/rules/{id}/overrides/{value}", tag = "overrides", operation_id = "put_override",
-    params(RulePath, OverridePath, IfMatch, IfNoneMatch, Comment),
+    params(RulePath, OverridePath, IfMatch, IfNoneMatch, CommentHeader),
     request_body(description = "An override as in a file, without `when`. `attribute` defaults to the first attribute of the rule's `per`; it is required if `per` begins with `a or b`", content((Object = "application/json"), (Object = "application/yaml"))),
     responses(
         (status = 200, description = "The override, changed or unchanged", body = StoredOverride),
@@ -76,13 +76,13 @@ pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<OverridePath
 pub(super) async fn put(call: ApiCall, PathParams(path): PathParams<OverridePath>, text: Bytes) -> ApiResult {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
     let change = call.authorize_change(Role::Operator, Scope::Domain(&domain))?;
-    body::check(&call.headers, RULES)?;
+    body::check_content_type(&call.headers, RULE_TYPES)?;
     reply_written(&call.control().overrides().put(&change, &domain, &id, &value, &text).await?)
 }
 
 /// Deletes an override. The rule's own limits apply again.
 #[utoipa::path(delete, path = "/v1/domains/{domain}/rules/{id}/overrides/{value}", tag = "overrides", operation_id = "delete_override",
-    params(RulePath, OverridePath, IfMatch, Comment),
+    params(RulePath, OverridePath, IfMatch, CommentHeader),
     responses((status = 204, description = "Deleted")),
 )]
 pub(super) async fn delete(call: ApiCall, PathParams(path): PathParams<OverridePath>) -> ApiResult {

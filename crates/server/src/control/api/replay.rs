@@ -23,13 +23,13 @@ use crate::http::problem::Problem;
 use crate::replay::{Log, Mapping, ReadBounds, ReplayError, ReplayOptions, Report, replay};
 
 /// The path of the call.
-pub(super) const PATH: &str = "/v1/replay";
+pub(super) const REPLAY_PATH: &str = "/v1/replay";
 
 /// The permit of a replay. The permit is held from the first byte of the log until the result is ready.
 #[derive(Clone, Debug)]
-pub(crate) struct ReplayTurn(#[expect(dead_code, reason = "held until the replay ends")] Arc<OwnedSemaphorePermit>);
+pub(crate) struct ReplayPermit(#[expect(dead_code, reason = "held until the replay ends")] Arc<OwnedSemaphorePermit>);
 
-impl ReplayTurn {
+impl ReplayPermit {
     pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
         Self(Arc::new(permit))
     }
@@ -39,8 +39,8 @@ impl ReplayTurn {
 ///
 /// # Errors
 /// Returns an error if the caller is not an editor in any domain.
-pub(crate) fn check_role(access: &Access) -> Result<(), Problem> {
-    if !access.is_at_least(Role::Editor) {
+pub(crate) fn check_may_replay(access: &Access) -> Result<(), Problem> {
+    if !access.has_role_in_some_domain(Role::Editor) {
         access.require(Role::Editor, Scope::AllDomains)?;
     }
     Ok(())
@@ -153,7 +153,7 @@ pub(super) struct ReplayFormSchema {
 pub(super) async fn run(
     call: ApiCall,
     QueryParams(query): QueryParams<Vec<(String, String)>>,
-    Extension(turn): Extension<ReplayTurn>,
+    Extension(turn): Extension<ReplayPermit>,
     body: Bytes,
 ) -> ApiResult {
     let query = ReplayQuery::new(query)?;
@@ -172,7 +172,7 @@ pub(super) async fn run(
     let finished = tokio::select! {
         finished = &mut work => Some(finished),
         () = tokio::time::sleep(REPLAY_TIMEOUT) => None,
-        () = call.state.connections.shutdown_begun() => None,
+        () = call.state.connections.wait_for_shutdown() => None,
     };
     let report = match finished {
         Some(report) => report,

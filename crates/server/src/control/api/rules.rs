@@ -4,9 +4,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::body::{self, PATCH, RULES};
+use super::body::{self, PATCH_TYPES, RULE_TYPES};
 use super::call::{ApiCall, PathParams, QueryParams, RulePath};
-use super::describe::shared::{Comment, IfMatch, IfNoneMatch, NotModified};
+use super::describe::shared::{CommentHeader, IfMatch, IfNoneMatch, NotModified};
 use super::etag;
 use super::reply::{self, ApiResult, reply_written};
 use crate::control::auth::Scope;
@@ -73,7 +73,7 @@ pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<RulePath>) -
 
 /// Creates or replaces a rule. Writing the stored rule again changes nothing.
 #[utoipa::path(put, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "put_rule",
-    params(RulePath, IfMatch, IfNoneMatch, Comment),
+    params(RulePath, IfMatch, IfNoneMatch, CommentHeader),
     request_body(description = "A rule as in a file; `id` may be omitted", content((Object = "application/json"), (Object = "application/yaml"))),
     responses(
         (status = 200, description = "The rule, changed or unchanged", body = StoredRule),
@@ -82,26 +82,26 @@ pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<RulePath>) -
 )]
 pub(super) async fn put(call: ApiCall, PathParams(path): PathParams<RulePath>, text: Bytes) -> ApiResult {
     let change = call.authorize_change(Role::Editor, Scope::Domain(&path.domain))?;
-    body::check(&call.headers, RULES)?;
+    body::check_content_type(&call.headers, RULE_TYPES)?;
     reply_written(&call.control().rules().put(&change, &path.domain, &path.id, &text).await?)
 }
 
 /// Changes parts of a rule with a merge patch (RFC 7396). In the patch, null removes a key.
 #[utoipa::path(patch, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "patch_rule",
-    params(RulePath, IfMatch, Comment),
+    params(RulePath, IfMatch, CommentHeader),
     request_body(content = Object, content_type = "application/merge-patch+json", example = json!({"limit": "200/s"})),
     responses((status = 200, description = "The rule, changed or unchanged", body = StoredRule)),
 )]
 pub(super) async fn patch(call: ApiCall, PathParams(path): PathParams<RulePath>, patch: Bytes) -> ApiResult {
     let change = call.authorize_change(Role::Editor, Scope::Domain(&path.domain))?;
-    body::check(&call.headers, PATCH)?;
+    body::check_content_type(&call.headers, PATCH_TYPES)?;
     reply_written(&call.control().rules().patch(&change, &path.domain, &path.id, &patch).await?)
 }
 
 /// Deletes a rule. The history and the overrides of the rule remain. The overrides apply again if the rule is created
 /// again.
 #[utoipa::path(delete, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "delete_rule",
-    params(RulePath, IfMatch, Comment),
+    params(RulePath, IfMatch, CommentHeader),
     responses((status = 204, description = "Deleted")),
 )]
 pub(super) async fn delete(call: ApiCall, PathParams(path): PathParams<RulePath>) -> ApiResult {
@@ -112,7 +112,7 @@ pub(super) async fn delete(call: ApiCall, PathParams(path): PathParams<RulePath>
 
 /// Enables a rule: nodes receive it again.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/enable", tag = "rules",
-    params(RulePath, IfMatch, Comment),
+    params(RulePath, IfMatch, CommentHeader),
     responses((status = 200, description = "The rule, enabled", body = StoredRule)),
 )]
 pub(super) async fn enable(call: ApiCall, PathParams(path): PathParams<RulePath>) -> ApiResult {
@@ -121,7 +121,7 @@ pub(super) async fn enable(call: ApiCall, PathParams(path): PathParams<RulePath>
 
 /// Disables a rule: nodes no longer receive it. The counters of the rule are kept until they expire.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/disable", tag = "rules",
-    params(RulePath, IfMatch, Comment),
+    params(RulePath, IfMatch, CommentHeader),
     responses((status = 200, description = "The rule, disabled", body = StoredRule)),
 )]
 pub(super) async fn disable(call: ApiCall, PathParams(path): PathParams<RulePath>) -> ApiResult {

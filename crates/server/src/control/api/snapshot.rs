@@ -91,7 +91,7 @@ pub(super) async fn get(call: ApiCall, QueryParams(query): QueryParams<WaitQuery
 /// Replies as soon as the snapshot differs from the caller's, or with 304 after `wait`.
 async fn reply_when_newer(call: &ApiCall, wait: Duration) -> ApiResult {
     let state = &call.state;
-    let mut revisions = state.control.watch();
+    let mut revisions = state.control.watch_revision();
     let deadline = Instant::now() + wait;
     let mut permit = None;
     loop {
@@ -107,13 +107,13 @@ async fn reply_when_newer(call: &ApiCall, wait: Duration) -> ApiResult {
         if permit.is_none() {
             let full = |_| {
                 let detail = "too many nodes are waiting; try again later";
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).retry_after(5)
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).with_retry_after(5)
             };
             permit = Some(state.waiters.try_acquire().map_err(full)?);
         }
         let changed = tokio::select! {
             changed = timeout_at(deadline, revisions.changed()) => matches!(changed, Ok(Ok(()))),
-            () = state.connections.shutdown_begun() => false,
+            () = state.connections.wait_for_shutdown() => false,
         };
         if !changed {
             return Ok(reply::not_modified(&tag));

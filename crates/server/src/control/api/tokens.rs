@@ -5,7 +5,7 @@ use hyper::StatusCode;
 
 use super::body;
 use super::call::{ApiCall, Paging, PathParams, QueryParams};
-use super::describe::shared::{Comment, NotModified};
+use super::describe::shared::{CommentHeader, NotModified};
 use super::reply::{self, ApiResult};
 use crate::control::auth::Scope;
 use crate::control::model::{CreatedToken, Page, Role, StoredToken, TokenGrant};
@@ -23,7 +23,7 @@ pub(super) async fn list(call: ApiCall, QueryParams(page): QueryParams<Paging>) 
 
 /// Creates a token. Only this response contains the secret of the token.
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", operation_id = "create_token",
-    params(Comment),
+    params(CommentHeader),
     request_body(content = TokenGrant, content_type = "application/json"),
     responses((status = 201, description = "The token", body = CreatedToken)),
 )]
@@ -35,7 +35,7 @@ pub(super) async fn create(call: ApiCall, text: Bytes) -> ApiResult {
 
 /// Revokes a token. Connected nodes refuse the token within a second.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens", operation_id = "revoke_token",
-    params(("id" = String, Path, description = "The id of the token", example = "1a2b3c4d5e6f7081"), Comment),
+    params(("id" = String, Path, description = "The id of the token", example = "1a2b3c4d5e6f7081"), CommentHeader),
     responses((status = 200, description = "The revoked token", body = StoredToken)),
 )]
 pub(super) async fn revoke(call: ApiCall, PathParams(id): PathParams<String>) -> ApiResult {

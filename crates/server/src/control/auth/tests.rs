@@ -26,8 +26,8 @@ fn author_of_token(
 #[test]
 fn without_required_tokens_every_caller_may_do_everything() {
     let auth = Authenticator::new(TokenPolicy::NotRequired);
-    assert_eq!(author_of_token(&auth, &mut CachedToken::default(), None, 0).as_deref(), Ok(LOCAL));
-    assert_eq!(author_of_token(&auth, &mut CachedToken::default(), Some("whatever"), 0).as_deref(), Ok(LOCAL));
+    assert_eq!(author_of_token(&auth, &mut CachedToken::default(), None, 0).as_deref(), Ok(LOCAL_AUTHOR));
+    assert_eq!(author_of_token(&auth, &mut CachedToken::default(), Some("whatever"), 0).as_deref(), Ok(LOCAL_AUTHOR));
     assert_eq!(Access::Unrestricted.require(Role::Admin, Scope::AllDomains), Ok(()));
 }
 
@@ -39,7 +39,10 @@ fn valid_tokens_are_accepted_and_others_refused_with_the_reason() {
         Err(AuthError::Unknown),
         "no tokens yet"
     );
-    auth.replace(&[test_verifier("a", Role::Reader, &[], None), test_verifier("b", Role::Reader, &[], Some(100))]);
+    auth.replace_tokens(&[
+        test_verifier("a", Role::Reader, &[], None),
+        test_verifier("b", Role::Reader, &[], Some(100)),
+    ]);
     let mut cached = CachedToken::default();
     for (token, now, expected) in [
         (None, 0, Err(AuthError::NoToken)),
@@ -60,22 +63,22 @@ fn valid_tokens_are_accepted_and_others_refused_with_the_reason() {
 }
 
 #[test]
-fn revoked_or_changed_token_takes_effect_on_open_connections() {
+fn revocations_and_role_changes_apply_to_open_connections() {
     let auth = Authenticator::new(TokenPolicy::Required);
-    auth.replace(&[test_verifier("a", Role::Reader, &[], None)]);
+    auth.replace_tokens(&[test_verifier("a", Role::Reader, &[], None)]);
     let mut cached = CachedToken::default();
     auth.set_token(&mut cached, b"a");
     assert!(auth.authenticate_cached(&mut cached, || 0).is_ok());
-    auth.replace(&[test_verifier("a", Role::Admin, &[], None)]);
+    auth.replace_tokens(&[test_verifier("a", Role::Admin, &[], None)]);
     assert!(
         auth.authenticate_cached(&mut cached, || 0)
             .is_ok_and(|access| access.require(Role::Admin, Scope::AllDomains).is_ok())
     );
-    auth.replace(&[]);
+    auth.replace_tokens(&[]);
     assert_eq!(auth.authenticate_cached(&mut cached, || 0), Err(AuthError::Unknown));
     assert_eq!(auth.authenticate_cached(&mut CachedToken::default(), || 0), Err(AuthError::NoToken));
     let edition = auth.edition.load(Ordering::Relaxed);
-    auth.replace(&[]);
+    auth.replace_tokens(&[]);
     assert_eq!(auth.edition.load(Ordering::Relaxed), edition, "the same tokens change nothing");
 }
 
@@ -111,7 +114,7 @@ fn refusal_names_the_required_role() {
 fn invalid_digests_match_no_token() {
     for invalid in ["", "0f", &"0g".repeat(32), &"0f".repeat(33), &"ü".repeat(32), &"+f".repeat(32)] {
         let auth = Authenticator::new(TokenPolicy::Required);
-        auth.replace(&[Verifier { digest: invalid.into(), ..test_verifier("a", Role::Reader, &[], None) }]);
+        auth.replace_tokens(&[Verifier { digest: invalid.into(), ..test_verifier("a", Role::Reader, &[], None) }]);
         assert!(auth.table.read().unwrap().is_empty(), "{invalid}");
     }
 }

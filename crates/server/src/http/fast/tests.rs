@@ -16,12 +16,12 @@ fn check_request(headers: &str) -> String {
 
 fn new_app(tokens: TokenPolicy) -> Arc<App<MemoryStore>> {
     let engine = MemoryStore::new(100).and_then(Engine::new).expect("an engine");
-    Arc::new(App::new(engine, None).with_tokens(tokens))
+    Arc::new(App::new(engine, None).with_token_policy(tokens))
 }
 
 /// Returns the next step of the fast path after a request, and the response.
 async fn answer_request(app: &Arc<App<MemoryStore>>, request: &str) -> (FastPathStep, String) {
-    let guard = app.connections.open(Protocol::Http, 1).expect("a slot");
+    let guard = app.connections.register_connection(Protocol::Http, 1).expect("a slot");
     let mut out = ResponseWriter::default();
     let next = answer_first_request(app, &HttpConnectionState::default(), &guard, request.as_bytes(), &mut out).await;
     (next, String::from_utf8(out.output).expect("UTF-8"))
@@ -41,10 +41,10 @@ async fn ordinary_request_is_answered_and_an_incomplete_one_is_not() {
 }
 
 #[tokio::test]
-async fn only_a_valid_token_is_served() {
+async fn fast_path_answers_only_requests_with_a_valid_token() {
     let app = new_app(TokenPolicy::Required);
     let grant = TokenGrant { name: "n".to_owned(), role: Role::Reader, domains: Vec::new(), expires_ms: None };
-    app.auth.replace(&[Verifier { digest: hex::encode(Sha256::digest("secret")), id: "id".to_owned(), grant }]);
+    app.auth.replace_tokens(&[Verifier { digest: hex::encode(Sha256::digest("secret")), id: "id".to_owned(), grant }]);
     for (headers, is_served) in [
         ("", false),
         ("authorization: Bearer other\r\n", false),
@@ -74,7 +74,7 @@ async fn last_response_of_a_stopping_server_announces_the_close() {
 async fn idle_connection_closes_when_the_server_stops() {
     let app = new_app(TokenPolicy::NotRequired);
     let (mut client, server) = tokio::io::duplex(1 << 16);
-    let guard = app.connections.open(Protocol::Http, 1).expect("a slot");
+    let guard = app.connections.register_connection(Protocol::Http, 1).expect("a slot");
     tokio::spawn(crate::http::serve(server, None, app.clone(), guard, FastPath::Enabled));
     client.write_all(check_request("").as_bytes()).await.expect("it reads");
     let mut first = [0; 15];
@@ -90,7 +90,7 @@ async fn slow_body_is_refused_although_bytes_keep_arriving() {
     use crate::http::bounds::BODY_TIMEOUT;
     let app = new_app(TokenPolicy::NotRequired);
     let (client, server) = tokio::io::duplex(1 << 16);
-    let guard = app.connections.open(Protocol::Http, 1).expect("a slot");
+    let guard = app.connections.register_connection(Protocol::Http, 1).expect("a slot");
     tokio::spawn(crate::http::serve(server, None, app, guard, FastPath::Enabled));
     let (mut responses, mut requests) = tokio::io::split(client);
     requests.write_all(b"POST /v1/check HTTP/1.1\r\ncontent-length: 1000\r\n\r\n").await.expect("it reads");

@@ -50,7 +50,7 @@ impl<'a> ClientRequest<'a> {
     ///
     /// # Errors
     /// Returns a problem if a header that an attribute in `names` requires is missing or invalid.
-    pub(super) fn read<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<Attribute<'n, 'a>>, Problem> {
+    pub(super) fn read_attributes<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<Attribute<'n, 'a>>, Problem> {
         let mut values = Vec::with_capacity(names.len().min(Item::MAX_ATTRIBUTES));
         for name in names {
             if let Some(value) = self.attribute_value(name)? {
@@ -172,7 +172,7 @@ mod tests {
         let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
         let peer = Some("10.0.0.1".parse().expect("an address"));
         let names: Vec<Box<str>> = names.iter().map(|name| (*name).into()).collect();
-        let values = ClientRequest { head: &head, client_path: rest, peer, client: &client }.read(&names);
+        let values = ClientRequest { head: &head, client_path: rest, peer, client: &client }.read_attributes(&names);
         let show = |(name, value): &Attribute<'_, '_>| format!("{name}={}", String::from_utf8_lossy(value));
         values
             .map(|values| values.iter().map(show).collect::<Vec<_>>().join(" "))
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_targets_are_normalised_or_refused() {
+    fn unusual_targets_are_normalised_or_refused() {
         let path = |uri: &str| read_attributes(&["path", "query.q"], None, &[("x-forwarded-uri", uri)]);
         assert_eq!(path("http://evil/%6Cogin?q=a").as_deref(), Ok("path=/login query.q=a"));
         assert_eq!(path("/a#b?q=1").as_deref(), Ok("path=/a"));

@@ -48,7 +48,7 @@ const STATUS_HEADER: HeaderName = HeaderName::from_static("tollgate-status");
 
 /// The parsed target of a call.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Target<'a> {
+pub(super) struct ForwardAuthTarget<'a> {
     domain: Cow<'a, str>,
     /// The client's path with its leading slash, if the call itself is the client request.
     rest: Option<&'a str>,
@@ -58,7 +58,7 @@ pub(super) struct Target<'a> {
     pub(super) token: Option<Cow<'a, str>>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> ForwardAuthTarget<'a> {
     /// Parses the target of a call. Returns `None` for other endpoints.
     pub(super) fn parse(uri: &'a Uri) -> Option<Result<Self, Problem>> {
         uri.path().strip_prefix(FORWARD_AUTH_PREFIX).map(|path| Self::parse_path_and_query(path, uri.query()))
@@ -105,14 +105,14 @@ fn refusal_status(text: &str) -> Result<StatusCode, Problem> {
 pub(super) async fn answer<S: Store>(
     app: &App<S>,
     access: &Access,
-    target: &Target<'_>,
+    target: &ForwardAuthTarget<'_>,
     head: &Parts,
     peer: Option<IpAddr>,
 ) -> Result<HttpResponse, Problem> {
     let original = ClientRequest { head, client_path: target.rest, peer, client: &app.client };
     let rules = app.engine.rules();
     let names = rules.attributes(target.domain.as_bytes()).unwrap_or_default();
-    let values = original.read(names)?;
+    let values = original.read_attributes(names)?;
     let attributes = values.iter().map(|(name, value)| Attribute::new(*name, &**value)).collect();
     let limits = LimitsInput::Rules { domain: target.domain.as_bytes(), attributes };
     let calls = &mut [Call::new(Ok(Input::Request(RequestInput::new(limits, None))))];
@@ -135,7 +135,7 @@ pub(super) async fn answer<S: Store>(
     Ok(answer)
 }
 
-fn decision_response(decision: &DecisionView<'_>, target: &Target<'_>) -> HttpResponse {
+fn decision_response(decision: &DecisionView<'_>, target: &ForwardAuthTarget<'_>) -> HttpResponse {
     let mut answer = Response::new(ReplyBody::default());
     if !decision.is_allowed() {
         let refusal = decision_status(decision);
@@ -185,11 +185,11 @@ mod tests {
 
     fn parse(target: &str) -> Option<Result<String, String>> {
         let uri: Uri = target.parse().expect("a target");
-        let read = |target: Target<'_>| {
-            let Target { domain, rest, refuse, token } = target;
+        let read = |target: ForwardAuthTarget<'_>| {
+            let ForwardAuthTarget { domain, rest, refuse, token } = target;
             format!("{domain} {rest:?} {refuse:?} {token:?}")
         };
-        Some(Target::parse(&uri)?.map(read).map_err(|problem| problem.detail().to_owned()))
+        Some(ForwardAuthTarget::parse(&uri)?.map(read).map_err(|problem| problem.detail().to_owned()))
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::net::protocol::Protocol;
 /// Sends `request`, closes the sending side before the server reads it, and returns the response.
 async fn response_after_half_close(request: &str, fast_path: FastPath) -> String {
     let app = Arc::new(App::new(MemoryStore::new(100).and_then(Engine::new).expect("an engine"), None));
-    let guard = app.connections.open(Protocol::Http, 1).expect("a slot");
+    let guard = app.connections.register_connection(Protocol::Http, 1).expect("a slot");
     let (mut client, server) = duplex(1 << 20);
     client.write_all(request.as_bytes()).await.expect("room");
     client.shutdown().await.expect("it is open");
@@ -70,7 +70,7 @@ async fn body_that_arrives_in_parts_is_received() {
         let mut client =
             tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
         let (server, _) = listener.accept().await.expect("a connection");
-        let guard = app.connections.open(Protocol::Http, 1).expect("a slot");
+        let guard = app.connections.register_connection(Protocol::Http, 1).expect("a slot");
         let serving = tokio::spawn(serve(server, None, app.clone(), guard, FastPath::Enabled));
         let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
         let mut received = String::new();
@@ -86,7 +86,7 @@ async fn body_that_arrives_in_parts_is_received() {
 }
 
 /// Returns a client, and a stream whose request is being answered.
-fn answering() -> (DuplexStream, HalfCloseStream<DuplexStream>, Arc<HttpConnectionState>) {
+fn answering_stream() -> (DuplexStream, HalfCloseStream<DuplexStream>, Arc<HttpConnectionState>) {
     let (client, server) = duplex(16);
     let state = Arc::new(HttpConnectionState::default());
     state.set_answering(true);
@@ -98,8 +98,8 @@ async fn is_abandoned(stream: &mut HalfCloseStream<DuplexStream>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_of_a_closed_client_ends_after_a_bounded_time_or_at_once_if_it_waits() {
-    let (client, mut stream, state) = answering();
+async fn request_of_a_closed_client_ends_after_the_timeout_and_a_waiting_request_at_once() {
+    let (client, mut stream, state) = answering_stream();
     assert!(!is_abandoned(&mut stream).await);
     drop(client);
     assert!(!is_abandoned(&mut stream).await);
@@ -110,7 +110,7 @@ async fn request_of_a_closed_client_ends_after_a_bounded_time_or_at_once_if_it_w
     state.set_answering(false);
     assert!(!is_abandoned(&mut stream).await, "no request is in progress");
 
-    let (client, mut stream, state) = answering();
+    let (client, mut stream, state) = answering_stream();
     state.set_waiting(true);
     assert!(!is_abandoned(&mut stream).await);
     drop(client);
@@ -119,7 +119,7 @@ async fn request_of_a_closed_client_ends_after_a_bounded_time_or_at_once_if_it_w
 
 #[tokio::test(start_paused = true)]
 async fn input_after_a_request_is_kept() {
-    let (mut client, mut stream, _state) = answering();
+    let (mut client, mut stream, _state) = answering_stream();
     client.write_all(b"next").await.expect("room");
     drop(client);
     assert!(!is_abandoned(&mut stream).await);

@@ -110,7 +110,7 @@ fn add_shared_parts(path: &str, method: &str, call: &mut Value) {
             ("415", "The content type is not accepted"),
         ]);
     }
-    if super::owns(path) {
+    if super::owns_path(path) {
         common.push(("404", "No such resource, or no rules service"));
         if !matches!(method, "get") {
             common.extend([

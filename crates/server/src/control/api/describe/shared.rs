@@ -14,7 +14,7 @@ pub(in crate::control::api) struct IfMatch;
 pub(in crate::control::api) struct IfNoneMatch;
 
 /// The `Tollgate-Comment` header.
-pub(in crate::control::api) struct Comment;
+pub(in crate::control::api) struct CommentHeader;
 
 /// The response 304.
 pub(in crate::control::api) struct NotModified;
@@ -31,7 +31,7 @@ impl IntoParams for IfNoneMatch {
     }
 }
 
-impl IntoParams for Comment {
+impl IntoParams for CommentHeader {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         header_parameter("Tollgate-Comment", "A comment for the history and the audit log, percent-encoded")
     }
