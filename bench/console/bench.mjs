@@ -1,5 +1,5 @@
-// Measures how much the console slows down decisions, and the response times of its pages.
-// `scripts/bench console` starts it: node bench.mjs TOLLGATE RUNS
+// Measures how much the console slows down decisions, and the response times of the console's pages.
+// `scripts/bench console` starts this program: node bench.mjs TOLLGATE RUNS
 //
 // Ten viewers make the calls of the console's pages while wrk measures decisions, alternating with runs without
 // viewers. Then Chromium opens the console and, for comparison, a page of the same server without scripts and the
@@ -18,17 +18,17 @@ import { promisify } from "node:util";
 const [, , tollgate, runs = "7"] = process.argv;
 const VIEWERS = 10;
 /** Polling interval of the overview for the state of the rules, in milliseconds. */
-const EVERY = 5_000;
-/** The number of first views. */
+const POLL_INTERVAL = 5_000;
+/** Number of measured first views. */
 const VIEWS = 15;
 const RULES = 10_000;
 const { chromium } = createRequire(`${process.env.TOLLGATE_TEST_NODE_MODULES}/`)("playwright-core");
 const folder = mkdtempSync(join(tmpdir(), "tollgate-bench-console-"));
 let missed = 0;
 
-const middle = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
+const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 
-function goal(text, met) {
+function printGoal(text, met) {
   console.log(`${met ? "met   " : "MISSED"}  ${text}`);
   if (!met) missed++;
 }
@@ -41,14 +41,14 @@ async function freePort() {
   return port;
 }
 
-function rules() {
+function writeRules() {
   const list = Array.from({ length: RULES }, (_, n) => `- {id: rule-${n}, when: {path: "/v1/r${n}/**"}, per: [client], limit: 100/s}`);
   writeFileSync(join(folder, "rules.yaml"), `domain: api\nrules:\n${list.join("\n")}\n`);
   return join(folder, "rules.yaml");
 }
 
 /** Makes the calls of the overview and the rule list, and reads live data until `close` is called. */
-async function view(port, number) {
+async function openViewer(port, number) {
   const agent = new http.Agent({ keepAlive: true });
   const get = (path) =>
     new Promise((resolve, reject) => {
@@ -63,10 +63,10 @@ async function view(port, number) {
   for (const path of ["/v1/session", "/v1/history", "/v1/rules-status", "/v1/rules?limit=100"]) await get(path);
   const live = await get("/v1/live");
   live.on("error", () => {});
-  // Staggered, as if the viewers had opened their pages at different times.
+  // The polls are staggered, as if the viewers had opened their pages at different times.
   const timers = [];
   const again = () => get("/v1/rules-status").catch(() => {});
-  timers.push(setTimeout(() => (again(), timers.push(setInterval(again, EVERY))), (number * EVERY) / VIEWERS));
+  timers.push(setTimeout(() => (again(), timers.push(setInterval(again, POLL_INTERVAL))), (number * POLL_INTERVAL) / VIEWERS));
   return {
     close() {
       timers.forEach(clearInterval);
@@ -83,55 +83,56 @@ function processorTime() {
 }
 
 /** Measures decisions per second, and the server's CPU time per decision in microseconds. */
-async function decisions(port) {
+async function measureDecisions(port) {
   const before = processorTime();
   const { stdout } = await promisify(execFile)("wrk", ["-t1", "-c50", "-d3s", "-s", "bench/server/check.lua", `http://127.0.0.1:${port}/v1/check`]);
   const found = /Requests\/sec:\s+([\d.]+)/.exec(stdout);
   const count = /(\d+) requests in/.exec(stdout);
-  if (!found || !count) throw new Error(`no figure in ${stdout}`);
+  if (!found || !count) throw new Error(`no result in ${stdout}`);
   return { rate: Number(found[1]), cost: (processorTime() - before) / Number(count[1]) };
 }
 
-const openViewers = (port) => Promise.all(Array.from({ length: VIEWERS }, (_, number) => view(port, number)));
+const openViewers = (port) => Promise.all(Array.from({ length: VIEWERS }, (_, number) => openViewer(port, number)));
 
-/** Prints the CPU time that viewers cost the server, and this process, while nothing is decided. It hardly depends on other load. */
-async function viewersAlone(port) {
+/** Prints the CPU time that viewers cost the server and this process while no decisions are made. This time hardly
+ * depends on other load. */
+async function measureViewersAlone(port) {
   const spent = async () => {
     const before = [processorTime(), process.cpuUsage()];
-    await new Promise((resolve) => setTimeout(resolve, 2 * EVERY));
+    await new Promise((resolve) => setTimeout(resolve, 2 * POLL_INTERVAL));
     const { user, system } = process.cpuUsage(before[1]);
-    return [processorTime() - before[0], user + system].map((micros) => micros / 1_000 / ((2 * EVERY) / 1_000));
+    return [processorTime() - before[0], user + system].map((micros) => micros / 1_000 / ((2 * POLL_INTERVAL) / 1_000));
   };
   const open = await openViewers(port);
   const [server, client] = await spent();
   open.forEach((viewer) => viewer.close());
   const [idle] = await spent();
-  const figures = `${(server - idle).toFixed(1)} ms of processor time per second, and this client ${client.toFixed(1)} ms`;
-  console.log(`${VIEWERS} viewers cost the server ${figures}; without viewers and decisions the server takes ${idle.toFixed(1)} ms`);
+  const figures = `${(server - idle).toFixed(1)} ms of CPU time per second, and this client ${client.toFixed(1)} ms`;
+  console.log(`${VIEWERS} viewers cost the server ${figures}; without viewers and decisions, the server uses ${idle.toFixed(1)} ms`);
 }
 
-async function beside(port) {
+async function compareWithViewers(port) {
   const [ratios, costs, controls] = [[], [], []];
-  await decisions(port);
-  let before = await decisions(port);
+  await measureDecisions(port);
+  let before = await measureDecisions(port);
   for (let run = 0; run < Number(runs); run++) {
     const open = await openViewers(port);
-    const ten = await decisions(port);
+    const ten = await measureDecisions(port);
     open.forEach((viewer) => viewer.close());
     // A run with viewers is compared with the runs before and after it, so that drift of the machine cancels out.
-    const after = await decisions(port);
+    const after = await measureDecisions(port);
     const none = { rate: (before.rate + after.rate) / 2, cost: (before.cost + after.cost) / 2 };
     ratios.push(ten.rate / none.rate);
     costs.push(ten.cost / none.cost);
     controls.push(after.rate / before.rate);
-    const shown = ({ rate, cost }) => `${Math.round(rate)} a second at ${cost.toFixed(2)} µs of processor time`;
-    console.log(`decisions: ${shown(none)} undisturbed, ${shown(ten)} with ${VIEWERS} viewers`);
+    const shown = ({ rate, cost }) => `${Math.round(rate)} per second at ${cost.toFixed(2)} µs of CPU time`;
+    console.log(`decisions: ${shown(none)} without viewers, ${shown(ten)} with ${VIEWERS} viewers`);
     before = after;
   }
-  const range = (values) => `${middle(values).toFixed(3)} (${Math.min(...values).toFixed(3)} to ${Math.max(...values).toFixed(3)})`;
-  console.log(`processor time of a decision with ${VIEWERS} viewers beside undisturbed: ${range(costs)}`);
-  console.log(`noise: an undisturbed run beside the previous undisturbed run: ${range(controls)}`);
-  goal(`decisions with ${VIEWERS} viewers beside undisturbed: ${range(ratios)}, median (at least 0.98)`, middle(ratios) >= 0.98);
+  const range = (values) => `${median(values).toFixed(3)} (${Math.min(...values).toFixed(3)} to ${Math.max(...values).toFixed(3)})`;
+  console.log(`CPU time of a decision with ${VIEWERS} viewers, relative to runs without viewers: ${range(costs)}`);
+  console.log(`noise: a run without viewers, relative to the previous such run: ${range(controls)}`);
+  printGoal(`decisions with ${VIEWERS} viewers, relative to runs without viewers: ${range(ratios)}, median (at least 0.98)`, median(ratios) >= 0.98);
 }
 
 /** The files of the smallest page with a script: a module that makes one request, shows its response and marks the frame. */
@@ -174,7 +175,7 @@ async function firstView(browser, url) {
   return times;
 }
 
-async function inBrowser(port) {
+async function measureInBrowser(port) {
   const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });
   const floor = await serveFloor();
   const [views, paints, blanks, floors] = [[], [], [], []];
@@ -186,10 +187,10 @@ async function inBrowser(port) {
     paints.push(painted);
   }
   floor.close();
-  const figures = (times) => `${middle(times).toFixed(0)} ms (${Math.min(...times).toFixed(0)} to ${Math.max(...times).toFixed(0)})`;
-  console.log(`a page without scripts loads in ${figures(blanks)}; the smallest page with a script, one request and one frame is shown after ${figures(floors)}`);
+  const figures = (times) => `${median(times).toFixed(0)} ms (${Math.min(...times).toFixed(0)} to ${Math.max(...times).toFixed(0)})`;
+  console.log(`a page without scripts loads in ${figures(blanks)}; the smallest page with a script is shown after ${figures(floors)}`);
   console.log(`the first paint of the console comes after ${figures(paints)}`);
-  goal(`first view with data after ${figures(views)}, median of ${VIEWS} (at most 100)`, middle(views) <= 100);
+  printGoal(`first view with data after ${figures(views)}, median of ${VIEWS} (at most 100)`, median(views) <= 100);
 
   const page = await browser.newPage();
   await page.goto(`http://127.0.0.1:${port}/console/rules`);
@@ -214,12 +215,12 @@ async function inBrowser(port) {
     strokes.push(await page.evaluate(() => window.answered));
   }
   const longest = Math.max(...strokes);
-  goal(`a keystroke in a list of ${RULES} rules is answered after at most ${longest.toFixed(0)} ms (at most 100)`, longest <= 100);
+  printGoal(`a keystroke in a list of ${RULES} rules is answered after at most ${longest.toFixed(0)} ms (goal: at most 100)`, longest <= 100);
   await browser.close();
 }
 
 const port = await freePort();
-const server = spawn(tollgate, ["serve", "--http", `127.0.0.1:${port}`, "--resp", "off", "--data", "off", "--rules", rules()], { stdio: "ignore" });
+const server = spawn(tollgate, ["serve", "--http", `127.0.0.1:${port}`, "--resp", "off", "--data", "off", "--rules", writeRules()], { stdio: "ignore" });
 try {
   for (let tries = 0; ; tries++) {
     const answered = await fetch(`http://127.0.0.1:${port}/healthz`).then(() => true, () => false);
@@ -228,10 +229,10 @@ try {
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   if (Number(runs) > 0) {
-    await beside(port);
-    await viewersAlone(port);
+    await compareWithViewers(port);
+    await measureViewersAlone(port);
   }
-  await inBrowser(port);
+  await measureInBrowser(port);
 } finally {
   server.kill();
   rmSync(folder, { recursive: true });

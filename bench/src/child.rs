@@ -44,7 +44,7 @@ pub(crate) fn answer(task: &[String]) -> Result<()> {
 /// Returns the anonymous resident memory of this process in bytes, exact to the page. It excludes the program file,
 /// whose pages become resident on first use and may be evicted at any time.
 pub(crate) fn resident_bytes() -> Result<u64> {
-    // Not `/proc/self/status`, whose counters may lag by a few hundred pages.
+    // The counters of `/proc/self/status` may lag by a few hundred pages, so they are not used.
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")
         .context("resident memory is read from /proc/self/smaps_rollup")?;
     let kibibytes: u64 = rollup

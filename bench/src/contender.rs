@@ -29,7 +29,7 @@ pub(crate) trait Contender: Send {
 
     /// Decides a cost of 1 for `key` by the contender's own clock, and returns whether it is allowed. A limiter without
     /// keys ignores `key`.
-    #[expect(clippy::ptr_arg, reason = "a map with `String` keys is asked with `&String`")]
+    #[expect(clippy::ptr_arg, reason = "a map with `String` keys is searched with `&String`")]
     fn decide(&mut self, key: &String) -> bool;
 
     /// Spends [`FILL_COST`] on `key`, so that the entry exists and does not expire. No-op for limiters without keys.
@@ -48,9 +48,9 @@ pub(crate) trait Contender: Send {
 
 /// The empty loop: the cost of [`Contender::run`] without decisions.
 #[derive(Debug)]
-pub(crate) struct Empty;
+pub(crate) struct EmptyLoop;
 
-impl Contender for Empty {
+impl Contender for EmptyLoop {
     fn name(&self) -> &'static str {
         "empty-loop"
     }

@@ -63,7 +63,7 @@ fn flood_with_keys<A: Algorithm>(limit: A) -> Result<Vec<f64>> {
     let before = resident_bytes()?;
     let keyed = tollgate::Keyed::with_clock(limit, usize::try_from(CAPACITY)?, clock)?;
     for number in 0..KEYS_IN_USE {
-        ensure!(keyed.check(&numbered_key(number), SPENT_PER_KEY).is_allowed(), "a new key could not spend");
+        ensure!(keyed.check(&numbered_key(number), SPENT_PER_KEY).is_allowed(), "a new key was refused");
     }
     let mut text = String::new();
     for number in KEYS_IN_USE..KEYS_IN_USE + FLOOD_KEYS {

@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::child::CHILD_ARGUMENT;
-use crate::contender::{Contender, Empty};
+use crate::contender::{Contender, EmptyLoop};
 use crate::keys::numbered_key;
 use crate::layer;
 use crate::ours;
@@ -97,7 +97,7 @@ fn count(contender: &str) -> Result<f64> {
 pub(crate) fn run_counted_decisions(contender: &str) -> Result<()> {
     let expected = if contender.ends_with("-denied") { 0 } else { DECISIONS };
     let mut contender: Box<dyn Contender> = match contender {
-        "empty-loop" => Box::new(Empty),
+        "empty-loop" => Box::new(EmptyLoop),
         "ours-direct" => Box::new(ours::Direct::with_precise_clock()?),
         DENIED => Box::new(ours::Direct::refusing_everything()?),
         "ours-direct-odd-rate" => Box::new(ours::Direct::odd_rate()?),
@@ -117,7 +117,7 @@ pub(crate) fn run_counted_decisions(contender: &str) -> Result<()> {
     contender.fill(&keys[0]);
     contender.run(&keys);
     let allowed = callgrind_region(contender.as_mut(), &keys);
-    ensure!(allowed == expected, "{allowed} decisions were allowed instead of {expected}");
+    ensure!(allowed == expected, "{allowed} decisions were allowed, expected {expected}");
     Ok(())
 }
 

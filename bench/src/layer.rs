@@ -25,7 +25,7 @@ use crate::report::{Goal, Report, Row};
 /// The goal of at most 2.2 times the cost of the bare keyed check.
 const NEAR_BARE_CHECK: Goal = Goal::RatioAtLeast(0.45);
 
-/// The contenders and their goals. Addresses behind two proxies have no goal, and neither have headers on every
+/// The contenders and their goals. Two cases have no goal: addresses behind two proxies, and headers on every
 /// response.
 pub(crate) const CASES: [(&str, Option<Goal>); 4] = [
     ("layer-header", Some(NEAR_BARE_CHECK)),
@@ -57,7 +57,8 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
 
 /// Compares instruction counts. `check` is the count of the bare check, and `count` counts a contender.
 pub(crate) fn count(report: &mut Report, check: f64, count: impl Fn(&str) -> Result<f64>) -> Result<()> {
-    // No goals here: the goals apply to time, and finding a header takes as many instructions as the check.
+    // The rows have no goals: the goals apply to time, and finding a header takes as many instructions as
+    // the check.
     add_rows(report, "instructions-", check, count, |_| None)
 }
 
@@ -85,19 +86,22 @@ pub(crate) fn contender_by_name(name: &str) -> Result<Box<dyn Contender>> {
     let by_header = || anyhow::Ok(LimitLayer::by_key(limiter()?, ByHeader::named("x-api-key")));
     let quiet = SendHeaders::OnRefusal;
     Ok(match name {
-        SERVICE => boxed_service(SERVICE, Nothing),
-        "layer-header" => boxed_service("layer-header", by_header()?.send_headers(quiet).layer(Nothing)),
+        SERVICE => boxed_service(SERVICE, NoOpService),
+        "layer-header" => boxed_service("layer-header", by_header()?.send_headers(quiet).layer(NoOpService)),
         "layer-address" => {
             let by_address = LimitLayer::by_key(limiter()?, ClientIp::direct()).send_headers(quiet);
-            boxed_service("layer-address", by_address.layer(Nothing))
+            boxed_service("layer-address", by_address.layer(NoOpService))
         }
         "layer-forwarded" => {
             let proxies = TrustedProxies::parse(["10.0.0.0/8", "fd00::/8"])?;
             let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
-            boxed_service("layer-forwarded", LimitLayer::by_key(limiter()?, client).send_headers(quiet).layer(Nothing))
+            boxed_service(
+                "layer-forwarded",
+                LimitLayer::by_key(limiter()?, client).send_headers(quiet).layer(NoOpService),
+            )
         }
         "layer-headers" => {
-            boxed_service("layer-headers", by_header()?.send_headers(SendHeaders::Always).layer(Nothing))
+            boxed_service("layer-headers", by_header()?.send_headers(SendHeaders::Always).layer(NoOpService))
         }
         _ => bail!("unknown contender {name}"),
     })
@@ -107,7 +111,7 @@ fn boxed_service<S, B>(name: &'static str, service: S) -> Box<dyn Contender>
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Send + 'static,
 {
-    Box::new(Called { name, service })
+    Box::new(CalledService { name, service })
 }
 
 thread_local! {
@@ -129,9 +133,9 @@ fn new_request() -> Request<()> {
 
 /// Returns an empty response, and keeps the request for the next call.
 #[derive(Clone, Copy, Debug)]
-struct Nothing;
+struct NoOpService;
 
-impl Service<Request<()>> for Nothing {
+impl Service<Request<()>> for NoOpService {
     type Response = Response<()>;
     type Error = Infallible;
     type Future = Ready<Result<Response<()>, Infallible>>;
@@ -149,12 +153,12 @@ impl Service<Request<()>> for Nothing {
 }
 
 /// Calls a service and polls its future once, which completes it.
-struct Called<S> {
+struct CalledService<S> {
     name: &'static str,
     service: S,
 }
 
-impl<S, B> Contender for Called<S>
+impl<S, B> Contender for CalledService<S>
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Send,
 {

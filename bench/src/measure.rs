@@ -115,7 +115,7 @@ impl<'a> Entrant<'a> {
             let mut per_nano = 0.0;
             for thread in threads {
                 let rate = thread.join().ok().flatten();
-                per_nano += rate.with_context(|| format!("{name} did not answer {expect:?}"))?;
+                per_nano += rate.with_context(|| format!("{name}: an outcome is not {expect:?}"))?;
             }
             anyhow::Ok(per_nano)
         })?;

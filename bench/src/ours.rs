@@ -216,7 +216,7 @@ impl Contender for Batched {
 }
 
 /// The keyed limiter with any algorithm. The token bucket serves as the reference.
-pub(crate) struct Other<A: Algorithm> {
+pub(crate) struct AnyAlgorithm<A: Algorithm> {
     name: &'static str,
     /// Cost that prevents an entry from expiring during the run.
     fill: u64,
@@ -226,10 +226,10 @@ pub(crate) struct Other<A: Algorithm> {
 /// Name of the reference that the other algorithms are compared with.
 pub(crate) const TOKEN_BUCKET: &str = "token-bucket";
 
-impl Other<TokenBucket> {
+impl AnyAlgorithm<TokenBucket> {
     /// Returns the keyed limiter with a token bucket.
     pub(crate) fn token_bucket(capacity: usize) -> Result<Self> {
-        Ok(Other {
+        Ok(AnyAlgorithm {
             name: TOKEN_BUCKET,
             fill: FILL_COST.into(),
             limiter: Arc::new(tollgate::Keyed::new(wide_bucket()?, capacity)?),
@@ -237,25 +237,29 @@ impl Other<TokenBucket> {
     }
 }
 
-impl Other<IntervalBucket> {
+impl AnyAlgorithm<IntervalBucket> {
     /// Returns the keyed limiter with an interval bucket that has the same refill per second as the token bucket.
     pub(crate) fn interval_bucket(capacity: usize) -> Result<Self> {
         let limit =
             IntervalBucket::new(u64::from(WIDE_RATE_PER_SECOND), Nanos::SECOND)?.burst(u64::from(WIDE_BURST))?;
-        Ok(Other { name: "ours", fill: FILL_COST.into(), limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?) })
+        Ok(AnyAlgorithm {
+            name: "ours",
+            fill: FILL_COST.into(),
+            limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?),
+        })
     }
 }
 
-impl Other<SlidingSlices> {
+impl AnyAlgorithm<SlidingSlices> {
     /// Returns the keyed limiter with a limit per ten seconds that the race never reaches. It has ten slices, so that
     /// slices end during the race. The limit determines how many counts share a word.
     pub(crate) fn sliding_slices(capacity: usize, limit: u64) -> Result<Self> {
         let limit = SlidingSlices::new(limit, Nanos::from_secs(10), Nanos::SECOND)?.max_debt(0)?;
-        Ok(Other { name: "ours", fill: 1, limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?) })
+        Ok(AnyAlgorithm { name: "ours", fill: 1, limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?) })
     }
 }
 
-impl<A: Algorithm<Stamp: Send> + Send + Sync + 'static> Contender for Other<A> {
+impl<A: Algorithm<Stamp: Send> + Send + Sync + 'static> Contender for AnyAlgorithm<A> {
     fn name(&self) -> &'static str {
         self.name
     }

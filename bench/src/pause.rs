@@ -46,12 +46,12 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
 }
 
 /// The longest gaps of one round.
-struct Longest {
+struct LongestGaps {
     decision: Duration,
     empty: Duration,
 }
 
-fn run_round() -> Result<Longest> {
+fn run_round() -> Result<LongestGaps> {
     let mut ours = ours::Expiring::new(2 * ENTRIES as usize)?;
     let mut random = Random::new(1);
     let keys: Vec<String> =
@@ -61,7 +61,7 @@ fn run_round() -> Result<Longest> {
         let lifetime = Duration::from_secs(1) + Duration::from_micros(2) * number;
         ours.spend(&numbered_key(u64::from(number)), lifetime);
     }
-    let mut longest = Longest { decision: Duration::ZERO, empty: Duration::ZERO };
+    let mut longest = LongestGaps { decision: Duration::ZERO, empty: Duration::ZERO };
     let mut slices = keys.chunks(DECISIONS_PER_SLICE).cycle();
     for _ in 0..DECISIONS / DECISIONS_PER_SLICE {
         let slice = slices.next().context("there are no keys")?;

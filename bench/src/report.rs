@@ -33,7 +33,7 @@ impl fmt::Display for Goal {
     }
 }
 
-/// One comparison. Unless the goal is equality, smaller numbers are better, and so is a larger ratio.
+/// One comparison. Unless the goal is equality, smaller numbers and larger ratios are better.
 #[derive(Debug)]
 pub(crate) struct Row {
     /// Name of the case. The filter applies to it.

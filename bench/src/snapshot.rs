@@ -3,8 +3,7 @@
 //! One thread makes decisions on random keys and reads the clock after each decision. The longest gap between two
 //! readings is the longest decision. Turns in which another thread saves to disk alternate with turns of the same
 //! length without saving. Disturbances are random, so the medians of the longest gaps over [`ROUNDS`] turns of each
-//! kind are compared. Saving may lengthen the longest gap by a factor of at most three, that is, a ratio of at least
-//! a third.
+//! kind are compared. Saving may make the longest gap at most three times as long: a ratio of at least a third.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +31,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     let start = Instant::now();
     let limits = table_with_usage(&keys)?;
     let inserting = per_key(start.elapsed());
-    let file = File(std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id())));
+    let file = TemporaryFile(std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id())));
 
     report.print_section("snapshot, a million keys saved during decisions: longest single decision, µs");
     let rounds = (0..ROUNDS).map(|_| Round::run(&limits, &keys, &file)).collect::<Result<Vec<_>>>()?;
@@ -45,7 +44,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         goal: Some(Goal::RatioAtLeast(0.334)),
     });
 
-    report.print_section("snapshot, a million keys: ns per key, beside inserting them one by one");
+    report.print_section("snapshot, a million keys: ns per restored key, compared with inserting the keys one by one");
     let mut row = |case: &str, ours, goal| {
         let (case, peer) = (case.to_owned(), "inserting".to_owned());
         report.add_row(Row { case, ours, peer, theirs: inserting, goal });
@@ -81,7 +80,7 @@ struct Round {
 }
 
 impl Round {
-    fn run(limits: &Keyed, keys: &[String], file: &File) -> Result<Self> {
+    fn run(limits: &Keyed, keys: &[String], file: &TemporaryFile) -> Result<Self> {
         let saved = AtomicBool::new(false);
         // Relaxed: no other data depends on this flag.
         let is_saving = || !saved.load(Ordering::Relaxed);
@@ -131,14 +130,14 @@ struct Restore {
 }
 
 /// Restores the file into a new table, as a new process would.
-fn restore(saved: &Keyed, file: &File) -> Result<Restore> {
+fn restore(saved: &Keyed, file: &TemporaryFile) -> Result<Restore> {
     let mut limits = Keyed::new(limit()?, KEY_COUNT as usize)?;
     let (start, processor) = (Instant::now(), processor_time()?);
     let count = limits.load(&file.0)?;
     let (wall, processor) = (start.elapsed(), processor_time()? - processor);
     ensure!(count >= KEY_COUNT && limits.overflowed() == 0, "only {count} keys were restored");
     let (theirs, ours) = (saved.report(&numbered_key(7), 1).remaining, limits.report(&numbered_key(7), 1).remaining);
-    ensure!(theirs.abs_diff(ours) < 1_000, "{ours} remaining instead of {theirs}");
+    ensure!(theirs.abs_diff(ours) < 1_000, "{ours} remaining, expected {theirs}");
     Ok(Restore { wall: per_key(wall), processor: per_key(processor) })
 }
 
@@ -154,9 +153,9 @@ fn per_key(time: Duration) -> f64 {
 }
 
 /// A temporary file, removed on drop.
-struct File(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Drop for File {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }

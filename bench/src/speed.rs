@@ -12,7 +12,7 @@ use crate::report::{Goal, Report, Row};
 /// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     compare_direct(report, plan)?;
-    for stage in &STAGES {
+    for stage in &CASE_GROUPS {
         compare_keyed(report, plan, stage)?;
     }
     compare_algorithms(report, plan)
@@ -74,7 +74,7 @@ fn direct_case(
 }
 
 /// Cases that share their tables, because filling a million keys takes longer than measuring them.
-struct Stage {
+struct CaseGroup {
     population: Pattern,
     cases: &'static [Case],
 }
@@ -88,22 +88,22 @@ struct Case {
     batch_goal: Option<Goal>,
 }
 
-const STAGES: [Stage; 3] = [
-    Stage {
+const CASE_GROUPS: [CaseGroup; 3] = [
+    CaseGroup {
         population: Pattern::Hot,
         cases: &[
             speed_case("keyed-hot", Pattern::Hot, 1, Some(1.8), Some(4.0)),
             speed_case("keyed-hot-2t", Pattern::Hot, 2, None, None),
         ],
     },
-    Stage {
+    CaseGroup {
         population: Pattern::Thousand,
         cases: &[
             speed_case("keyed-1k", Pattern::Thousand, 1, Some(1.6), None),
             speed_case("keyed-1k-2t", Pattern::Thousand, 2, None, None),
         ],
     },
-    Stage {
+    CaseGroup {
         population: Pattern::Million,
         cases: &[
             speed_case("keyed-million", Pattern::Million, 1, Some(1.8), Some(12.0)),
@@ -130,7 +130,7 @@ const fn speed_case(
     Case { name, pattern, threads, goal: ratio(goal), batch_goal: ratio(batch_goal) }
 }
 
-fn compare_keyed(report: &mut Report, plan: Plan, stage: &Stage) -> Result<()> {
+fn compare_keyed(report: &mut Report, plan: Plan, stage: &CaseGroup) -> Result<()> {
     let wanted = |name: &str| report.includes(name) || report.includes(&batched_name(name));
     let cases: Vec<&Case> = stage.cases.iter().filter(|case| wanted(case.name)).collect();
     if cases.is_empty() {
@@ -156,8 +156,8 @@ fn batched_name(case: &str) -> String {
 fn compare_algorithms(report: &mut Report, plan: Plan) -> Result<()> {
     type Make = fn(usize, u64) -> Result<Box<dyn Contender>>;
     const ALGORITHMS: [(&str, Make); 2] = [
-        ("interval-bucket", |capacity, _| Ok(Box::new(ours::Other::interval_bucket(capacity)?))),
-        ("sliding-slices", |capacity, limit| Ok(Box::new(ours::Other::sliding_slices(capacity, limit)?))),
+        ("interval-bucket", |capacity, _| Ok(Box::new(ours::AnyAlgorithm::interval_bucket(capacity)?))),
+        ("sliding-slices", |capacity, limit| Ok(Box::new(ours::AnyAlgorithm::sliding_slices(capacity, limit)?))),
     ];
     // The limits are high enough that a run cannot exhaust them.
     let patterns =
@@ -171,7 +171,7 @@ fn compare_algorithms(report: &mut Report, plan: Plan) -> Result<()> {
             let population = pattern.population();
             let capacity = usize::try_from(population)?.max(1_000);
             let mut contenders: Contenders =
-                vec![make(capacity, limit)?, Box::new(ours::Other::token_bucket(capacity)?)];
+                vec![make(capacity, limit)?, Box::new(ours::AnyAlgorithm::token_bucket(capacity)?)];
             for contender in &mut contenders {
                 (0..population).for_each(|number| contender.fill(&numbered_key(number)));
             }

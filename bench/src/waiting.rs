@@ -45,7 +45,9 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
     if !report.includes(ACQUIRE_CASE) {
         return Ok(());
     }
-    report.print_section("acquire without other waiters: ns each; 0.8 beside our own check means 1.25 times its cost");
+    report.print_section(
+        "acquire without other waiters: ns each; a ratio of 0.8 to our own check means 1.25 times its cost",
+    );
     let mut contenders: Vec<Box<dyn Contender>> = vec![
         Box::new(ours::Acquiring::with_precise_clock()?),
         Box::new(ours::Acquiring::with_cached_clock()?),
@@ -86,7 +88,7 @@ fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) 
         return Ok(());
     }
     report.print_section(&format!(
-        "{case}, {MANY_WAITERS} on one limiter beside {FEW_WAITERS}, on a manual clock: ns each"
+        "{case}, {MANY_WAITERS} waiters on one limiter compared with {FEW_WAITERS}, on a manual clock: ns each"
     ));
     let few = measure_rounds(FEW_WAITERS, FEW_WAITERS, 200, deadline)?;
     let many = measure_rounds(MANY_WAITERS, TIMED_OPERATIONS, 15, deadline)?;
@@ -107,8 +109,8 @@ fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) 
 struct CacheLine(usize);
 
 /// Returns the nanoseconds to load a random cache line, after other memory has displaced it from the cache. A
-/// cancellation among many waiters has to load such a line. There are as many lines as waiters, and as much other
-/// memory is written as the waiters' futures occupy.
+/// cancellation among many waiters has to load such a line. There are as many lines as waiters. The other memory
+/// is as large as the waiters' futures.
 fn measure_cache_miss() -> f64 {
     let (mut loads, mut random) = (Vec::new(), Random::new(5));
     for _ in 0..15 {
@@ -136,7 +138,7 @@ fn measure_rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<
         let limit = TokenBucket::new("1000/s".parse()?, 1)?;
         let limiter = Arc::new(Limiter::with_clock(limit, Arc::clone(&clock)).max_waiters(waiters));
         limiter.drain();
-        let mut line = join(&limiter, waiters, deadline);
+        let mut line = add_waiters(&limiter, waiters, deadline);
         for places in line[..timed].chunks_mut(FEW_WAITERS) {
             let start = Instant::now();
             for place in places {
@@ -149,7 +151,7 @@ fn measure_rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<
         }
         drop(line);
 
-        let mut line = join(&limiter, waiters, deadline);
+        let mut line = add_waiters(&limiter, waiters, deadline);
         // Shuffles, so that the waiters that leave are spread over the whole queue.
         for place in 0..timed {
             let other = place + random.below((waiters - place) as u64) as usize;
@@ -166,9 +168,13 @@ fn measure_rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<
     Ok(Costs { grant: median(grants), cancel: median(cancels) })
 }
 
-type Line<'a> = Vec<Option<Acquire<'a, Limiter<TokenBucket, Arc<ManualClock>>>>>;
+type WaitQueue<'a> = Vec<Option<Acquire<'a, Limiter<TokenBucket, Arc<ManualClock>>>>>;
 
-fn join(limiter: &Arc<Limiter<TokenBucket, Arc<ManualClock>>>, count: usize, deadline: Option<Duration>) -> Line<'_> {
+fn add_waiters(
+    limiter: &Arc<Limiter<TokenBucket, Arc<ManualClock>>>,
+    count: usize,
+    deadline: Option<Duration>,
+) -> WaitQueue<'_> {
     let join = |_| {
         let mut future = deadline.map_or(limiter.acquire(1), |deadline| limiter.acquire(1).within(deadline));
         (!is_ready(&mut future)).then_some(future)

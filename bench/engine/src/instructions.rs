@@ -63,7 +63,7 @@ pub(crate) fn run_counted_decisions(subject: &str) -> Result<()> {
         }
     };
     let expected = if refuses { 0 } else { DECISIONS };
-    ensure!(allowed == expected, "{allowed} decisions were allowed instead of {expected}");
+    ensure!(allowed == expected, "{allowed} decisions were allowed, expected {expected}");
     Ok(())
 }
 

@@ -1,13 +1,14 @@
-//! Measures the cost of rules. A request that matches two of 10,000 rules is compared with one that matches two of 10,
-//! and, by instructions, with two bare checks. Two of 2 and two of 1,000 rules are compared with limitador. Timed
-//! contenders alternate within one run, so that disturbances affect all of them equally.
+//! Measures the cost of rules. A request that matches 2 of 10,000 rules is compared with a request that matches 2 of
+//! 10 rules. The instruction counts are also compared with two bare checks. Requests that match 2 of 2 rules and 2 of
+//! 1,000 rules are compared with limitador. Timed contenders alternate within one run, so that disturbances affect all
+//! of them equally.
 
 mod instructions;
 mod rules;
 mod subjects;
 
 use anyhow::Result;
-use rules::REQUESTS;
+use rules::REQUEST_COUNT;
 use subjects::{Limitador, Subject};
 
 const RULE_COUNTS: [usize; 4] = [10, 100, 1_000, 10_000];
@@ -22,18 +23,18 @@ fn main() -> Result<()> {
     }
     let mut goals = Goals::default();
     compare_rule_counts(&mut goals)?;
-    compare_with_peer(&mut goals)?;
+    compare_with_limitador(&mut goals)?;
     match instructions::count_all()? {
         Some([ten, many, refusal, bare]) => {
             println!(
                 "\ninstructions per decision: {bare:.0} in two bare checks, {ten:.0} by 2 of 10 rules, {many:.0} by 2 of 10,000, \
                  {refusal:.0} in a refusal by 2 of 10"
             );
-            goals.at_most("instructions of a refusal beside an admission, 10 rules", refusal / ten, 1.2);
+            goals.at_most("instructions of a refusal relative to an admission, 10 rules", refusal / ten, 1.2);
             for (rules, engine) in [("10", ten), ("10,000", many)] {
                 let added = (engine - bare) / bare;
                 goals.at_most(
-                    &format!("instructions that the engine adds to the bare checks, {rules} rules"),
+                    &format!("instructions added by the engine, relative to the bare checks, {rules} rules"),
                     added,
                     3.0,
                 );
@@ -54,9 +55,9 @@ fn compare_rule_counts(goals: &mut Goals) -> Result<()> {
     for _ in 0..ROUNDS {
         for (subject, figures) in subjects.iter().zip(&mut figures) {
             figures[0].push(subject.nanos_to_find_rules(1));
-            figures[1].push(subject.nanos_to_find_rules(REQUESTS));
+            figures[1].push(subject.nanos_to_find_rules(REQUEST_COUNT));
             figures[2].push(subject.nanos_per_decision(1));
-            figures[3].push(subject.nanos_per_decision(REQUESTS));
+            figures[3].push(subject.nanos_per_decision(REQUEST_COUNT));
         }
     }
     println!(
@@ -70,14 +71,14 @@ fn compare_rule_counts(goals: &mut Goals) -> Result<()> {
     }
     for (row, name) in rows.iter().enumerate().skip(2) {
         let ratios: Vec<f64> = figures[3][row].iter().zip(&figures[0][row]).map(|(many, few)| many / few).collect();
-        goals.at_most(&format!("{name}: 2 of 10,000 rules against 2 of 10"), median(&ratios), 1.5);
+        goals.at_most(&format!("{name}: 2 of 10,000 rules relative to 2 of 10"), median(&ratios), 1.5);
     }
     goals.at_most("reading 10,000 rules and putting them in force, ms", subjects[3].loaded_ms, 1_000.0);
     Ok(())
 }
 
 /// Compares the engine with limitador: the same two limits, alone and among 1,000 rules.
-fn compare_with_peer(goals: &mut Goals) -> Result<()> {
+fn compare_with_limitador(goals: &mut Goals) -> Result<()> {
     println!();
     for (size, times, goal) in [(2, 50, 5.0), (1_000, 2, 50.0)] {
         let (ours, theirs) = (Subject::new(size)?, Limitador::new(size)?);
@@ -85,13 +86,13 @@ fn compare_with_peer(goals: &mut Goals) -> Result<()> {
         let mut ratios = Vec::new();
         let mut both = (Vec::new(), Vec::new());
         for _ in 0..101 {
-            let (ours, theirs) = (ours.nanos_per_decision(REQUESTS), theirs.nanos_per_decision(times)?);
+            let (ours, theirs) = (ours.nanos_per_decision(REQUEST_COUNT), theirs.nanos_per_decision(times)?);
             ratios.push(theirs / ours);
             both.0.push(ours);
             both.1.push(theirs);
         }
         println!("2 of {size} rules: {:.0} ns, limitador {:.0} ns", median(&both.0), median(&both.1));
-        goals.at_least(&format!("limitador's time against ours, 2 of {size} rules"), median(&ratios), goal);
+        goals.at_least(&format!("limitador's time relative to ours, 2 of {size} rules"), median(&ratios), goal);
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Generates rules of three kinds (path patterns, single values and lists of values), and requests that match two
 //! rules.
 
-/// The number of different requests.
-pub(crate) const REQUESTS: usize = 1_000;
+/// Number of different requests.
+pub(crate) const REQUEST_COUNT: usize = 1_000;
 
 /// The attributes of a request: path, tenant, method and client.
 pub(crate) type Attributes = [(&'static str, String); 4];
@@ -51,5 +51,5 @@ pub(crate) fn matching_requests(size: usize) -> Vec<Attributes> {
             ("client", format!("client {n}")),
         ]
     };
-    (0..REQUESTS).map(request).collect()
+    (0..REQUEST_COUNT).map(request).collect()
 }

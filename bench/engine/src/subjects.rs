@@ -34,7 +34,7 @@ impl Subject {
         Ok(Self { engine, requests, loaded_ms: started.elapsed().as_secs_f64() * 1e3 })
     }
 
-    /// Returns the nanoseconds that it takes to find the rules that match a request.
+    /// Returns the nanoseconds per search for the rules that match a request.
     pub(crate) fn nanos_to_find_rules(&self, requests: usize) -> f64 {
         let rules = self.engine.rules();
         let mut matched = CandidateRules::default();
@@ -126,7 +126,7 @@ impl Limitador {
             let checked = checked.ok().context("a decision")?;
             ensure!(
                 !checked.limited && checked.counters.len() == 2,
-                "limitador matched {} limits instead of 2",
+                "limitador matched {} limits, expected 2",
                 checked.counters.len()
             );
         }

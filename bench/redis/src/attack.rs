@@ -8,7 +8,7 @@ use tollgate_engine::store::Consistency;
 use tollgate_testkit::servers::{Kind, Server};
 
 use crate::check_goal;
-use crate::contenders::Limited;
+use crate::contenders::TollgateStore;
 
 const REQUESTS: u32 = 100_000;
 const CALLERS: u32 = 64;
@@ -21,7 +21,7 @@ pub(crate) async fn flood_refused_key(kind: Kind) -> Result<bool> {
     let mut missed = false;
     for (name, consistency) in [("strict", Consistency::Strict), ("leased", Consistency::Leased)] {
         let limit = Limit::from(TokenBucket::new("1/day".parse()?, 1)?);
-        let ours = Limited::shared(&server.url(), name, limit.into(), consistency).await?;
+        let ours = TollgateStore::with_namespace(&server.url(), name, limit.into(), consistency).await?;
         while ours.ask(0).await? {}
         let (before, start) = (ours.store.counts().calls, Instant::now());
         let attackers: Vec<_> = (0..CALLERS)
@@ -41,7 +41,7 @@ pub(crate) async fn flood_refused_key(kind: Kind) -> Result<bool> {
         let (seconds, calls) = (start.elapsed().as_secs_f64(), ours.store.counts().calls - before);
         // An attack that is shorter than a second is counted as one second.
         let rate = calls as f64 / seconds.max(1.0);
-        let what = format!("{name}: store calls per second, {calls} in {seconds:.2} s");
+        let what = format!("{name}: store calls per second ({calls} calls in {seconds:.2} s)");
         missed |= check_goal(&what, rate, rate <= MAX_CALLS_PER_SECOND, "at most 20");
     }
     Ok(missed)

@@ -14,7 +14,7 @@ use tollgate_testkit::servers::Server;
 /// A way to decide a request on Redis.
 #[derive(Clone, Debug)]
 pub(crate) enum Contender {
-    Ours(&'static str, Limited),
+    Ours(&'static str, TollgateStore),
     Each(&'static str, ScriptPerRequest),
     Incr(&'static str, Incr),
 }
@@ -46,7 +46,7 @@ impl Contender {
 
 /// Tollgate's store.
 #[derive(Clone, Debug)]
-pub(crate) struct Limited {
+pub(crate) struct TollgateStore {
     pub(crate) store: Arc<RedisStore>,
     limits: Arc<Limits>,
     keys: usize,
@@ -61,17 +61,22 @@ impl tollgate::ledger::LimitTable for OneLimit<'_> {
     }
 }
 
-impl Limited {
+impl TollgateStore {
     /// Creates a contender that charges `keys` keys per request.
     pub(crate) async fn new(url: &str, limits: Limits, keys: usize) -> Result<Self> {
         let namespace = format!("ours{}x{keys}", limits.as_slice().len());
-        let mut one = Self::shared(url, &namespace, limits, Consistency::Strict).await?;
+        let mut one = Self::with_namespace(url, &namespace, limits, Consistency::Strict).await?;
         one.keys = keys;
         Ok(one)
     }
 
     /// Creates a contender that charges one key per request. Contenders with the same namespace share their keys.
-    pub(crate) async fn shared(url: &str, namespace: &str, limits: Limits, consistency: Consistency) -> Result<Self> {
+    pub(crate) async fn with_namespace(
+        url: &str,
+        namespace: &str,
+        limits: Limits,
+        consistency: Consistency,
+    ) -> Result<Self> {
         let config = Config::from_url(url)?.namespace(namespace)?.deadline(Duration::from_secs(1));
         let (store, limits) = (Arc::new(RedisStore::connect(config).await), Arc::new(limits));
         Ok(Self { store, limits, keys: 1, consistency })

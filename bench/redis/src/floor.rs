@@ -1,12 +1,13 @@
 //! The floor of a decision on the server: scripts that read and write the same number of keys, but decide nothing.
-//! Every script that decides this many charges in a call also has to read the keys, and to write those it admits.
+//! Every script that decides this many charges in a call also has to read the keys, and to write the keys whose
+//! charges it admits.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tollgate_testkit::servers::Server;
 
-use crate::measure::{KEYS, next_number};
+use crate::measure::{KEYS, next_random};
 
 const TURN: Duration = Duration::from_millis(1_000);
 
@@ -51,7 +52,7 @@ impl Floor {
             let mut command = redis::cmd("EVALSHA");
             command.arg(&self.sha).arg(keys_per_call);
             for _ in 0..keys_per_call {
-                number = next_number(number);
+                number = next_random(number);
                 command.arg(key_name((number >> 33) as u32 % KEYS));
             }
             command.exec(&mut self.connection)?;

@@ -42,7 +42,7 @@ impl Figures {
 pub(crate) const KEYS: u32 = 100_000;
 
 /// Returns the next number of a linear congruential generator.
-pub(crate) fn next_number(number: u64) -> u64 {
+pub(crate) fn next_random(number: u64) -> u64 {
     number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
 }
 
@@ -80,7 +80,7 @@ pub(crate) async fn measure(
                 let mut waits = Vec::new();
                 let mut number = caller as u64;
                 while !stop.load(Ordering::Relaxed) {
-                    number = next_number(number);
+                    number = next_random(number);
                     let start = Instant::now();
                     let passed = contender.ask((number >> 33) as u32 % KEYS).await?;
                     ensure!(passed == passes, "{}: unexpected outcome, passed: {passed}", contender.name());

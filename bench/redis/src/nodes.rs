@@ -11,7 +11,7 @@ use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request, 
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
 
-use crate::contenders::Limited;
+use crate::contenders::TollgateStore;
 use crate::{TURNS, check_goal};
 
 /// Length of a turn.
@@ -21,21 +21,21 @@ const DECISIONS_PER_CLOCK_READING: u32 = 1_000;
 
 /// Compares `leased` and `eventual` rules with the memory store, in decisions per CPU second of this process. Returns
 /// whether a goal was missed.
-pub(crate) async fn beside_memory(kind: Kind) -> Result<bool> {
+pub(crate) async fn compare_with_memory(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     let memory = with_rules(MemoryStore::new(1_000)?, "strict")?;
     let leased = with_rules(connect(&server, "leased").await?, "leased")?;
     let eventual = with_rules(connect(&server, "eventual").await?, "eventual")?;
     let (mut of_leased, mut of_eventual) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
-        let base = per_cpu_second(&memory).await?;
-        of_leased.push(per_cpu_second(&leased).await? / base);
-        of_eventual.push(per_cpu_second(&eventual).await? / base);
+        let base = decisions_per_cpu_second(&memory).await?;
+        of_leased.push(decisions_per_cpu_second(&leased).await? / base);
+        of_eventual.push(decisions_per_cpu_second(&eventual).await? / base);
     }
     println!("\n{kind:?}, one key in steady use, decisions per CPU second of this process, medians of {TURNS} turns");
     let (leased, eventual) = (median(&mut of_leased), median(&mut of_eventual));
-    let missed = check_goal("leased against the store in memory", leased, leased >= 0.5, "at least 0.50");
-    Ok(missed | check_goal("eventual against the store in memory", eventual, eventual >= 0.66, "at least 0.66"))
+    let missed = check_goal("leased, relative to the memory store", leased, leased >= 0.5, "at least 0.50");
+    Ok(missed | check_goal("eventual, relative to the memory store", eventual, eventual >= 0.66, "at least 0.66"))
 }
 
 async fn connect(server: &Server, namespace: &str) -> Result<RedisStore> {
@@ -52,7 +52,7 @@ pub(crate) fn with_rules<S: Store>(store: S, consistency: &str) -> Result<Engine
     Ok(engine)
 }
 
-async fn per_cpu_second<S: Store>(engine: &Engine<S>) -> Result<f64> {
+async fn decisions_per_cpu_second<S: Store>(engine: &Engine<S>) -> Result<f64> {
     let (attributes, mut decisions) = ([Attribute::new("user", "alice")], Decisions::default());
     let items = [Item::new(&attributes)];
     let request = Request::new("d", &items);
@@ -62,7 +62,7 @@ async fn per_cpu_second<S: Store>(engine: &Engine<S>) -> Result<f64> {
             ensure!(engine.check(&request, &mut decisions).await?.is_admitted(), "a request was refused");
         }
         decided += u64::from(DECISIONS_PER_CLOCK_READING);
-        // Lets the tasks run that exchange leases and merge counts.
+        // Lets the tasks that exchange leases and merge counts run.
         tokio::task::yield_now().await;
     }
     Ok(decided as f64 / (processor_time()? - cpu).as_secs_f64())
@@ -87,12 +87,12 @@ const SHARED_RATE: u64 = 1_000;
 const RUN_DURATION: Duration = Duration::from_secs(10);
 
 /// Runs three nodes with unequal shares of a demand of twice the limit. Returns whether a goal was missed.
-pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
+pub(crate) async fn measure_three_nodes(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     let limit = Limit::from(TokenBucket::new(format!("{SHARED_RATE}/s").parse()?, SHARED_RATE)?);
     let mut nodes = Vec::new();
     for _ in 0..3 {
-        nodes.push(Limited::shared(&server.url(), "three", limit.into(), Consistency::Leased).await?);
+        nodes.push(TollgateStore::with_namespace(&server.url(), "three", limit.into(), Consistency::Leased).await?);
     }
     let before: u64 = nodes.iter().map(|node| node.store.counts().calls).sum();
     let start = Instant::now();
@@ -100,7 +100,7 @@ pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
     let tasks: Vec<_> = nodes
         .iter()
         .zip([6, 3, 2])
-        .map(|(node, part)| tokio::spawn(demand(node.clone(), 2 * SHARED_RATE * part / 11, start)))
+        .map(|(node, part)| tokio::spawn(request_at_rate(node.clone(), 2 * SHARED_RATE * part / 11, start)))
         .collect();
     let mut admitted = 0;
     for task in tasks {
@@ -109,7 +109,7 @@ pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
     let calls: u64 = nodes.iter().map(|node| node.store.counts().calls).sum::<u64>() - before;
     let possible = SHARED_RATE as f64 * (1.0 + start.elapsed().as_secs_f64());
     println!(
-        "\n{kind:?}, three nodes with leases of {SHARED_RATE} a second, asked for twice as much for {RUN_DURATION:?}"
+        "\n{kind:?}, three nodes share {SHARED_RATE} tokens per second by leases; demand of twice the limit for {RUN_DURATION:?}"
     );
     let share = admitted as f64 / possible;
     let missed = check_goal("admitted fraction of the limit", share, share >= 0.97, "at least 0.97");
@@ -118,7 +118,7 @@ pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
 }
 
 /// Makes `per_second` requests per second, and returns the number of admitted requests.
-async fn demand(node: Limited, per_second: u64, start: Instant) -> Result<u64> {
+async fn request_at_rate(node: TollgateStore, per_second: u64, start: Instant) -> Result<u64> {
     let (mut asked, mut admitted) = (0, 0);
     while start.elapsed() < RUN_DURATION {
         let due = (start.elapsed().as_micros() as u64 * per_second) / 1_000_000;

@@ -19,29 +19,29 @@ const STORE_DEADLINE: Duration = Duration::from_millis(10);
 
 /// The answers and waits of the callers.
 #[derive(Debug, Default)]
-struct Seen {
+struct CallerResults {
     exact: AtomicU64,
     fallback: AtomicU64,
     longest_nanos: AtomicU64,
 }
 
-impl Seen {
+impl CallerResults {
     /// Returns the longest wait since the previous call of this method.
-    fn longest(&self) -> Duration {
+    fn take_longest_wait(&self) -> Duration {
         Duration::from_nanos(self.longest_nanos.swap(0, Ordering::Relaxed))
     }
 }
 
 /// Callers that send sequential requests until they are stopped.
 struct Load {
-    seen: Arc<Seen>,
+    seen: Arc<CallerResults>,
     ended: Arc<AtomicBool>,
     callers: Vec<tokio::task::JoinHandle<Result<()>>>,
 }
 
 impl Load {
     fn start<F: Future<Output = Result<Exactness>> + Send>(ask: impl Fn(u64) -> F + Clone + Send + 'static) -> Self {
-        let (seen, ended) = (Arc::<Seen>::default(), Arc::<AtomicBool>::default());
+        let (seen, ended) = (Arc::<CallerResults>::default(), Arc::<AtomicBool>::default());
         let callers = (0..CALLERS).map(|caller| {
             let (seen, ended, ask) = (seen.clone(), ended.clone(), ask.clone());
             tokio::spawn(async move {
@@ -80,7 +80,7 @@ pub(crate) async fn stop(kind: Kind) -> Result<bool> {
         Ok(Exactness::Exact)
     });
     tokio::time::sleep(STOP_DURATION).await;
-    let timer = control.seen.longest();
+    let timer = control.seen.take_longest_wait();
     control.end().await?;
 
     let server = Server::start(kind);
@@ -102,12 +102,12 @@ pub(crate) async fn stop(kind: Kind) -> Result<bool> {
         }
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let (usual, decided) = (load.seen.longest(), load.seen.exact.load(Ordering::Relaxed));
-    ensure!(decided > 0, "nothing was decided by the store");
+    let (usual, decided) = (load.seen.take_longest_wait(), load.seen.exact.load(Ordering::Relaxed));
+    ensure!(decided > 0, "the store decided no request");
     let before = load.seen.fallback.load(Ordering::Relaxed);
     server.pause();
     tokio::time::sleep(STOP_DURATION).await;
-    let (stopped, turned) = (load.seen.longest(), load.seen.fallback.load(Ordering::Relaxed) - before);
+    let (stopped, turned) = (load.seen.take_longest_wait(), load.seen.fallback.load(Ordering::Relaxed) - before);
     server.resume();
     let (resumed, mut health) = (Instant::now(), engine.store().watch_health());
     health.wait_for(|health| *health == Health::Up).await?;
@@ -128,7 +128,7 @@ pub(crate) async fn stop(kind: Kind) -> Result<bool> {
         if holds { "ok    " } else { "MISSED" }
     );
     println!(
-        "       {turned} requests decided without the store; recovered after {recovered:.1?}, {after} in the next second"
+        "       {turned} requests decided without the store; the store was used again after {recovered:.1?}, for {after} requests in the next second"
     );
     Ok(!holds)
 }

@@ -11,15 +11,20 @@ use tollgate_server_bench::process::Server;
 
 /// The results of one run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
+pub(crate) struct RunResult {
     /// Answers per second.
     pub(crate) per_second: f64,
-    /// The server's processor time per answer, in microseconds.
+    /// The server's CPU time per answer, in microseconds.
     pub(crate) cpu_micros: f64,
 }
 
 /// Runs redis-benchmark with 50 connections and pipelines of `pipeline` commands.
-pub(crate) fn redis_benchmark(server: &Server, pipeline: usize, count: usize, command: &[&str]) -> anyhow::Result<Run> {
+pub(crate) fn redis_benchmark(
+    server: &Server,
+    pipeline: usize,
+    count: usize,
+    command: &[&str],
+) -> anyhow::Result<RunResult> {
     let before = server.cpu_micros();
     let output = Command::new("redis-benchmark")
         .args(["-p", &server.address.port().to_string(), "-c", "50", "-r", "100000", "-q"])
@@ -31,7 +36,7 @@ pub(crate) fn redis_benchmark(server: &Server, pipeline: usize, count: usize, co
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let last = text.split(['\r', '\n']).rfind(|line| line.contains("requests per second"));
     let per_second = last.and_then(|line| line.split(": ").nth(1)?.split(' ').next()?.parse().ok());
-    Ok(Run { per_second: per_second.with_context(|| format!("no figure in {text}"))?, cpu_micros })
+    Ok(RunResult { per_second: per_second.with_context(|| format!("no result in {text}"))?, cpu_micros })
 }
 
 /// Loads a script into Redis and returns its digest.
@@ -48,13 +53,13 @@ pub(crate) fn put_script(server: &Server, script: &str) -> anyhow::Result<String
 pub(crate) enum Expected {
     /// Only status 200.
     Admitted,
-    /// At least one other status. The first request of each key is admitted, so the first run on a server refuses only
-    /// some requests.
+    /// At least one response with another status. The first request of each key is admitted, so the first run on a
+    /// server refuses only some requests.
     Refused,
 }
 
 /// Runs wrk with 50 connections for two seconds. `script` chooses a random key for every request.
-pub(crate) fn run_wrk(server: &Server, path: &str, script: &str, expected: Expected) -> anyhow::Result<Run> {
+pub(crate) fn run_wrk(server: &Server, path: &str, script: &str, expected: Expected) -> anyhow::Result<RunResult> {
     let before = server.cpu_micros();
     let output = Command::new("wrk")
         .args(["-t1", "-c50", "-d2s", "-s", script])
@@ -63,17 +68,17 @@ pub(crate) fn run_wrk(server: &Server, path: &str, script: &str, expected: Expec
         .context("wrk does not run; it is in the package wrk")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let number = |after: &str| text.split(after).nth(1)?.split_whitespace().next()?.parse::<f64>().ok();
-    let per_second = number("Requests/sec:").with_context(|| format!("no figure in {text}"))?;
+    let per_second = number("Requests/sec:").with_context(|| format!("no result in {text}"))?;
     if text.contains("Non-2xx") != (expected == Expected::Refused) {
         bail!("expected {expected:?}: {text}");
     }
     let line = text.lines().find(|line| line.contains(" requests in ")).context("no count")?;
     let count: f64 = line.split_whitespace().next().context("no count")?.parse()?;
-    Ok(Run { per_second, cpu_micros: (server.cpu_micros() - before) / count })
+    Ok(RunResult { per_second, cpu_micros: (server.cpu_micros() - before) / count })
 }
 
 /// Calls `CL.THROTTLE` once on each of `keys` different keys.
-pub(crate) fn fill(address: SocketAddr, keys: usize) -> anyhow::Result<()> {
+pub(crate) fn fill_with_keys(address: SocketAddr, keys: usize) -> anyhow::Result<()> {
     const COMMANDS_PER_WRITE: usize = 100;
     let mut stream = TcpStream::connect(address)?;
     let mut received = vec![0; 64 * 1024];
@@ -91,7 +96,7 @@ pub(crate) fn fill(address: SocketAddr, keys: usize) -> anyhow::Result<()> {
         while replies < COMMANDS_PER_WRITE {
             let read = stream.read(&mut received)?;
             if read == 0 {
-                bail!("the server hung up");
+                bail!("the server closed the connection");
             }
             replies += received[..read].iter().filter(|byte| **byte == b'*').count();
         }
@@ -100,7 +105,7 @@ pub(crate) fn fill(address: SocketAddr, keys: usize) -> anyhow::Result<()> {
 }
 
 /// Sends `rate` commands per second over 50 connections for `length`, and returns the median response time in
-/// microseconds. The rate should be moderate, so that the server neither sleeps nor falls behind.
+/// microseconds. Choose a moderate rate, at which the server is neither idle nor overloaded.
 pub(crate) fn median_latency(address: SocketAddr, rate: u32, length: Duration) -> anyhow::Result<f64> {
     const CONNECTIONS: u32 = 50;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -112,7 +117,7 @@ pub(crate) fn median_latency(address: SocketAddr, rate: u32, length: Duration) -
             stream.set_nodelay(true)?;
             let every = Duration::from_secs(1) * CONNECTIONS / rate;
             let first = start + every * number / CONNECTIONS;
-            tasks.push(tokio::spawn(one_connection(stream, first, every, length)));
+            tasks.push(tokio::spawn(measure_connection(stream, first, every, length)));
         }
         let mut times = Vec::new();
         for task in tasks {
@@ -123,7 +128,7 @@ pub(crate) fn median_latency(address: SocketAddr, rate: u32, length: Duration) -
     })
 }
 
-async fn one_connection(
+async fn measure_connection(
     mut stream: tokio::net::TcpStream,
     first: tokio::time::Instant,
     every: Duration,
@@ -140,7 +145,7 @@ async fn one_connection(
         let sent = Instant::now();
         stream.write_all(command).await?;
         if stream.read(&mut buffer).await? == 0 {
-            bail!("the server hung up");
+            bail!("the server closed the connection");
         }
         times.push(sent.elapsed());
         due += every;

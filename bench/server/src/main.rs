@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use load::{Expected, Run};
+use load::{Expected, RunResult};
 use outage::Waits;
 use tollgate_server_bench::goals::Goals;
 use tollgate_server_bench::process::{Server, describe_machine, free_address};
@@ -25,8 +25,8 @@ use tollgate_server_bench::rule_file;
 
 const THROTTLE_COMMAND: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
 
-/// A command that is refused for each key except the first time. Its arguments are as long as those of
-/// [`THROTTLE_COMMAND`], so that both commands take the same time to parse.
+/// A command that is admitted only once for each key, and then refused. Its arguments are as long as
+/// those of [`THROTTLE_COMMAND`], so that both commands take the same time to parse.
 const REFUSED_COMMAND: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "0000000", "0000001", "99", "1"];
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -64,7 +64,7 @@ struct Bench {
 /// One group of measurements.
 type BenchmarkPart = fn(&Bench, &mut Goals) -> anyhow::Result<()>;
 
-type Figures = BTreeMap<&'static str, Run>;
+type Figures = BTreeMap<&'static str, RunResult>;
 
 impl Bench {
     fn start_tollgate(&self, http: &str, resp: &str, listening: SocketAddr, more: &[&str]) -> anyhow::Result<Server> {
@@ -73,7 +73,7 @@ impl Bench {
         Server::start(&mut command, listening)
     }
 
-    fn ours_resp(&self, more: &[&str]) -> anyhow::Result<Server> {
+    fn start_resp_server(&self, more: &[&str]) -> anyhow::Result<Server> {
         let address = free_address()?;
         self.start_tollgate("off", &address.to_string(), address, more)
     }
@@ -81,8 +81,8 @@ impl Bench {
     fn measure_resp(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let mut servers = vec![
             ("floor", start_floor("floor-resp")?),
-            ("tollgate", self.ours_resp(&[])?),
-            ("refused", self.ours_resp(&[])?),
+            ("tollgate", self.start_resp_server(&[])?),
+            ("refused", self.start_resp_server(&[])?),
         ];
         let mut script = String::new();
         for name in ["redis INCR", "redis script"] {
@@ -118,19 +118,33 @@ impl Bench {
             print_table(&format!("CL.THROTTLE, 50 connections, pipeline {pipeline}"), &figures);
             let (floor, ours) = (figures["floor"], figures["tollgate"]);
             match pipeline {
-                1 => {
-                    goals.at_most("pipeline 1, processor time of the floor's", ours.cpu_micros / floor.cpu_micros, 1.15)
-                }
-                16 => goals.at_least("pipeline 16, answers of the floor's", ours.per_second / floor.per_second, 0.7),
+                1 => goals.at_most(
+                    "pipeline 1, CPU time relative to the floor",
+                    ours.cpu_micros / floor.cpu_micros,
+                    1.15,
+                ),
+                16 => goals.at_least(
+                    "pipeline 16, answers per second relative to the floor",
+                    ours.per_second / floor.per_second,
+                    0.7,
+                ),
                 _ => {
-                    goals.at_least("pipeline 64, answers of the floor's", ours.per_second / floor.per_second, 0.6);
+                    goals.at_least(
+                        "pipeline 64, answers per second relative to the floor",
+                        ours.per_second / floor.per_second,
+                        0.6,
+                    );
                     let ratio = ours.cpu_micros / floor.cpu_micros;
-                    goals.at_most("pipeline 64, processor time of the floor's", ratio, 1.5);
+                    goals.at_most("pipeline 64, CPU time relative to the floor", ratio, 1.5);
                     if let Some(redis) = figures.get("redis INCR") {
-                        goals.at_least("pipeline 64, answers of redis INCR's", ours.per_second / redis.per_second, 2.5);
+                        goals.at_least(
+                            "pipeline 64, answers per second relative to Redis INCR",
+                            ours.per_second / redis.per_second,
+                            2.5,
+                        );
                     }
                     let ratio = ours.cpu_micros / figures["refused"].cpu_micros;
-                    goals.at_least("pipeline 64, refusals for the processor time of admissions", ratio, 0.95);
+                    goals.at_least("pipeline 64, CPU time of an admission relative to a refusal", ratio, 0.95);
                 }
             }
         }
@@ -155,15 +169,11 @@ impl Bench {
         let figures = self.run_in_turn(&servers, run)?;
         print_table("POST /v1/check, 50 connections", &figures);
         let ours = figures["tollgate"];
-        goals.at_most("HTTP, processor time of the floor's", ours.cpu_micros / figures["floor"].cpu_micros, 1.);
+        goals.at_most("HTTP, CPU time relative to the floor", ours.cpu_micros / figures["floor"].cpu_micros, 1.);
         let ratio = figures["refused"].cpu_micros / ours.cpu_micros;
-        goals.at_most("HTTP, processor time of a refusal, of an admission's", ratio, 1.1);
+        goals.at_most("HTTP, CPU time of a refusal relative to an admission", ratio, 1.1);
         if let Some(peer) = figures.get("throttlecrab") {
-            goals.at_least(
-                "HTTP, answers for the processor time of throttlecrab's",
-                peer.cpu_micros / ours.cpu_micros,
-                1.4,
-            );
+            goals.at_least("HTTP, CPU time of throttlecrab relative to ours", peer.cpu_micros / ours.cpu_micros, 1.4);
         }
         Ok(())
     }
@@ -183,12 +193,12 @@ impl Bench {
         std::fs::remove_file(file)?;
         print_table("GET /v1/forward-auth/api, 50 connections", &figures);
         let ratio = figures["tollgate"].cpu_micros / figures["floor"].cpu_micros;
-        goals.at_most("forward-auth, processor time of the floor's", ratio, 1.3);
+        goals.at_most("forward-auth, CPU time relative to the floor", ratio, 1.3);
         Ok(())
     }
 
     fn measure_latency(&self, goals: &mut Goals) -> anyhow::Result<()> {
-        let servers = [("floor", start_floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
+        let servers = [("floor", start_floor("floor-resp")?), ("tollgate", self.start_resp_server(&[])?)];
         let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for _ in 0..self.repetitions {
             for (name, server) in &servers {
@@ -197,9 +207,13 @@ impl Bench {
             }
         }
         let times: BTreeMap<&str, f64> = times.into_iter().map(|(name, times)| (name, median(times))).collect();
-        println!("\n20,000/s over 50 connections, median time to an answer");
+        println!("\nmedian response time at 20,000 requests/s over 50 connections");
         times.iter().for_each(|(name, time)| println!("  {name:<14} {time:>8.0} µs"));
-        goals.at_most("time to an answer at 20,000/s of the floor's", times["tollgate"] / times["floor"], 1.15);
+        goals.at_most(
+            "median response time at 20,000 requests/s, relative to the floor",
+            times["tollgate"] / times["floor"],
+            1.15,
+        );
         Ok(())
     }
 
@@ -211,27 +225,27 @@ impl Bench {
         for (name, count) in [("10 rules", 10), ("10,000 rules", 10_000)] {
             let file = folder.join(format!("{count}.yaml"));
             std::fs::write(&file, rule_file(count))?;
-            servers.push((name, self.ours_resp(&["--rules", &file.to_string_lossy()])?));
+            servers.push((name, self.start_resp_server(&["--rules", &file.to_string_lossy()])?));
         }
-        servers.push(("CL.THROTTLE", self.ours_resp(&[])?));
+        servers.push(("CL.THROTTLE", self.start_resp_server(&[])?));
         let check = ["TG.CHECK", "api", "1", "path", "/v1/mine/things", "client", "key:__rand_int__", "plan", "gold"];
         let figures = self.run_in_turn(&servers, |name, server| match name {
             "CL.THROTTLE" => load::redis_benchmark(server, 16, 600_000, &THROTTLE_COMMAND),
             _ => load::redis_benchmark(server, 16, 200_000, &check),
         })?;
         std::fs::remove_dir_all(folder)?;
-        print_table("TG.CHECK, pipeline 16, two rules matching", &figures);
+        print_table("TG.CHECK, pipeline 16, two matching rules", &figures);
         let ratio = figures["10,000 rules"].cpu_micros / figures["10 rules"].cpu_micros;
-        goals.at_most("ten thousand rules, processor time of ten's", ratio, 1.5);
+        goals.at_most("CPU time with 10,000 rules, relative to 10 rules", ratio, 1.5);
         let ratio = figures["10 rules"].cpu_micros / figures["CL.THROTTLE"].cpu_micros;
-        goals.at_most("two rules, processor time of CL.THROTTLE's", ratio, 2.);
+        goals.at_most("CPU time with two matching rules, relative to CL.THROTTLE", ratio, 2.);
         Ok(())
     }
 
     fn measure_memory(&self, goals: &mut Goals) -> anyhow::Result<()> {
-        let server = self.ours_resp(&[])?;
+        let server = self.start_resp_server(&[])?;
         let before = server.megabytes()?;
-        load::fill(server.address, 1_000_000)?;
+        load::fill_with_keys(server.address, 1_000_000)?;
         let after = server.megabytes()?;
         println!("\na million keys: {before:.1} MB before, {after:.1} MB after");
         goals.at_most("resident memory with a million keys, in MB", after, 80.);
@@ -262,7 +276,11 @@ impl Bench {
         for request in neighbour::heavy_requests() {
             let wait = longest(Some(&request))?;
             println!("  {:<16} {wait:>8.0} µs", request.name);
-            goals.at_most(&format!("longest wait during a {}, of the idle one", request.name), wait / idle, 3.);
+            goals.at_most(
+                &format!("longest wait during a {}, relative to an idle server", request.name),
+                wait / idle,
+                3.,
+            );
         }
         std::fs::remove_dir_all(folder)?;
         Ok(())
@@ -271,11 +289,11 @@ impl Bench {
     fn measure_outage(&self, goals: &mut Goals) -> anyhow::Result<()> {
         const RUN_DURATION: Duration = Duration::from_secs(2);
         let Some(redis) = start_redis(&[])? else { return Ok(()) };
-        let server = self.ours_resp(&["--store", &format!("redis://{}", redis.address)])?;
+        let server = self.start_resp_server(&["--store", &format!("redis://{}", redis.address)])?;
         let (mut control, mut stopped) = (Vec::new(), Vec::new());
         for _ in 0..self.repetitions {
-            control.push(outage::ask(server.address, RUN_DURATION, || Ok(()))?);
-            stopped.push(outage::ask(server.address, RUN_DURATION, || outage::signal(redis.id(), "STOP"))?);
+            control.push(outage::run_callers(server.address, RUN_DURATION, || Ok(()))?);
+            stopped.push(outage::run_callers(server.address, RUN_DURATION, || outage::signal(redis.id(), "STOP"))?);
             outage::signal(redis.id(), "CONT")?;
         }
         println!("\n20 callers, deadline 10 ms, every request decided; the store is stopped after a third of the time");
@@ -286,7 +304,11 @@ impl Bench {
             println!("  {name:<14} {answers:>8.0} answers, median {usual:.2} ms, longest {longest:.2} ms");
             longest
         });
-        goals.at_most("longest wait with the store stopped, ms beyond the control's", longest[1] - longest[0], 10.);
+        goals.at_most(
+            "longest wait with the store stopped, ms longer than without a fault",
+            longest[1] - longest[0],
+            10.,
+        );
         Ok(())
     }
 
@@ -294,20 +316,20 @@ impl Bench {
     fn run_in_turn(
         &self,
         servers: &[(&'static str, Server)],
-        run: impl Fn(&str, &Server) -> anyhow::Result<Run>,
+        run: impl Fn(&str, &Server) -> anyhow::Result<RunResult>,
     ) -> anyhow::Result<Figures> {
-        let mut runs: BTreeMap<&str, Vec<Run>> = BTreeMap::new();
+        let mut runs: BTreeMap<&str, Vec<RunResult>> = BTreeMap::new();
         for _ in 0..self.repetitions {
             for (name, server) in servers {
                 runs.entry(*name).or_default().push(run(name, server).with_context(|| (*name).to_owned())?);
             }
         }
-        let middle_of = |runs: &[Run], figure: fn(&Run) -> f64| median(runs.iter().map(figure).collect());
+        let middle_of = |runs: &[RunResult], figure: fn(&RunResult) -> f64| median(runs.iter().map(figure).collect());
         Ok(runs
             .into_iter()
             .map(|(name, runs)| {
                 let per_second = middle_of(&runs, |run| run.per_second);
-                (name, Run { per_second, cpu_micros: middle_of(&runs, |run| run.cpu_micros) })
+                (name, RunResult { per_second, cpu_micros: middle_of(&runs, |run| run.cpu_micros) })
             })
             .collect())
     }
@@ -346,7 +368,7 @@ fn print_table(title: &str, figures: &Figures) {
     println!("\n{title}");
     let floor = figures.get("floor").or(figures.values().next()).copied();
     for (name, run) in figures {
-        let of = |figure: fn(&Run) -> f64| floor.as_ref().map_or(1., |floor| figure(run) / figure(floor));
+        let of = |figure: fn(&RunResult) -> f64| floor.as_ref().map_or(1., |floor| figure(run) / figure(floor));
         println!(
             "  {name:<14} {:>10.0}/s ({:.2})   {:>7.3} µs ({:.2})",
             run.per_second,

@@ -55,7 +55,7 @@ pub(crate) fn longest_wait(
         let other = request.map(|request| {
             let over = &over;
             scope.spawn(move || -> anyhow::Result<usize> {
-                give_way()?;
+                lower_priority()?;
                 let mut stream = connect(address)?;
                 let mut count = 0;
                 while !over.load(Ordering::Relaxed) {
@@ -77,7 +77,7 @@ pub(crate) fn longest_wait(
 
 /// Lowers the priority of this thread, so that it never takes a core from the server or the probe. With two cores, the
 /// scheduler otherwise lets a thread that reads 8 MB use its whole time slice of 4 ms first, and the probe waits.
-fn give_way() -> anyhow::Result<()> {
+fn lower_priority() -> anyhow::Result<()> {
     let thread = std::fs::read_link("/proc/thread-self")?;
     let id = thread.file_name().context("no thread id")?;
     let status = Command::new("chrt").args(["--idle", "--pid", "0"]).arg(id).status().context("chrt does not run")?;
@@ -112,7 +112,7 @@ fn post_expecting_ok(stream: &mut BufReader<TcpStream>, path: &str, body: &str) 
     ensure!(line.starts_with("HTTP/1.1 200"), "{path}: {line}");
     loop {
         line.clear();
-        ensure!(stream.read_line(&mut line)? > 0, "the server hung up");
+        ensure!(stream.read_line(&mut line)? > 0, "the server closed the connection");
         match line.trim_end().split_once(": ") {
             Some(("content-length", value)) => length = value.parse().context("content-length")?,
             Some(_) => {}

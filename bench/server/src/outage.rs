@@ -33,7 +33,7 @@ pub(crate) fn signal(process: u32, name: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Returns an error if a request is not answered with a decision.
-pub(crate) fn ask(
+pub(crate) fn run_callers(
     address: SocketAddr,
     length: Duration,
     fault: impl FnOnce() -> anyhow::Result<()>,
@@ -43,7 +43,7 @@ pub(crate) fn ask(
         let start = Instant::now();
         let mut tasks = Vec::new();
         for number in 0..CONNECTIONS {
-            tasks.push(tokio::spawn(one_caller(address, number, start, length)));
+            tasks.push(tokio::spawn(run_caller(address, number, start, length)));
         }
         tokio::time::sleep(length / 3).await;
         fault()?;
@@ -59,7 +59,7 @@ pub(crate) fn ask(
     Ok(Waits { answers: waits.len(), middle: at(waits.len() / 2)?, longest: at(waits.len() - 1)? })
 }
 
-async fn one_caller(
+async fn run_caller(
     address: SocketAddr,
     number: usize,
     start: Instant,

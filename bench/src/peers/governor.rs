@@ -39,8 +39,8 @@ impl Direct<QuantaClock> {
 
     /// Returns a limiter with the default clock that refuses everything.
     pub(crate) fn refusing_everything() -> Result<Self> {
-        let quota =
-            Quota::with_period(Duration::from_secs(DENY_PERIOD_SECONDS)).context("governor refused one a day")?;
+        let quota = Quota::with_period(Duration::from_secs(DENY_PERIOD_SECONDS))
+            .context("governor rejected a limit of one per day")?;
         let limiter = RateLimiter::direct(quota);
         let _first = limiter.check();
         Ok(Direct { name: "governor-direct", limiter: Arc::new(limiter) })

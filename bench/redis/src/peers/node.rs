@@ -103,7 +103,7 @@ impl Drop for Node {
 /// Returns the CPU time of a process in seconds, with a resolution of 10 ms.
 pub(crate) fn processor_time(process: &str) -> Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let (_, rest) = text.rsplit_once(") ").context("a name in parentheses")?;
+    let (_, rest) = text.rsplit_once(") ").context("no name in parentheses")?;
     let fields: Vec<&str> = rest.split(' ').collect();
     ensure!(fields.len() > 12, "too few fields in {text}");
     Ok((fields[11].parse::<f64>()? + fields[12].parse::<f64>()?) / 100.0)
