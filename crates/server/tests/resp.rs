@@ -80,7 +80,7 @@ fn protocol_error_is_reported_and_closes_the_connection() {
         ),
         (
             b"SET a 'b'\r\n",
-            "-ERR Protocol error: quotes are not supported in an inline command, send an array of bulk strings\r\n",
+            "-ERR Protocol error: quotes are not supported in an inline command; send an array of bulk strings\r\n",
         ),
         (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", "-ERR this port speaks the Redis protocol, not HTTP\r\n"),
     ] {

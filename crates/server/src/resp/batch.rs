@@ -9,8 +9,8 @@ use tollgate::redis_cell::Throttle;
 use tollgate_engine::{Attribute, Store};
 
 use super::throttle::{self, SharedCall};
-use super::wire::{Replies, RespFrame, parse, parse_integer};
-use super::write::{write, write_error};
+use super::wire::{Replies, RespFrame, parse_command, parse_integer};
+use super::write::{write_error, write_output};
 use crate::app::App;
 use crate::control::auth::Access;
 use crate::net::protocol::Protocol;
@@ -67,7 +67,7 @@ impl<'a> Batch<'a> {
     /// Builds a batch from the command in `args` and, if it is a verb, the following commands of the same verb in
     /// `input`. Returns the batch and the number of bytes used from `input`. If no batch is returned, the reply to the
     /// first command is already written.
-    pub(super) fn read<S: Store>(
+    pub(super) fn collect<S: Store>(
         app: &'a App<S>,
         first: BatchCommand,
         args: &mut Vec<&'a [u8]>,
@@ -90,12 +90,13 @@ impl<'a> Batch<'a> {
                 return (None, 0);
             }
         }
-        // The name is nearly always that of the first command. Comparing it saves a lookup of about 200 instructions.
+        // Nearly all commands have the name of the first one, and comparing the names saves a lookup of about 200
+        // instructions.
         let find = |name: &[u8]| if Some(name) == first_name { Some(first) } else { BatchCommand::find(app, name) };
         let mut at = 0;
         while matches!(batch.spec.op, Op::Decide(_))
             && batch.calls.len() < MAX_BATCHED_COMMANDS
-            && let Ok(RespFrame::Command(len)) = parse(&input[at..], args)
+            && let Ok(RespFrame::Command(len)) = parse_command(&input[at..], args)
             && let Some(next) = args.first().and_then(|name| find(name))
             && next.spec().op == batch.spec.op
             && matches!(batch.add_command(app, next, args), AddOutcome::Added)
@@ -139,7 +140,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns whether the batch may wait for capacity.
-    pub(super) fn waits(&self) -> bool {
+    pub(super) fn may_wait(&self) -> bool {
         self.spec.op == Op::Acquire
     }
 
@@ -153,7 +154,7 @@ impl<'a> Batch<'a> {
                 (Some(Some(throttle)), Output::Decision(decision)) => {
                     replies.write_throttle_reply(throttle::throttle_reply(throttle, decision));
                 }
-                _ => write(replies, output, replayed),
+                _ => write_output(replies, output, replayed),
             },
             Err(error) => {
                 if error.kind != ErrorKind::StoreFailed {
@@ -196,7 +197,7 @@ fn build_call<'a, S: Store>(
     args: &[&'a [u8]],
 ) -> Call<'a> {
     let read = || {
-        let input = read_input(spec.op, command, args)?;
+        let input = build_input(spec.op, command, args)?;
         let key = match key.filter(|_| spec.keyed) {
             None => KeyLookup::NoKey,
             Some(key) => app.idempotency.look_up_or_insert(key, (Protocol::Resp, args), app.now())?,
@@ -210,7 +211,7 @@ fn build_call<'a, S: Store>(
 }
 
 /// Builds the input of an operation from the words of a command. The first word is the command name.
-fn read_input<'a>(op: Op, command: &RespCommand, args: &[&'a [u8]]) -> Result<Input<'a>, OpError> {
+fn build_input<'a>(op: Op, command: &RespCommand, args: &[&'a [u8]]) -> Result<Input<'a>, OpError> {
     let usage = || OpError::invalid("", format!("usage: {} {}", command.name.to_lowercase(), command.args));
     let rules = |domain, attributes: &[&'a [u8]]| {
         let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };

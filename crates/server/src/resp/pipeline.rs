@@ -8,9 +8,9 @@ use tollgate_engine::Store;
 use super::batch::{Batch, BatchCommand};
 use super::bounds::WRITE_THRESHOLD;
 use super::command;
-use super::session::{NO_AUTH, Session};
+use super::session::{AUTHENTICATION_REQUIRED, Session};
 use super::throttle::{LocalCalls, ThrottleLimitCache, is_throttle};
-use super::wire::{Replies, RespFrame, parse};
+use super::wire::{Replies, RespFrame, parse_command};
 use crate::app::App;
 use crate::net::protocol::Protocol;
 
@@ -20,7 +20,7 @@ const MAX_SLOW_COMMANDS: usize = 64;
 
 /// The next step of a connection.
 #[derive(Debug)]
-pub(super) enum Next<'a> {
+pub(super) enum NextStep<'a> {
     /// Write the replies and read more input.
     Read,
     /// Write the replies, then process the rest of the buffer.
@@ -39,7 +39,7 @@ pub(super) fn answer<'a, S: Store>(
     cache: &mut ThrottleLimitCache,
     input: &'a [u8],
     replies: &mut Replies,
-) -> (usize, Next<'a>) {
+) -> (usize, NextStep<'a>) {
     let mut args = Vec::with_capacity(8);
     let mut local = LocalCalls::new(app);
     let (mut at, mut slow_commands) = (0, 0);
@@ -47,48 +47,48 @@ pub(super) fn answer<'a, S: Store>(
     // session.
     let mut authenticated = session.authenticate(&app.auth, || app.wall_ms());
     let next = loop {
-        match parse(&input[at..], &mut args) {
+        match parse_command(&input[at..], &mut args) {
             Ok(RespFrame::Command(len)) => {
                 at += len;
                 let Some(name) = args.first() else { continue };
                 if !authenticated && !command::is_allowed_before_auth(name) {
                     app.metrics.front_counters(Protocol::Resp).count_malformed();
-                    replies.write_error_reply(NO_AUTH);
+                    replies.write_error_reply(AUTHENTICATION_REQUIRED);
                 } else if session.in_transaction && !command::ends_transaction(name) {
-                    local.decide(cache, replies);
-                    replies.write_error_reply(command::NOT_RUN);
+                    local.decide_pending(cache, replies);
+                    replies.write_error_reply(command::NO_TRANSACTIONS);
                 } else if app.throttles.is_some() && is_throttle(name) {
                     local.add(&args, cache, replies);
                 } else if let Some(first) = BatchCommand::find(app, name) {
-                    local.decide(cache, replies);
-                    let (batch, len) = Batch::read(app, first, &mut args, &input[at..], replies);
+                    local.decide_pending(cache, replies);
+                    let (batch, len) = Batch::collect(app, first, &mut args, &input[at..], replies);
                     at += len;
                     if let Some(batch) = batch {
-                        break Next::Run(batch);
+                        break NextStep::Run(batch);
                     }
                     slow_commands += 1;
                 } else {
                     slow_commands += 1;
-                    local.decide(cache, replies);
+                    local.decide_pending(cache, replies);
                     match command::run(app, session, &args, replies) {
                         command::AfterCommand::Continue => {
                             authenticated = session.authenticate(&app.auth, || app.wall_ms());
                         }
-                        command::AfterCommand::Close => break Next::Close,
+                        command::AfterCommand::Close => break NextStep::Close,
                     }
                 }
             }
-            Ok(RespFrame::Incomplete(_)) => break Next::Read,
+            Ok(RespFrame::Incomplete(_)) => break NextStep::Read,
             Err(error) => {
-                local.decide(cache, replies);
+                local.decide_pending(cache, replies);
                 replies.write_error_reply(&format!("ERR Protocol error: {error}"));
-                break Next::Close;
+                break NextStep::Close;
             }
         }
         if replies.bytes.len() > WRITE_THRESHOLD || slow_commands == MAX_SLOW_COMMANDS {
-            break Next::Write;
+            break NextStep::Write;
         }
     };
-    local.decide(cache, replies);
+    local.decide_pending(cache, replies);
     (at, next)
 }

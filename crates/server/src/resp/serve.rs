@@ -13,7 +13,7 @@ use tollgate::core::{Mono, Time};
 use tollgate_engine::Store;
 
 use super::bounds::{FIRST_COMMAND_TIMEOUT, INITIAL_READ_BUFFER, MAX_COMMAND_BYTES, STALL_TIMEOUT};
-use super::pipeline::{Next, answer};
+use super::pipeline::{NextStep, answer_commands};
 use super::session::Session;
 use super::throttle::ThrottleLimitCache;
 use super::wire::Replies;
@@ -179,16 +179,16 @@ impl ConnectionBuffers {
         loop {
             let mut replies = Replies { bytes: std::mem::take(&mut self.output), version: session.version };
             let input = &self.input[at..self.filled];
-            let (used, then) = match answer(app, session, &mut self.cache, input, &mut replies) {
-                (used, Next::Read) => (used, Some(AfterAnswer::Wait)),
-                (used, Next::Close) => (used, Some(AfterAnswer::Close)),
-                (used, Next::Write) => (used, None),
-                (used, Next::Run(batch)) if batch.waits() => tokio::select! {
+            let (used, then) = match answer_commands(app, session, &mut self.cache, input, &mut replies) {
+                (used, NextStep::Read) => (used, Some(AfterAnswer::Wait)),
+                (used, NextStep::Close) => (used, Some(AfterAnswer::Close)),
+                (used, NextStep::Write) => (used, None),
+                (used, NextStep::Run(batch)) if batch.may_wait() => tokio::select! {
                     biased;
                     () = batch.run(app, &session.access, &mut replies) => (used, None),
                     () = poll_fn(|cx| stream.poll_closed(cx)) => return Ok(AfterAnswer::Close),
                 },
-                (used, Next::Run(batch)) => {
+                (used, NextStep::Run(batch)) => {
                     batch.run(app, &session.access, &mut replies).await;
                     (used, None)
                 }

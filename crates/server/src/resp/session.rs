@@ -7,7 +7,7 @@ use crate::control::auth::{Access, Authenticator, CachedToken};
 use crate::net::protocol::AUTH_TIMEOUT;
 
 /// Redis's error for a command before authentication. Clients compare the first word.
-pub(super) const NO_AUTH: &str = "NOAUTH Authentication required.";
+pub(super) const AUTHENTICATION_REQUIRED: &str = "NOAUTH Authentication required.";
 
 /// The state of a connection.
 #[derive(Debug)]

@@ -27,14 +27,14 @@ pub(super) fn is_throttle(name: &[u8]) -> bool {
 }
 
 /// The parameters of a call: burst, count, period and quantity.
-type Params = [i64; 4];
+type ThrottleParams = [i64; 4];
 
 /// Parses the arguments after the key.
 ///
 /// # Errors
 /// Returns redis-cell's error if the number of arguments is wrong, or if an argument is not an integer.
 #[inline]
-fn parse_params(args: &[&[u8]]) -> Result<Params, String> {
+fn parse_params(args: &[&[u8]]) -> Result<ThrottleParams, String> {
     let (texts, quantity) = match args {
         [_, _, texts @ .., quantity] if texts.len() == 3 => (texts, Some(quantity)),
         [_, _, texts @ ..] if texts.len() == 3 => (texts, None),
@@ -59,7 +59,7 @@ fn not_an_integer(text: &[u8]) -> String {
 ///
 /// # Errors
 /// Returns an error if the rate is zero (with redis-cell's message) or the limit is out of range.
-fn build_throttle([max_burst, count, period, quantity]: Params) -> Result<Throttle, String> {
+fn build_throttle([max_burst, count, period, quantity]: ThrottleParams) -> Result<Throttle, String> {
     Throttle::new(max_burst, count, period, quantity).map_err(|error| format!("{CELL_ERROR_PREFIX} {error}"))
 }
 
@@ -67,7 +67,7 @@ fn build_throttle([max_burst, count, period, quantity]: Params) -> Result<Thrott
 /// takes longer than deciding a call.
 #[derive(Debug)]
 pub(super) struct ThrottleLimitCache {
-    slots: Vec<Option<(Params, Throttle)>>,
+    slots: Vec<Option<(ThrottleParams, Throttle)>>,
 }
 
 /// Number of limits that a cache can hold.
@@ -82,13 +82,13 @@ impl ThrottleLimitCache {
     }
 
     #[inline]
-    fn find(&self, params: Params) -> Option<CacheIndex> {
+    fn find(&self, params: ThrottleParams) -> Option<CacheIndex> {
         let slot = cache_index(params);
         matches!(&self.slots[slot], Some((kept, _)) if *kept == params).then_some(slot)
     }
 
     /// Builds a limit and stores it, replacing any limit in the same slot.
-    fn insert(&mut self, params: Params) -> Result<CacheIndex, String> {
+    fn insert(&mut self, params: ThrottleParams) -> Result<CacheIndex, String> {
         let throttle = build_throttle(params)?;
         let slot = cache_index(params);
         self.slots[slot] = Some((params, throttle));
@@ -102,7 +102,7 @@ impl ThrottleLimitCache {
 }
 
 #[inline]
-fn cache_index(params: Params) -> CacheIndex {
+fn cache_index(params: ThrottleParams) -> CacheIndex {
     let mixed = params.iter().fold(0_u64, |mixed, param| (mixed ^ *param as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     (mixed >> 58) as usize
 }
@@ -127,11 +127,11 @@ impl<'a, S: Store> LocalCalls<'a, S> {
                 self.calls[self.pending] = (args[1], slot);
                 self.pending += 1;
                 if self.pending == MAX_LOCAL_BATCH {
-                    self.decide(cache, replies);
+                    self.decide_pending(cache, replies);
                 }
             }
             Err(error) => {
-                self.decide(cache, replies);
+                self.decide_pending(cache, replies);
                 self.app.metrics.front_counters(Protocol::Resp).count_malformed();
                 replies.write_error_reply(&error);
             }
@@ -150,7 +150,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
             Some(slot) => Ok(slot),
             None => {
                 // Decide the pending calls first, because a pending call may refer to the slot that is replaced.
-                self.decide(cache, replies);
+                self.decide_pending(cache, replies);
                 cache.insert(params)
             }
         }
@@ -158,7 +158,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
 
     /// Decides the pending calls in order and writes the replies.
     #[inline]
-    pub(super) fn decide(&mut self, cache: &ThrottleLimitCache, replies: &mut Replies) {
+    pub(super) fn decide_pending(&mut self, cache: &ThrottleLimitCache, replies: &mut Replies) {
         if self.pending == 0 {
             return;
         }
@@ -201,8 +201,8 @@ pub(super) fn parse_shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -
         return Err(format!("{CELL_ERROR_PREFIX} a negative quantity (a refund) is not supported with a shared store"));
     };
     let Some(bucket) = throttle.bucket() else {
-        // The store is not asked: the reply is that of an unused key. In memory, a key that owes tokens under another
-        // limit is refused even a quantity of zero.
+        // Replies as for an unused key, without a call to the store. A key in memory is refused even a quantity of zero
+        // if it owes tokens under another limit.
         return Ok(SharedCall::Known(throttle.decide(&mut [0; 1], &Now::at(0))));
     };
     let limits = app
@@ -223,7 +223,7 @@ pub(super) fn throttle_reply(throttle: &Throttle, decision: &DecisionView<'_>) -
 mod tests {
     use super::*;
 
-    fn assert_params(args: &str, expected: Result<Params, &str>) {
+    fn assert_params(args: &str, expected: Result<ThrottleParams, &str>) {
         let args: Vec<&[u8]> = args.split('|').map(str::as_bytes).collect();
         assert_eq!(parse_params(&args), expected.map_err(|error| format!("{CELL_ERROR_PREFIX} {error}")));
     }

@@ -40,8 +40,8 @@ impl std::fmt::Display for ProtocolError {
             Self::BulkLength => write!(f, "invalid bulk length, expected a number up to {MAX_BULK_BYTES}"),
             Self::ExpectedBulk(byte) => write!(f, "expected '$', got '{}'", byte.escape_ascii()),
             Self::MissingLineEnd => f.write_str("expected a line end after the argument"),
-            Self::CommandTooLong => write!(f, "too big a request, at most {MAX_COMMAND_BYTES} bytes are accepted"),
-            Self::Quotes => f.write_str("quotes are not supported in an inline command, send an array of bulk strings"),
+            Self::CommandTooLong => write!(f, "request too large (maximum {MAX_COMMAND_BYTES} bytes)"),
+            Self::Quotes => f.write_str("quotes are not supported in an inline command; send an array of bulk strings"),
         }
     }
 }
@@ -51,7 +51,7 @@ impl std::fmt::Display for ProtocolError {
 /// # Errors
 /// Returns an error if `input` cannot become a valid command, no matter which bytes follow.
 #[inline]
-pub fn parse<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
+pub fn parse_command<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
     args.clear();
     match input.first() {
         None => Ok(RespFrame::Incomplete(1)),

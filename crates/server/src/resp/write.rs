@@ -6,7 +6,7 @@ use crate::ops::fields::{EncodedName, FieldCount, FieldOrder, FieldValue, FieldW
 use crate::ops::view::{DecisionView, Output, write_limit_fields, write_settled_fields};
 
 /// Writes an output as a reply. Booleans are written as 0 and 1.
-pub(super) fn write(replies: &mut Replies, output: &Output<'_>, replayed: bool) {
+pub(super) fn write_output(replies: &mut Replies, output: &Output<'_>, replayed: bool) {
     match output {
         Output::Decision(decision) => write_decision(replies, decision, replayed),
         Output::Settled(settled) => {
@@ -90,7 +90,7 @@ mod tests {
         for (version, replayed) in [(RespVersion::Two, false), (RespVersion::Two, true), (RespVersion::Three, false)] {
             for output in sample_outputs() {
                 let mut replies = Replies { bytes: Vec::new(), version };
-                write(&mut replies, &output, replayed);
+                write_output(&mut replies, &output, replayed);
                 page += &format!("{}\n", replies.bytes.escape_ascii());
             }
         }

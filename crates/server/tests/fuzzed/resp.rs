@@ -1,7 +1,7 @@
 // Properties that hold for any bytes sent to the Redis protocol's port. Shared by the fuzz target and the corpus test.
 
 use tollgate_server::resp::bounds::{MAX_ARGS, MAX_BULK_BYTES, MAX_COMMAND_BYTES};
-use tollgate_server::resp::wire::{ProtocolError, RespFrame, parse};
+use tollgate_server::resp::wire::{ProtocolError, RespFrame, parse_command};
 
 type Commands = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);
 
@@ -12,7 +12,7 @@ fn parse_in_parts(input: &[u8], step: usize) -> Commands {
     while end < input.len() {
         end = input.len().min(end + step);
         while end - at >= needed {
-            match parse(&input[at..end], &mut args) {
+            match parse_command(&input[at..end], &mut args) {
                 Ok(RespFrame::Command(len)) => {
                     assert!(len > 0 && at + len <= end, "a command lies within the received bytes");
                     assert!(

@@ -1,6 +1,6 @@
 //! The commands `COMMAND`, `CONFIG` and `INFO`, which return information about the server.
 
-use super::{AfterCommand, COMMANDS, Context, quote_argument, wrong_arity};
+use super::{AfterCommand, COMMANDS, CommandContext, quote_argument, wrong_arity};
 use crate::ops::OPERATIONS;
 use crate::resp::wire::Replies;
 
@@ -48,7 +48,7 @@ fn describe_commands() -> Vec<CommandDescription> {
 }
 
 /// Runs `COMMAND [COUNT | LIST | INFO name … | DOCS [name …]]`.
-pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
+pub(super) fn command(context: &mut CommandContext<'_>, args: &[&[u8]]) -> AfterCommand {
     let (replies, commands) = (&mut *context.replies, describe_commands());
     let find = |name: &[u8]| commands.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name));
     let Some((verb, names)) = args.split_first() else {
@@ -105,7 +105,7 @@ fn write_docs(command: &CommandDescription, replies: &mut Replies) {
 }
 
 /// Runs `CONFIG GET name …`. Returns only the two settings that redis-benchmark reads.
-pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
+pub(super) fn config(context: &mut CommandContext<'_>, args: &[&[u8]]) -> AfterCommand {
     let replies = &mut *context.replies;
     match args.split_first() {
         None => wrong_arity("config", replies),
@@ -126,7 +126,7 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand 
 }
 
 /// Runs `INFO`, with a reply in Redis's format. Clients read `loading` and the Redis version.
-pub(super) fn info(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
+pub(super) fn info(context: &mut CommandContext<'_>, _: &[&[u8]]) -> AfterCommand {
     context.replies.write_bulk(format!(
         "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\ntollgate_version:{}\r\n\
          # Clients\r\nconnected_clients:{}\r\n# Persistence\r\nloading:0\r\n# Replication\r\nrole:master\r\n",

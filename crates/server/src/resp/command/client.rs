@@ -1,11 +1,11 @@
 //! The command `CLIENT`, which sets the name of a connection and returns its name and id.
 
-use super::{AfterCommand, Context, quote_argument, wrong_arity};
+use super::{AfterCommand, CommandContext, quote_argument, wrong_arity};
 use crate::resp::bounds::MAX_CLIENT_NAME_BYTES;
 
 /// Runs `CLIENT SETNAME`, `GETNAME`, `ID` and `INFO`. `SETINFO`, `NO-EVICT` and `NO-TOUCH` are accepted as no-ops.
-pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
-    let Context { session, replies, .. } = context;
+pub(super) fn client(context: &mut CommandContext<'_>, args: &[&[u8]]) -> AfterCommand {
+    let CommandContext { session, replies, .. } = context;
     let Some((verb, args)) = args.split_first() else {
         wrong_arity("client", replies);
         return AfterCommand::Continue;

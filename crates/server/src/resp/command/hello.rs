@@ -1,7 +1,7 @@
 //! `HELLO` and `AUTH`, which select the protocol version and authenticate the client.
 
 use super::client::checked_name;
-use super::{AfterCommand, Context, quote_argument, wrong_arity};
+use super::{AfterCommand, CommandContext, quote_argument, wrong_arity};
 use crate::resp::wire::{RespVersion, parse_integer};
 
 /// Redis's error for a client that sends a password when no password is configured.
@@ -17,14 +17,14 @@ const HELLO_WITHOUT_AUTH: &str = "NOAUTH HELLO must be called with the client al
                            the same time";
 
 /// Runs `HELLO [version [AUTH user password] [SETNAME name]]`.
-pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
+pub(super) fn hello(context: &mut CommandContext<'_>, args: &[&[u8]]) -> AfterCommand {
     if let Err(error) = try_hello(context, args) {
         context.replies.write_error_reply(&error);
     }
     AfterCommand::Continue
 }
 
-fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
+fn try_hello(context: &mut CommandContext<'_>, args: &[&[u8]]) -> Result<(), String> {
     let version = match args.first().map(|text| parse_integer(text)) {
         None => context.session.version,
         Some(Some(2)) => RespVersion::Two,
@@ -47,7 +47,7 @@ fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
             _ => return Err(format!("ERR Syntax error in HELLO option {}", quote_argument(option))),
         };
     }
-    let Context { session, replies, auth, wall_ms, .. } = context;
+    let CommandContext { session, replies, auth, wall_ms, .. } = context;
     if !session.authenticate(auth, || *wall_ms) {
         return Err(HELLO_WITHOUT_AUTH.into());
     }
@@ -79,7 +79,7 @@ fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
 }
 
 /// Runs `AUTH [user] token`. The token identifies the caller. The user is ignored.
-pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
+pub(super) fn auth(context: &mut CommandContext<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [token] | [_, token] => match use_token(context, token) {
             Ok(()) => context.replies.write_simple("OK"),
@@ -90,8 +90,8 @@ pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     AfterCommand::Continue
 }
 
-fn use_token(context: &mut Context<'_>, token: &[u8]) -> Result<(), String> {
-    let Context { session, auth, wall_ms, .. } = context;
+fn use_token(context: &mut CommandContext<'_>, token: &[u8]) -> Result<(), String> {
+    let CommandContext { session, auth, wall_ms, .. } = context;
     match (auth.requires_tokens(), session.use_token(auth, token, || *wall_ms)) {
         (false, _) => Err(NO_PASSWORD_CONFIGURED.into()),
         (true, false) => Err(WRONG_PASSWORD.into()),

@@ -25,7 +25,7 @@ struct ConnectionCommand {
 }
 
 /// The context in which a command runs.
-struct Context<'a> {
+struct CommandContext<'a> {
     session: &'a mut Session,
     replies: &'a mut Replies,
     auth: &'a Authenticator,
@@ -41,7 +41,7 @@ pub(super) enum AfterCommand {
 }
 
 const COMMANDS: &[ConnectionCommand] = &[
-    unauthenticated_command("auth", -2, "Authenticates by a token: [user] token", hello::auth),
+    unauthenticated_command("auth", -2, "Authenticates with a token: [user] token", hello::auth),
     connection_command("client", -2, "Names the connection and returns its id", client::client),
     connection_command("command", -1, "Describes the commands", about::command),
     connection_command("config", -2, "CONFIG GET, for redis-benchmark", about::config),
@@ -49,15 +49,15 @@ const COMMANDS: &[ConnectionCommand] = &[
     connection_command("echo", 2, "Returns its argument", echo),
     connection_command("exec", 1, "Ends a refused transaction", exec),
     unauthenticated_command("hello", -1, "Selects version 2 or 3 of the protocol", hello::hello),
-    connection_command("info", -1, "Returns facts about the server", about::info),
-    connection_command("multi", 1, "Refused: there are no transactions", multi),
+    connection_command("info", -1, "Returns information about the server", about::info),
+    connection_command("multi", 1, "Refused: transactions are not supported", multi),
     connection_command("ping", -1, "Returns PONG", ping),
     unauthenticated_command("quit", -1, "Closes the connection", quit),
     unauthenticated_command("reset", 1, "Resets the state of the connection", reset),
     connection_command("select", 2, "Accepts database 0", select),
 ];
 
-type CommandHandler = fn(&mut Context<'_>, &[&[u8]]) -> AfterCommand;
+type CommandHandler = fn(&mut CommandContext<'_>, &[&[u8]]) -> AfterCommand;
 
 const fn connection_command(
     name: &'static str,
@@ -103,7 +103,7 @@ pub(super) fn run<S: Store>(
     let Some((name, args)) = args.split_first() else { return AfterCommand::Continue };
     if let Some(command) = find_command(name) {
         let (auth, connections, wall_ms) = (&app.auth, &*app.connections, app.wall_ms());
-        return (command.run)(&mut Context { session, replies, auth, connections, wall_ms }, args);
+        return (command.run)(&mut CommandContext { session, replies, auth, connections, wall_ms }, args);
     }
     let is_get = name.eq_ignore_ascii_case(b"GET") && args.last().is_some_and(|last| last.starts_with(b"HTTP/"));
     if is_get || is_http(name) {
@@ -119,7 +119,7 @@ pub(super) fn run<S: Store>(
     AfterCommand::Continue
 }
 
-fn echo(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
+fn echo(context: &mut CommandContext<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [text] => context.replies.write_bulk(text),
         _ => wrong_arity("echo", context.replies),
@@ -128,7 +128,7 @@ fn echo(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
 }
 
 /// The reply to a command inside a refused transaction. The command is not run.
-pub(super) const NOT_RUN: &str = "ERR not run: MULTI is not supported; send a pipeline without a transaction \
+pub(super) const NO_TRANSACTIONS: &str = "ERR not run: MULTI is not supported; send a pipeline without a transaction \
                                   (redis-py: pipeline(transaction=False))";
 
 /// Returns whether a command ends a refused transaction.
@@ -137,13 +137,13 @@ pub(super) fn ends_transaction(name: &[u8]) -> bool {
 }
 
 /// Refuses a transaction and all its commands. Clients send these commands without waiting for this reply.
-fn multi(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
+fn multi(context: &mut CommandContext<'_>, _: &[&[u8]]) -> AfterCommand {
     context.session.in_transaction = true;
-    context.replies.write_error_reply(NOT_RUN);
+    context.replies.write_error_reply(NO_TRANSACTIONS);
     AfterCommand::Continue
 }
 
-fn exec(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
+fn exec(context: &mut CommandContext<'_>, _: &[&[u8]]) -> AfterCommand {
     context.replies.write_error_reply(match std::mem::take(&mut context.session.in_transaction) {
         true => {
             "EXECABORT Transaction discarded because MULTI is not supported; send a pipeline without a transaction \
@@ -154,7 +154,7 @@ fn exec(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     AfterCommand::Continue
 }
 
-fn discard(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
+fn discard(context: &mut CommandContext<'_>, _: &[&[u8]]) -> AfterCommand {
     match std::mem::take(&mut context.session.in_transaction) {
         true => context.replies.write_simple("OK"),
         false => context.replies.write_error_reply("ERR DISCARD without MULTI"),
@@ -162,7 +162,7 @@ fn discard(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     AfterCommand::Continue
 }
 
-fn ping(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
+fn ping(context: &mut CommandContext<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [] => context.replies.write_simple("PONG"),
         [text] => context.replies.write_bulk(text),
@@ -171,19 +171,19 @@ fn ping(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     AfterCommand::Continue
 }
 
-fn quit(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
+fn quit(context: &mut CommandContext<'_>, _: &[&[u8]]) -> AfterCommand {
     context.replies.write_simple("OK");
     AfterCommand::Close
 }
 
-fn reset(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
+fn reset(context: &mut CommandContext<'_>, _: &[&[u8]]) -> AfterCommand {
     context.session.reset();
     context.replies.version = RespVersion::Two;
     context.replies.write_simple("RESET");
     AfterCommand::Continue
 }
 
-fn select(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
+fn select(context: &mut CommandContext<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [b"0"] => context.replies.write_simple("OK"),
         [_] => context.replies.write_error_reply("ERR DB index is out of range (only 0 exists)"),

@@ -6,7 +6,7 @@ use super::*;
 fn parse_commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<RespFrame, ProtocolError>) {
     let (mut commands, mut args, mut at) = (Vec::new(), Vec::new(), 0);
     loop {
-        match parse(&input[at..], &mut args) {
+        match parse_command(&input[at..], &mut args) {
             Ok(RespFrame::Command(len)) => {
                 commands.push(args.iter().map(|arg| arg.to_vec()).collect());
                 at += len;
@@ -77,7 +77,7 @@ fn input_at_a_bound_is_accepted_and_above_it_refused() {
         }
         bytes
     };
-    let outcome = |bytes: &[u8]| parse(bytes, &mut Vec::new());
+    let outcome = |bytes: &[u8]| parse_command(bytes, &mut Vec::new());
     let len = command(MAX_ARGS, 1).len();
     assert_eq!(outcome(&command(MAX_ARGS, 1)), Ok(RespFrame::Command(len)));
     assert_eq!(outcome(&command(1, MAX_BULK_BYTES)), Ok(RespFrame::Command(MAX_BULK_BYTES + 14)));
@@ -142,7 +142,7 @@ fn numbers_of_every_length_are_encoded() {
 }
 
 /// Generates random bytes that often resemble requests, so that they reach all branches of the parser.
-fn almost_requests() -> impl Strategy<Value = Vec<u8>> {
+fn request_like_bytes() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"*".to_vec()),
         Just(b"$".to_vec()),
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn parser_never_panics_and_never_reads_beyond_its_input(input in almost_requests()) {
+    fn parser_never_panics_and_never_reads_beyond_its_input(input in request_like_bytes()) {
         let (commands, rest) = parse_commands(&input);
         prop_assert!(commands.iter().flatten().map(Vec::len).sum::<usize>() <= input.len());
         if let Ok(RespFrame::Incomplete(needed)) = rest {
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn commands_do_not_depend_on_how_the_input_is_split(input in almost_requests(), cut in any::<prop::sample::Index>()) {
+    fn commands_do_not_depend_on_how_the_input_is_split(input in request_like_bytes(), cut in any::<prop::sample::Index>()) {
         let cut = cut.index(input.len() + 1);
         let whole = parse_commands(&input);
         // Parse like the server: in order, and again from the start of a partial command when more bytes have arrived.
@@ -192,7 +192,7 @@ proptest! {
                 continue;
             }
             loop {
-                match parse(&input[at..end], &mut args) {
+                match parse_command(&input[at..end], &mut args) {
                     Ok(RespFrame::Command(len)) => {
                         all.push(args.iter().map(|arg| arg.to_vec()).collect::<Vec<_>>());
                         at += len;
