@@ -82,20 +82,20 @@ fn markdown_table() -> String {
             format!("{}, {} CONTINUATION frames", bytes(rls::MAX_HEADER_BLOCK_BYTES), rls::MAX_CONTINUATIONS),
         ),
         ("rate-limit service: a message", bytes(rls::MAX_MESSAGE_BYTES)),
-        ("rate-limit service: unanswered messages of a connection", bytes(rls::CONNECTION_WINDOW as usize)),
+        ("rate-limit service: unanswered messages of a connection", bytes(rls::CONNECTION_RECEIVE_WINDOW as usize)),
         (
             "rate-limit service: unanswered messages of all connections; beyond that, connections with more than 16 KiB of them are closed",
             bytes(rls::MAX_TOTAL_BODY_BYTES),
         ),
         (
             "rate-limit service: control frames",
-            format!("{} at once, then {} per second", rls::CREDIT, rls::CREDIT_PER_SECOND),
+            format!("{} at once, then {} per second", rls::MAX_CREDIT, rls::CREDIT_PER_SECOND),
         ),
         (
             "rate-limit service: streams reset by a client",
             format!(
                 "{} at once, then {} per second",
-                rls::CREDIT / rls::RESET_COST,
+                rls::MAX_CREDIT / rls::RESET_COST,
                 rls::CREDIT_PER_SECOND / rls::RESET_COST
             ),
         ),

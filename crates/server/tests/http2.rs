@@ -6,10 +6,10 @@ use std::process::Command;
 
 use common::frame_client::{FrameClient, PATH};
 use common::{Rules, Server, eventually, run};
-use tollgate_server::rls::bounds::{CREDIT, MAX_CONTINUATIONS, MAX_TOTAL_BODY_BYTES, RESET_COST};
-use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, Kind, put};
+use tollgate_server::rls::bounds::{MAX_CONTINUATIONS, MAX_CREDIT, MAX_TOTAL_BODY_BYTES, RESET_COST};
+use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, FrameKind, put_frame};
 use tollgate_server::rls::http2::hpack::put_literal;
-use tollgate_testkit::servers::{Certificates, Kind as StoreKind, Server as StoreServer};
+use tollgate_testkit::servers::{Certificates, FrameKind as StoreKind, Server as StoreServer};
 
 const RULES: &str = "
 domain: basic
@@ -91,8 +91,8 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
             let mut block = vec![0x83, 0x86];
             put_literal(&mut block, ":path", path.as_bytes());
             let (first, rest) = block.split_at(16_384);
-            client.send_frame(Kind::Headers, 0, 2 * number as u32 + 1, first);
-            client.send_frame(Kind::Continuation, END_HEADERS, 2 * number as u32 + 1, rest);
+            client.send_frame(FrameKind::Headers, 0, 2 * number as u32 + 1, first);
+            client.send_frame(FrameKind::Continuation, END_HEADERS, 2 * number as u32 + 1, rest);
         } else {
             client.call(2 * number as u32 + 1, path, body);
         }
@@ -104,11 +104,11 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
     let mut block = vec![0x83, 0x86];
     put_literal(&mut block, ":path", PATH.as_bytes());
     put_literal(&mut block, "content-type", b"application/grpc");
-    client.send_frame(Kind::Headers, END_HEADERS, 1, &block);
-    long.chunks(16_384).for_each(|part| client.send_frame(Kind::Data, 0, 1, part));
+    client.send_frame(FrameKind::Headers, END_HEADERS, 1, &block);
+    long.chunks(16_384).for_each(|part| client.send_frame(FrameKind::Data, 0, 1, part));
     let (_, answer) = client.answer();
     assert_eq!(answer.field("grpc-message"), "the message has more than 262144 bytes");
-    client.send_frame(Kind::Headers, END_HEADERS | END_STREAM, 3, &[0x82, 0x86, 0x84]);
+    client.send_frame(FrameKind::Headers, END_HEADERS | END_STREAM, 3, &[0x82, 0x86, 0x84]);
     let (_, answer) = client.answer();
     assert_eq!(answer.field("grpc-message"), "this port speaks gRPC: POST with application/grpc");
     client.call(5, PATH, &call_body("none"));
@@ -124,22 +124,24 @@ fn floods_end_with_a_reason_and_others_are_served() {
     let floods: [(&str, Flood); 4] = [
         ("too many control frames or resets", |client, block| {
             let mut bytes = Vec::new();
-            for stream in (1..2 * (CREDIT / RESET_COST) + 9).step_by(2) {
-                put(&mut bytes, Kind::Headers, END_HEADERS, stream, block);
-                put(&mut bytes, Kind::RstStream, 0, stream, &[0; 4]);
+            for stream in (1..2 * (MAX_CREDIT / RESET_COST) + 9).step_by(2) {
+                put_frame(&mut bytes, FrameKind::Headers, END_HEADERS, stream, block);
+                put_frame(&mut bytes, FrameKind::RstStream, 0, stream, &[0; 4]);
             }
             client.send(&bytes);
         }),
         ("too many control frames or resets", |client, _| {
             let mut ping = Vec::new();
-            put(&mut ping, Kind::Ping, 0, 0, &[0; 8]);
-            client.send(&ping.repeat(4 * CREDIT as usize));
+            put_frame(&mut ping, FrameKind::Ping, 0, 0, &[0; 8]);
+            client.send(&ping.repeat(4 * MAX_CREDIT as usize));
         }),
         ("a header block of more than 16 CONTINUATION frames", |client, block| {
-            client.send_frame(Kind::Headers, 0, 1, block);
-            (0..=MAX_CONTINUATIONS).for_each(|_| client.send_frame(Kind::Continuation, 0, 1, &[]));
+            client.send_frame(FrameKind::Headers, 0, 1, block);
+            (0..=MAX_CONTINUATIONS).for_each(|_| client.send_frame(FrameKind::Continuation, 0, 1, &[]));
         }),
-        ("an index beyond the tables", |client, _| client.send_frame(Kind::Headers, END_HEADERS, 1, &[0xff, 0x00])),
+        ("an index beyond the tables", |client, _| {
+            client.send_frame(FrameKind::Headers, END_HEADERS, 1, &[0xff, 0x00])
+        }),
     ];
     for (expected, flood) in floods {
         let mut client = connect(&server);
@@ -165,8 +167,8 @@ fn bodies_of_all_connections_are_bounded_together() {
     let mut clients: Vec<FrameClient> = (0..CONNECTIONS).map(|_| connect(&server)).collect();
     for client in &mut clients {
         for stream in [1, 3, 5, 7] {
-            client.send_frame(Kind::Headers, END_HEADERS, stream, &block);
-            [0; BODY_BYTES].chunks(16_384).for_each(|part| client.send_frame(Kind::Data, 0, stream, part));
+            client.send_frame(FrameKind::Headers, END_HEADERS, stream, &block);
+            [0; BODY_BYTES].chunks(16_384).for_each(|part| client.send_frame(FrameKind::Data, 0, stream, part));
         }
     }
     let page = || run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
@@ -202,7 +204,7 @@ fn delayed_call_delays_no_other_call_and_is_answered_during_shutdown() {
     server.signal("TERM");
     let (stream, answer) = client.answer();
     assert_eq!((stream, answer.code()), (3, Some(1)), "the call is answered although the server is stopping");
-    client.send_frame(Kind::Ping, 1, 0, b"draining");
+    client.send_frame(FrameKind::Ping, 1, 0, b"draining");
     assert_eq!(client.farewell(), "");
 }
 
@@ -212,10 +214,10 @@ fn connection_ends_at_its_age() {
     let mut client = connect(&server);
     client.call(1, PATH, &call_body("a"));
     assert_eq!(client.answer().0, 1);
-    while !matches!(client.next(), Some((Kind::GoAway, ..))) {}
+    while !matches!(client.next(), Some((FrameKind::GoAway, ..))) {}
     client.call(3, PATH, &call_body("a"));
     assert_eq!(client.answer().0, 3, "a call in flight is still answered");
-    client.send_frame(Kind::Ping, 1, 0, b"draining");
+    client.send_frame(FrameKind::Ping, 1, 0, b"draining");
     assert_eq!(client.farewell(), "");
 }
 

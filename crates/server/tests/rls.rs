@@ -263,7 +263,7 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
     let error = |response: serde_json::Value| format!("{}: {}", response["error"], response["detail"]).replace('"', "");
     for (call, expected) in [
         (json!({"request": {}}), "INVALID_ARGUMENT: the domain is empty"),
-        (json!({"request": {"domain": "basic"}}), "INVALID_ARGUMENT: there are no descriptors"),
+        (json!({"request": {"domain": "basic"}}), "INVALID_ARGUMENT: the request has no descriptors"),
         (json!({"raw": [0x0a]}), "INVALID_ARGUMENT: the message ends within a field"),
         (json!({"raw": [0x08, 0x01]}), "INVALID_ARGUMENT: the field `domain` has the wrong wire type"),
         (json!({"raw": ([0x12, 0].repeat(1000))}), "INVALID_ARGUMENT: too many descriptors (maximum 64)"),

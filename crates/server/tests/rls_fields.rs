@@ -113,7 +113,7 @@ fn json_is_read_as_proto3_json() {
     assert_eq!(second["statuses"][0]["limitRemaining"], 1, "the same unit by its number");
     assert_eq!(second["statuses"][0]["currentLimit"]["unit"], "YEAR");
     assert_eq!(second["requestHeadersToAdd"][0], json!({"key": "x-ratelimit-limit", "value": "5"}));
-    assert_eq!(ask(r#"{"domain": "d", "descriptors": null}"#)["detail"], "there are no descriptors");
+    assert_eq!(ask(r#"{"domain": "d", "descriptors": null}"#)["detail"], "the request has no descriptors");
     let unknown = ask(&limited("\"FORTNIGHT\""))["detail"].as_str().unwrap_or_default().to_owned();
     assert!(unknown.contains("unknown unit `FORTNIGHT`; available: SECOND, MINUTE"), "{unknown}");
 }

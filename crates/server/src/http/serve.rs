@@ -220,7 +220,7 @@ async fn answer_api_request<S: Store + 'static>(
     body: Incoming,
 ) -> Result<HttpResponse, Problem> {
     let found = route::find(&head.method, head.uri.path());
-    if found.is_err() && head.uri.path() == rls::HEALTHCHECK {
+    if found.is_err() && head.uri.path() == rls::HEALTHCHECK_PATH {
         return rls::healthcheck_body(app)
             .map(|body| new_response(StatusCode::OK, "text/plain", body))
             .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", "the server is stopping"));
@@ -258,7 +258,7 @@ async fn answer_api_request<S: Store + 'static>(
             state.set_waiting(spec.op == Op::Acquire);
             call_operation(app, &access, spec, key, &body).await
         }
-        Err(_) if head.uri.path() == rls::JSON && head.method == Method::POST => {
+        Err(_) if head.uri.path() == rls::JSON_PATH && head.method == Method::POST => {
             let body = Box::pin(read_body(body, rls::bounds::MAX_MESSAGE_BYTES, BODY_TIMEOUT)).await?;
             let answer = Box::pin(rls::answer_json(app, &access, &body)).await;
             let (status, body) = answer.map_err(|error| Problem::from_op(&error, ""))?;

@@ -16,7 +16,7 @@ impl HeldBodies {
     /// Changes the number of bytes held by one connection from `before` to `after`. Returns false if the total exceeds
     /// [`MAX_TOTAL_BODY_BYTES`] and this connection holds more than [`SMALL_BODY_BYTES`].
     #[must_use]
-    pub(super) fn replace(&self, before: usize, after: usize) -> bool {
+    pub(super) fn update(&self, before: usize, after: usize) -> bool {
         self.total.fetch_add(after, Ordering::Relaxed);
         let total = self.total.fetch_sub(before, Ordering::Relaxed) - before;
         after <= SMALL_BODY_BYTES || total <= MAX_TOTAL_BODY_BYTES
@@ -35,12 +35,12 @@ mod tests {
     #[test]
     fn above_the_maximum_only_large_connections_are_refused() {
         let bodies = HeldBodies::default();
-        assert!(bodies.replace(0, MAX_TOTAL_BODY_BYTES), "the whole budget");
-        assert!(bodies.replace(0, SMALL_BODY_BYTES));
-        assert!(!bodies.replace(0, SMALL_BODY_BYTES + 1));
+        assert!(bodies.update(0, MAX_TOTAL_BODY_BYTES), "the whole budget");
+        assert!(bodies.update(0, SMALL_BODY_BYTES));
+        assert!(!bodies.update(0, SMALL_BODY_BYTES + 1));
         bodies.remove(SMALL_BODY_BYTES + 1);
         bodies.remove(SMALL_BODY_BYTES);
-        assert!(bodies.replace(MAX_TOTAL_BODY_BYTES, MAX_TOTAL_BODY_BYTES - 1));
+        assert!(bodies.update(MAX_TOTAL_BODY_BYTES, MAX_TOTAL_BODY_BYTES - 1));
         assert_eq!(bodies.total.load(Ordering::Relaxed), MAX_TOTAL_BODY_BYTES - 1);
     }
 }

@@ -28,7 +28,7 @@ pub(super) async fn decide<S: Store>(
     access: &Access,
     message: &RateLimitRequest<'_>,
 ) -> Result<(RateLimitResponse, Duration), OpError> {
-    check_message(message)?;
+    validate_request(message)?;
     if access.is_limited_to_domains() {
         access.require(Role::Reader, Scope::Domain(&String::from_utf8_lossy(message.domain)))?;
     }
@@ -50,8 +50,12 @@ pub(super) async fn decide<S: Store>(
         .collect::<Result<_, _>>()?;
     refund_negative_hits(app, message, &items).await;
     // Refunds need no decision. `indices` maps the index of each decided item to the index of its descriptor.
-    let (indices, decided): (Vec<usize>, Vec<Item<'_>>) =
-        items.iter().enumerate().filter(|(_, item)| !item.is_refund).map(|(index, item)| (index, item.item())).unzip();
+    let (indices, decided): (Vec<usize>, Vec<Item<'_>>) = items
+        .iter()
+        .enumerate()
+        .filter(|(_, item)| !item.is_refund)
+        .map(|(index, item)| (index, item.to_item()))
+        .unzip();
     if decided.is_empty() {
         response.metadata = response_metadata(app.rls_options.metadata, message, None, &[], &response.statuses);
         return Ok((response, Duration::ZERO));
@@ -85,12 +89,12 @@ pub(super) async fn decide<S: Store>(
     Ok((response, delay))
 }
 
-fn check_message(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
+fn validate_request(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
     if message.domain.is_empty() {
         return Err(OpError::invalid("domain", "the domain is empty"));
     }
     if message.descriptors.is_empty() {
-        return Err(OpError::invalid("descriptors", "there are no descriptors"));
+        return Err(OpError::invalid("descriptors", "the request has no descriptors"));
     }
     Ok(())
 }
@@ -103,7 +107,7 @@ fn store_receipts<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decisi
         for item in 0..indices.len() {
             let receipt = decision.slot_receipt(item);
             if !receipt.is_empty() {
-                app.held_slots.hold(name(item), receipt);
+                app.held_slots.add_receipt(name(item), receipt);
             }
         }
         return;
@@ -114,7 +118,7 @@ fn store_receipts<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decisi
         let has_limit = decision.reports().any(|limit| limit.item == item && limit.window.is_none());
         if has_limit {
             app.held_slots.record_refusal(name(item), app.now());
-        } else if app.held_slots.is_used() {
+        } else if app.held_slots.was_ever_used() {
             app.held_slots.record_refusal_if_held(&name(item), app.now());
         }
     }
@@ -161,7 +165,7 @@ async fn charge_into_debt<S: Store>(
         match descriptor.hits_addend {
             Some(0) => app.zero_cost_checks.add(&name(descriptor)),
             Some(_) if code == Code::OverLimit && app.zero_cost_checks.contains(&name(descriptor)) => {
-                taken.push(item.item());
+                taken.push(item.to_item());
             }
             Some(_) | None => {}
         }
@@ -201,7 +205,7 @@ impl<'a> DescriptorItem<'a> {
         })
     }
 
-    fn item(&self) -> Item<'_> {
+    fn to_item(&self) -> Item<'_> {
         match &self.inline {
             Some((limits, key)) => Item { cost: self.cost, ..Item::inline(key, limits) },
             None => Item { cost: self.cost, ..Item::new(&self.attributes) },

@@ -3,7 +3,7 @@
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::bounds::{MAX_DETAIL_BYTES, MAX_HEADERS_BYTES, MAX_MESSAGE_BYTES};
+use super::bounds::{MAX_HEADERS_BYTES, MAX_MESSAGE_BYTES, MAX_STATUS_MESSAGE_BYTES};
 use super::http2::{CallError, hpack};
 use crate::ops::error::{ErrorKind, OpError};
 
@@ -45,7 +45,7 @@ impl GrpcError {
     }
 
     /// Returns the header block of a response that contains only this status.
-    pub(super) fn block(&self) -> Vec<u8> {
+    pub(super) fn header_block(&self) -> Vec<u8> {
         [RESPONSE_HEADERS, &self.trailers()].concat()
     }
 
@@ -53,7 +53,7 @@ impl GrpcError {
     pub(super) fn trailers(&self) -> Vec<u8> {
         let mut block = Vec::new();
         hpack::put_literal(&mut block, "grpc-status", itoa::Buffer::new().format(self.code as u8).as_bytes());
-        let detail = &self.detail[..self.detail.floor_char_boundary(MAX_DETAIL_BYTES)];
+        let detail = &self.detail[..self.detail.floor_char_boundary(MAX_STATUS_MESSAGE_BYTES)];
         let detail = utf8_percent_encode(detail, PERCENT_ENCODED_ASCII).to_string();
         hpack::put_literal(&mut block, "grpc-message", detail.as_bytes());
         block
@@ -87,7 +87,7 @@ impl From<OpError> for GrpcError {
 }
 
 /// Appends a gRPC prefix and a message. The closure `encode` appends the message.
-pub(super) fn frame(out: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn put_framed(out: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX_LENGTH]);
     encode(out);
@@ -134,7 +134,7 @@ mod tests {
             assert!(read(bytes).unwrap_err().contains(expected), "{bytes:?}");
         }
         let mut out = b"before".to_vec();
-        frame(&mut out, |out| out.extend_from_slice(b"ab"));
+        put_framed(&mut out, |out| out.extend_from_slice(b"ab"));
         assert_eq!(out, b"before\0\0\0\0\x02ab");
     }
 
@@ -153,10 +153,10 @@ mod tests {
             (decode_block(RESPONSE_HEADERS), decode_block(OK_TRAILERS)),
             (head.to_vec(), vec![pair("grpc-status", "0")])
         );
-        let error = GrpcError::new(GrpcCode::Unauthenticated, "50 %\nwrong \u{e4}").block();
+        let error = GrpcError::new(GrpcCode::Unauthenticated, "50 %\nwrong \u{e4}").header_block();
         let status = [pair("grpc-status", "16"), pair("grpc-message", "50 %25%0Awrong %C3%A4")];
         assert_eq!(decode_block(&error), [&head[..], &status].concat());
-        let long = decode_block(&GrpcError::new(GrpcCode::NotFound, "\u{e4}".repeat(10_000)).block());
-        assert_eq!(long[3].1.len(), 3 * MAX_DETAIL_BYTES);
+        let long = decode_block(&GrpcError::new(GrpcCode::NotFound, "\u{e4}".repeat(10_000)).header_block());
+        assert_eq!(long[3].1.len(), 3 * MAX_STATUS_MESSAGE_BYTES);
     }
 }

@@ -15,9 +15,9 @@ use crate::control::auth::Access;
 use crate::ops::error::OpError;
 
 /// The path of the endpoint.
-pub(crate) const JSON: &str = "/json";
+pub(crate) const JSON_PATH: &str = "/json";
 /// The path of the reference service's health check.
-pub(crate) const HEALTHCHECK: &str = "/healthcheck";
+pub(crate) const HEALTHCHECK_PATH: &str = "/healthcheck";
 
 /// Returns the body of the health check, or `None` if the server is stopping.
 pub(crate) fn healthcheck_body<S: Store>(app: &App<S>) -> Option<&'static str> {
@@ -175,7 +175,7 @@ fn is_zero(number: &u32) -> bool {
 ///
 /// # Errors
 /// Returns an error if the request is invalid or the caller has no access to the domain.
-pub(crate) async fn answer<S: Store>(
+pub(crate) async fn answer_json<S: Store>(
     app: &App<S>,
     access: &Access,
     body: &[u8],

@@ -20,7 +20,7 @@ pub mod wire;
 mod zero_cost;
 
 pub use bodies::HeldBodies;
-pub(crate) use json::{HEALTHCHECK, JSON, answer as answer_json, healthcheck_body};
+pub(crate) use json::{HEALTHCHECK_PATH, JSON_PATH, answer_json, healthcheck_body};
 pub use options::{AddedHeaders, MetadataWhen, ResponseOptions};
 pub use serve::serve;
 pub use slots::HeldSlots;

@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep};
 use tollgate_engine::Store;
 
 use super::bounds::{
-    DRAIN_TIMEOUT, KEEPALIVE_EVERY, KEEPALIVE_TIMEOUT, MAX_STREAMS, MAX_WAITING_CALLS, MESSAGE_TIMEOUT, READ_BUFFER,
-    STALL_TIMEOUT, WRITE_BUFFER,
+    DRAIN_TIMEOUT, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MAX_STREAMS, MAX_WAITING_CALLS, MESSAGE_TIMEOUT,
+    READ_BUFFER_BYTES, STALL_TIMEOUT, WRITE_THRESHOLD_BYTES,
 };
 use super::decide::decide;
-use super::grpc::{GrpcCode, GrpcError, OK_TRAILERS, RESPONSE_HEADERS, frame, unframe};
+use super::grpc::{GrpcCode, GrpcError, OK_TRAILERS, RESPONSE_HEADERS, put_framed, unframe};
 use super::http2::frame::{ConnectionError, ErrorCode};
-use super::http2::head::Head;
+use super::http2::head::RequestHead;
 use super::http2::{Connection, StreamCall};
 use super::wire::{Health, RateLimitRequest, RateLimitResponse, WireError, decode_health, encode_health};
 use crate::app::App;
@@ -162,8 +162,8 @@ impl<S: Store + 'static> RlsSession<S> {
     /// Returns the earliest deadline, as the time since the connection started.
     fn next_deadline(&self) -> Duration {
         let partial = (!self.partial_frame.is_empty()).then_some(self.partial_since);
-        let incomplete = [self.http2.waiting_since(), partial].into_iter().flatten().min();
-        let alive = self.pinged_at.map_or(self.last_input + KEEPALIVE_EVERY, |pinged| pinged + KEEPALIVE_TIMEOUT);
+        let incomplete = [self.http2.incomplete_since(), partial].into_iter().flatten().min();
+        let alive = self.pinged_at.map_or(self.last_input + KEEPALIVE_INTERVAL, |pinged| pinged + KEEPALIVE_TIMEOUT);
         [
             Some(alive),
             incomplete.map(|since| since + MESSAGE_TIMEOUT),
@@ -200,7 +200,7 @@ impl<S: Store + 'static> RlsSession<S> {
                     return Err(timed_out("no valid token"));
                 }
                 self.http2.finish_closing();
-                // Moves the deadline into the future. The remaining calls have their own deadlines.
+                // Starts another drain period. The remaining calls have their own deadlines.
                 self.closing_since = Some(now);
             }
             None | Some(_) => {}
@@ -213,13 +213,13 @@ impl<S: Store + 'static> RlsSession<S> {
         }
         match self.pinged_at {
             Some(pinged) if is_due(pinged, KEEPALIVE_TIMEOUT) => return Err(timed_out("the client does not answer")),
-            None if is_due(self.last_input, KEEPALIVE_EVERY) => {
-                self.http2.ping();
+            None if is_due(self.last_input, KEEPALIVE_INTERVAL) => {
+                self.http2.send_ping();
                 self.pinged_at = Some(now);
             }
             Some(_) | None => {}
         }
-        while let Some(since) = self.http2.waiting_since()
+        while let Some(since) = self.http2.incomplete_since()
             && is_due(since, MESSAGE_TIMEOUT)
             && !self.http2.is_closed()
         {
@@ -252,8 +252,8 @@ impl<S: Store + 'static> RlsSession<S> {
             return;
         }
         let before = std::mem::replace(&mut self.held_body_bytes, held);
-        if !self.app.held_bodies.replace(before, held) && held > before {
-            let detail = "all connections together hold too many bytes of calls that are not answered";
+        if !self.app.held_bodies.update(before, held) && held > before {
+            let detail = "all connections together hold too many bytes of unanswered calls";
             self.http2.close_with_error(ConnectionError::new(ErrorCode::EnhanceYourCalm, detail));
         }
     }
@@ -276,9 +276,9 @@ impl<S: Store + 'static> RlsSession<S> {
         let now = self.started_at.elapsed();
         (self.last_input, self.pinged_at) = (now, None);
         let mut input = &buffer[..kept + read];
-        while let Some(call) = self.http2.next(&mut input, now) {
+        while let Some(call) = self.http2.next_call(&mut input, now) {
             self.answer_call(call).await;
-            if self.http2.out.len() >= WRITE_BUFFER {
+            if self.http2.out.len() >= WRITE_THRESHOLD_BYTES {
                 self.write_output(stream).await?;
             }
         }
@@ -354,7 +354,7 @@ impl<S: Store + 'static> RlsSession<S> {
     }
 
     /// Checks the path and the token of a call, and returns the caller's access rights.
-    fn authorize(&mut self, head: &Head) -> Result<Access, GrpcError> {
+    fn authorize(&mut self, head: &RequestHead) -> Result<Access, GrpcError> {
         if *head.path != *SHOULD_RATE_LIMIT.as_bytes() {
             let path = String::from_utf8_lossy(&head.path);
             let path = &path[..path.floor_char_boundary(100)];
@@ -375,11 +375,12 @@ impl<S: Store + 'static> RlsSession<S> {
     fn respond(&mut self, stream: u32, result: Result<&RateLimitResponse, &GrpcError>) {
         match result {
             Ok(response) => {
-                self.http2.respond(stream, RESPONSE_HEADERS, OK_TRAILERS, |out| frame(out, |out| response.encode(out)));
+                self.http2
+                    .respond(stream, RESPONSE_HEADERS, OK_TRAILERS, |out| put_framed(out, |out| response.encode(out)));
             }
             Err(error) => {
                 self.app.metrics.front_counters(Protocol::Rls).count_malformed();
-                self.http2.respond_without_body(stream, &error.block());
+                self.http2.respond_without_body(stream, &error.header_block());
             }
         }
     }
@@ -439,7 +440,7 @@ impl<S> Drop for RlsSession<S> {
 /// Encodes a health response with its gRPC prefix.
 fn health_message(health: Health) -> Vec<u8> {
     let mut message = Vec::new();
-    frame(&mut message, |out| encode_health(out, health));
+    put_framed(&mut message, |out| encode_health(out, health));
     message
 }
 
@@ -475,12 +476,12 @@ thread_local! {
 impl RlsBuffers {
     fn take_from_pool() -> Self {
         let spare = BUFFER_POOL.with_borrow_mut(Vec::pop);
-        spare.unwrap_or_else(|| Self { input: vec![0; READ_BUFFER], output: Vec::new() })
+        spare.unwrap_or_else(|| Self { input: vec![0; READ_BUFFER_BYTES], output: Vec::new() })
     }
 
     fn return_to_pool(mut self) {
         self.output.clear();
-        self.output.shrink_to(2 * WRITE_BUFFER);
+        self.output.shrink_to(2 * WRITE_THRESHOLD_BYTES);
         BUFFER_POOL.with_borrow_mut(|spare| {
             if spare.len() < MAX_POOLED_BUFFERS {
                 spare.push(self);
@@ -514,7 +515,7 @@ mod tests {
         // `headers` ends with a HEADERS frame without END_HEADERS, and `half` with half a frame.
         let headers = format!("{PREFACE_AND_SETTINGS}\0\0\x01\x01\0\0\0\0\x01\u{2}");
         let half = format!("{PREFACE_AND_SETTINGS}\0\0\x08\x06\0");
-        let keepalive = KEEPALIVE_EVERY + KEEPALIVE_TIMEOUT;
+        let keepalive = KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT;
         for (sent, limit) in [
             ("", MESSAGE_TIMEOUT),
             (&PREFACE_AND_SETTINGS[..10], MESSAGE_TIMEOUT),

@@ -29,7 +29,7 @@ pub struct HeldSlots {
     descriptors: Mutex<DescriptorSlots>,
     /// Whether a slot was ever held or refused. Relaxed ordering suffices: a caller that reads a stale `false` was
     /// refused before the first slot was taken.
-    is_used: AtomicBool,
+    was_ever_used: AtomicBool,
 }
 
 /// Receipts and refusals by descriptor. They are stored separately, so that many refusals do not displace receipts.
@@ -58,17 +58,17 @@ struct RefusedStreams {
 
 impl HeldSlots {
     /// Stores the receipt for the slots that a descriptor took.
-    pub(super) fn hold(&self, descriptor: Vec<u8>, receipt: Receipt) {
+    pub(super) fn add_receipt(&self, descriptor: Vec<u8>, receipt: Receipt) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         descriptors.receipts.rotate_if_full();
         descriptors.receipts.added += 1;
         descriptors.receipts.current.entry(descriptor.into()).or_default().push_back(receipt);
-        self.is_used.store(true, Ordering::Relaxed);
+        self.was_ever_used.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether a slot was ever held or refused. If it returns false, callers can skip the lookup.
-    pub(super) fn is_used(&self) -> bool {
-        self.is_used.load(Ordering::Relaxed)
+    pub(super) fn was_ever_used(&self) -> bool {
+        self.was_ever_used.load(Ordering::Relaxed)
     }
 
     /// Records the refusal of a descriptor, but only if the descriptor holds slots.
@@ -83,7 +83,7 @@ impl HeldSlots {
     pub(super) fn record_refusal(&self, descriptor: Vec<u8>, now: Time<Mono>) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         descriptors.refusals.add_refusal(descriptor, now);
-        self.is_used.store(true, Ordering::Relaxed);
+        self.was_ever_used.store(true, Ordering::Relaxed);
     }
 
     /// Handles negative hits. Removes and returns the oldest receipt of the descriptor. Returns `None` if the negative
@@ -176,12 +176,12 @@ mod tests {
     #[test]
     fn negative_hits_of_a_refused_stream_release_no_slot() {
         let slots = HeldSlots::default();
-        slots.hold(b"a".into(), Receipt::default());
+        slots.add_receipt(b"a".into(), Receipt::default());
         slots.record_refusal(b"a".into(), NOW);
         slots.record_refusal(b"a".into(), NOW);
         assert!(slots.take_receipt(b"a", NOW).is_none() && slots.take_receipt(b"a", NOW).is_none(), "two were refused");
         assert!(slots.take_receipt(b"a", NOW).is_some());
-        slots.hold(b"a".into(), Receipt::default());
+        slots.add_receipt(b"a".into(), Receipt::default());
         slots.record_refusal(b"a".into(), NOW);
         let later = NOW.saturating_add(REFUSAL_EXPIRY);
         assert!(slots.take_receipt(b"a", later).is_some(), "the refusal has expired");
@@ -191,18 +191,20 @@ mod tests {
     #[test]
     fn refusal_without_a_limit_counts_only_if_a_slot_is_held() {
         let slots = HeldSlots::default();
-        assert!(!slots.is_used());
-        slots.hold(b"a".into(), Receipt::default());
+        assert!(!slots.was_ever_used());
+        slots.add_receipt(b"a".into(), Receipt::default());
         slots.record_refusal_if_held(b"a", NOW);
         slots.record_refusal_if_held(b"b", NOW);
-        assert!(slots.is_used() && slots.take_receipt(b"a", NOW).is_none() && slots.take_receipt(b"a", NOW).is_some());
+        assert!(
+            slots.was_ever_used() && slots.take_receipt(b"a", NOW).is_none() && slots.take_receipt(b"a", NOW).is_some()
+        );
         assert!(slots.descriptors.lock().unwrap().refusals.current.is_empty(), "nothing is kept for `b`");
     }
 
     #[test]
     fn refusals_of_many_descriptors_drop_no_receipts() {
         let slots = HeldSlots::default();
-        slots.hold(b"a".into(), Receipt::default());
+        slots.add_receipt(b"a".into(), Receipt::default());
         for number in 0..3 * MAX_GENERATION_SIZE as u32 {
             slots.record_refusal(number.to_be_bytes().into(), NOW);
         }
@@ -212,8 +214,8 @@ mod tests {
     #[test]
     fn oldest_receipt_of_a_descriptor_is_released_first() {
         let slots = HeldSlots::default();
-        slots.hold(b"a".into(), Receipt::default());
-        slots.hold(b"a".into(), Receipt::default());
+        slots.add_receipt(b"a".into(), Receipt::default());
+        slots.add_receipt(b"a".into(), Receipt::default());
         assert!(slots.take_receipt(b"b", NOW).is_none());
         assert!(slots.take_receipt(b"a", NOW).is_some() && slots.take_receipt(b"a", NOW).is_some());
         assert!(slots.take_receipt(b"a", NOW).is_none());
@@ -223,7 +225,7 @@ mod tests {
     fn receipts_are_bounded_and_the_newest_are_kept() {
         let slots = HeldSlots::default();
         for number in 0..3 * MAX_GENERATION_SIZE as u32 {
-            slots.hold(number.to_be_bytes().into(), Receipt::default());
+            slots.add_receipt(number.to_be_bytes().into(), Receipt::default());
         }
         assert!(slots.take_receipt(&0_u32.to_be_bytes(), NOW).is_none());
         assert!(slots.take_receipt(&(3 * MAX_GENERATION_SIZE as u32 - 1).to_be_bytes(), NOW).is_some());

@@ -1,9 +1,9 @@
 //! Records descriptors that are first checked with a cost of 0 and charged later, when the cost is known.
 //!
-//! Envoy charges a token budget in two calls. When a stream begins, it checks with `hits_addend: 0`. When the stream
-//! ends, it sends the real cost (`apply_on_stream_done`). On the wire, the second call looks like any other check. If a
-//! refused second call charged nothing, a budget with fewer tokens than the cost would never run out, and all further
-//! checks would be admitted. But at that time, the stream has already used the tokens. Therefore, if a descriptor was
+//! Envoy charges a token budget in two calls. When a stream begins, Envoy checks with `hits_addend: 0`. When the stream
+//! ends, Envoy sends the real cost (`apply_on_stream_done`). On the wire, the second call looks like any other check.
+//! By then, the stream has already used the tokens. If a refused second call charged nothing, a budget with fewer
+//! tokens than the cost would never run out, and all further checks would be admitted. Therefore, if a descriptor was
 //! recently checked with 0 and its charge is refused, the descriptor is charged anyway, which puts the budget into
 //! debt. The response is still OVER_LIMIT, which Envoy ignores for the second call. Other clients that first check with
 //! 0 receive the usual refusal and are charged too.

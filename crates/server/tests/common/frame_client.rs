@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, Frame, Kind, PREFACE, put};
+use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, Frame, FrameKind, PREFACE, put_frame};
 use tollgate_server::rls::http2::hpack::{Decoder, put_literal};
 
 use super::TEST_TIMEOUT;
@@ -43,7 +43,7 @@ impl FrameClient {
         stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a socket");
         let mut client = Self { stream, received: Vec::new(), decoder: Decoder::default() };
         client.send(PREFACE);
-        client.send_frame(Kind::Settings, 0, 0, &[]);
+        client.send_frame(FrameKind::Settings, 0, 0, &[]);
         client
     }
 
@@ -52,9 +52,9 @@ impl FrameClient {
         let _ = self.stream.write_all(bytes);
     }
 
-    pub fn send_frame(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+    pub fn send_frame(&mut self, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
         let mut bytes = Vec::new();
-        put(&mut bytes, kind, flags, stream, payload);
+        put_frame(&mut bytes, kind, flags, stream, payload);
         self.send(&bytes);
     }
 
@@ -62,12 +62,12 @@ impl FrameClient {
         let mut block = vec![0x83, 0x86];
         put_literal(&mut block, ":path", path.as_bytes());
         put_literal(&mut block, "content-type", b"application/grpc");
-        self.send_frame(Kind::Headers, END_HEADERS, stream, &block);
-        self.send_frame(Kind::Data, END_STREAM, stream, body);
+        self.send_frame(FrameKind::Headers, END_HEADERS, stream, &block);
+        self.send_frame(FrameKind::Data, END_STREAM, stream, body);
     }
 
     /// Returns the type, flags, stream and payload of the next frame, or `None` at the end of the connection.
-    pub fn next(&mut self) -> Option<(Kind, u8, u32, Vec<u8>)> {
+    pub fn next(&mut self) -> Option<(FrameKind, u8, u32, Vec<u8>)> {
         loop {
             let mut input = &self.received[..];
             if let Some(frame) = Frame::take(&mut input).expect("a frame") {
@@ -91,17 +91,17 @@ impl FrameClient {
         loop {
             let (kind, flags, stream, payload) = self.next().expect("an answer before the end");
             match kind {
-                Kind::Headers => {
+                FrameKind::Headers => {
                     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                     let fields = &mut answer.fields;
                     let decoded =
                         self.decoder.decode(&payload, |field| fields.push((text(field.name), text(field.value))));
                     decoded.expect("a header block");
                 }
-                Kind::Data => answer.body.extend_from_slice(&payload),
+                FrameKind::Data => answer.body.extend_from_slice(&payload),
                 // The whole response has arrived, and the server asks the client to stop sending.
-                Kind::RstStream if payload == [0; 4] => continue,
-                Kind::RstStream => panic!("stream {stream} was reset: {payload:?}"),
+                FrameKind::RstStream if payload == [0; 4] => continue,
+                FrameKind::RstStream => panic!("stream {stream} was reset: {payload:?}"),
                 _ => continue,
             }
             if flags & END_STREAM != 0 {
@@ -114,8 +114,8 @@ impl FrameClient {
     pub fn next_goaway(&mut self) -> Option<String> {
         loop {
             match self.next()? {
-                (Kind::GoAway, _, _, payload) => return Some(String::from_utf8_lossy(&payload[8..]).into_owned()),
-                (Kind::Headers, ..) => return None,
+                (FrameKind::GoAway, _, _, payload) => return Some(String::from_utf8_lossy(&payload[8..]).into_owned()),
+                (FrameKind::Headers, ..) => return None,
                 _ => {}
             }
         }
@@ -125,7 +125,7 @@ impl FrameClient {
     pub fn farewell(&mut self) -> String {
         let mut farewell = String::new();
         while let Some((kind, _, _, payload)) = self.next() {
-            if kind == Kind::GoAway {
+            if kind == FrameKind::GoAway {
                 farewell = String::from_utf8_lossy(&payload[8..]).into_owned();
             }
         }

@@ -17,7 +17,7 @@ fn send(input: &[u8], step: usize) -> Reaction {
     while end < input.len() && !connection.is_closed() {
         end = input.len().min(end.saturating_add(step));
         let mut part = &input[at..end];
-        while let Some(call) = connection.next(&mut part, Duration::ZERO) {
+        while let Some(call) = connection.next_call(&mut part, Duration::ZERO) {
             let length = call.body.as_ref().ok().map(|body| body.len());
             assert!(length.is_none_or(|length| length <= MAX_BODY_BYTES), "a body is bounded");
             calls.push((call.stream, length));

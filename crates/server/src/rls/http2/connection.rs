@@ -9,12 +9,14 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::super::bounds::{CONNECTION_WINDOW, MAX_HEADERS_BYTES, MAX_STREAMS, RESET_COST, STREAM_WINDOW};
+use super::super::bounds::{
+    CONNECTION_RECEIVE_WINDOW, MAX_HEADERS_BYTES, MAX_STREAMS, RESET_COST, STREAM_RECEIVE_WINDOW,
+};
 use super::credit::Credit;
-use super::frame::{self, ACK, ConnectionError, ErrorCode, Frame, Kind, MAX_31_BITS, PREFACE, Setting};
-use super::head::Head;
+use super::frame::{self, ACK, ConnectionError, ErrorCode, Frame, FrameKind, MAX_31_BITS, PREFACE, Setting};
+use super::head::RequestHead;
 use super::hpack::Decoder;
-use super::receive::{HeaderBlock, LastBlock};
+use super::receive::{CachedHeaderBlock, HeaderBlock};
 use super::streams::{ClientSide, ClosedBy, Stream, StreamState, Streams};
 
 /// The initial window that HTTP/2 defines for connections and streams, in bytes.
@@ -36,7 +38,7 @@ pub struct StreamCall<'i> {
     /// The stream id.
     pub stream: u32,
     /// The headers.
-    pub head: Head,
+    pub head: RequestHead,
     /// The body. A body in a single frame (the usual case) is borrowed from the input.
     pub body: Result<Cow<'i, [u8]>, CallError>,
 }
@@ -60,7 +62,7 @@ pub(super) enum Phase {
     /// Waiting for the client's first SETTINGS.
     Settings,
     Open,
-    /// GOAWAY was sent. New streams are accepted until the client acknowledges the PING after it.
+    /// GOAWAY and a PING were sent. New streams are accepted until the client acknowledges this PING.
     Announced,
     /// No further streams are accepted.
     Final,
@@ -77,7 +79,7 @@ pub struct Connection {
     pub(super) paths: &'static [&'static str],
     pub(super) decoder: Decoder,
     pub(super) block: Option<HeaderBlock>,
-    pub(super) last_block: LastBlock,
+    pub(super) last_block: CachedHeaderBlock,
     pub(super) streams: Streams,
     /// Id of the last stream that the client opened.
     pub(super) last_stream: u32,
@@ -108,10 +110,10 @@ impl Connection {
             paths,
             decoder: Decoder::default(),
             block: None,
-            last_block: LastBlock::default(),
+            last_block: CachedHeaderBlock::default(),
             streams: Streams::default(),
             last_stream: 0,
-            receive_window: CONNECTION_WINDOW,
+            receive_window: CONNECTION_RECEIVE_WINDOW,
             pending_window_update: 0,
             send_window: DEFAULT_WINDOW.into(),
             initial_window: DEFAULT_WINDOW.into(),
@@ -125,7 +127,7 @@ impl Connection {
 
     /// Processes frames up to the next complete call. Returns `None` if the input contains no further call; a partial
     /// frame stays in `input`. `now` is the time since the connection started.
-    pub fn next<'i>(&mut self, input: &mut &'i [u8], now: Duration) -> Option<StreamCall<'i>> {
+    pub fn next_call<'i>(&mut self, input: &mut &'i [u8], now: Duration) -> Option<StreamCall<'i>> {
         self.now = now;
         if self.phase == Phase::Preface {
             self.take_preface(input);
@@ -154,7 +156,7 @@ impl Connection {
             Phase::Open => {
                 self.phase = Phase::Announced;
                 frame::put_goaway(&mut self.out, MAX_31_BITS, ErrorCode::NoError, "");
-                frame::put(&mut self.out, Kind::Ping, 0, 0, &DRAIN_PING);
+                frame::put_frame(&mut self.out, FrameKind::Ping, 0, 0, &DRAIN_PING);
             }
             Phase::Announced | Phase::Final | Phase::Closed => {}
         }
@@ -178,13 +180,13 @@ impl Connection {
     }
 
     /// Sends a keepalive PING. Any input counts as a reply.
-    pub fn ping(&mut self) {
-        frame::put(&mut self.out, Kind::Ping, 0, 0, &KEEPALIVE_PING);
+    pub fn send_ping(&mut self) {
+        frame::put_frame(&mut self.out, FrameKind::Ping, 0, 0, &KEEPALIVE_PING);
     }
 
     /// Returns the start time of the oldest incomplete input (the preface, a header block or a call), or `None` if no
     /// input is incomplete.
-    pub fn waiting_since(&self) -> Option<Duration> {
+    pub fn incomplete_since(&self) -> Option<Duration> {
         if self.phase <= Phase::Settings {
             return Some(Duration::ZERO);
         }
@@ -202,7 +204,7 @@ impl Connection {
 
     /// Returns the total size of the bodies of open streams, in bytes.
     pub fn held_bytes(&self) -> u32 {
-        CONNECTION_WINDOW - self.receive_window - self.pending_window_update
+        CONNECTION_RECEIVE_WINDOW - self.receive_window - self.pending_window_update
     }
 
     /// If responses wait until the client enlarges a window, returns the time of the last progress. Otherwise returns
@@ -242,39 +244,41 @@ impl Connection {
             &mut self.out,
             &[
                 (Setting::MaxConcurrentStreams, MAX_STREAMS),
-                (Setting::InitialWindowSize, STREAM_WINDOW),
+                (Setting::InitialWindowSize, STREAM_RECEIVE_WINDOW),
                 (Setting::MaxHeaderListSize, MAX_HEADERS_BYTES),
             ],
         );
-        self.put_window_update(CONNECTION_WINDOW - DEFAULT_WINDOW);
+        self.put_window_update(CONNECTION_RECEIVE_WINDOW - DEFAULT_WINDOW);
     }
 
     fn on_frame<'i>(&mut self, frame: Frame<'i>) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         if let Some(block) = &self.block
-            && (frame.kind != Kind::Continuation || frame.stream != block.stream)
+            && (frame.kind != FrameKind::Continuation || frame.stream != block.stream)
         {
             return Err(ConnectionError::protocol_error("another frame within a header block"));
         }
         if self.phase == Phase::Settings {
-            if frame.kind != Kind::Settings || frame.has(ACK) {
+            if frame.kind != FrameKind::Settings || frame.has_flag(ACK) {
                 return Err(ConnectionError::protocol_error("the first frame is not SETTINGS"));
             }
             self.phase = Phase::Open;
         }
         match frame.kind {
-            Kind::Data => return self.on_data(frame),
-            Kind::Headers => return self.on_headers(frame),
-            Kind::Continuation => return self.on_continuation(frame),
-            Kind::Settings => self.on_settings(frame)?,
-            Kind::WindowUpdate => self.on_window_update(frame)?,
-            Kind::RstStream => self.on_reset(frame)?,
-            Kind::Ping => self.on_ping(frame)?,
-            Kind::GoAway if frame.stream != 0 => return Err(stream_id_not_allowed()),
-            Kind::Priority if frame.stream == 0 => return Err(stream_id_missing()),
-            Kind::Priority => drop(frame.exactly::<5>()?),
-            Kind::PushPromise => return Err(ConnectionError::protocol_error("a client sends PUSH_PROMISE")),
+            FrameKind::Data => return self.on_data(frame),
+            FrameKind::Headers => return self.on_headers(frame),
+            FrameKind::Continuation => return self.on_continuation(frame),
+            FrameKind::Settings => self.on_settings(frame)?,
+            FrameKind::WindowUpdate => self.on_window_update(frame)?,
+            FrameKind::RstStream => self.on_reset(frame)?,
+            FrameKind::Ping => self.on_ping(frame)?,
+            FrameKind::GoAway if frame.stream != 0 => return Err(stream_id_not_allowed()),
+            FrameKind::Priority if frame.stream == 0 => return Err(stream_id_missing()),
+            FrameKind::Priority => drop(frame.fixed_payload::<5>()?),
+            FrameKind::PushPromise => {
+                return Err(ConnectionError::protocol_error("a client must not send PUSH_PROMISE"));
+            }
             // The client's GOAWAY and extension frames are ignored.
-            Kind::GoAway | Kind::Unknown => {}
+            FrameKind::GoAway | FrameKind::Unknown => {}
         }
         self.spend(1)?;
         Ok(None)
@@ -288,26 +292,26 @@ impl Connection {
     }
 
     fn on_reset(&mut self, frame: Frame<'_>) -> Result<(), ConnectionError> {
-        frame.exactly::<4>()?;
+        frame.fixed_payload::<4>()?;
         if frame.stream == 0 {
             return Err(stream_id_missing());
         }
         if frame.stream > self.last_stream {
             return Err(ConnectionError::protocol_error("RST_STREAM on a stream that was not opened"));
         }
-        if self.close(frame.stream, ClosedBy::Both) {
+        if self.close_stream(frame.stream, ClosedBy::Both) {
             self.spend(RESET_COST)?;
         }
         Ok(())
     }
 
     fn on_ping(&mut self, frame: Frame<'_>) -> Result<(), ConnectionError> {
-        let payload = frame.exactly::<8>()?;
+        let payload = frame.fixed_payload::<8>()?;
         if frame.stream != 0 {
             return Err(stream_id_not_allowed());
         }
-        if !frame.has(ACK) {
-            frame::put(&mut self.out, Kind::Ping, ACK, 0, &payload);
+        if !frame.has_flag(ACK) {
+            frame::put_frame(&mut self.out, FrameKind::Ping, ACK, 0, &payload);
         } else if payload == DRAIN_PING && self.phase == Phase::Announced {
             self.finish_closing();
         }
@@ -316,29 +320,29 @@ impl Connection {
 
     /// Resets a stream because of a client error. The reset costs the client as much credit as if the client had reset
     /// the stream.
-    pub(super) fn reset(&mut self, id: u32, code: ErrorCode) -> Result<(), ConnectionError> {
+    pub(super) fn reset_stream(&mut self, id: u32, code: ErrorCode) -> Result<(), ConnectionError> {
         frame::put_reset(&mut self.out, id, code);
-        if !self.close(id, ClosedBy::Us) {
-            self.streams.remember(id, ClosedBy::Us);
+        if !self.close_stream(id, ClosedBy::Us) {
+            self.streams.remember_closed(id, ClosedBy::Us);
         }
         self.spend(RESET_COST)
     }
 
     /// Removes a stream and returns its bytes to the connection window. Returns whether the stream was open.
-    pub(super) fn close(&mut self, id: u32, by: ClosedBy) -> bool {
+    pub(super) fn close_stream(&mut self, id: u32, by: ClosedBy) -> bool {
         let Some(stream) = self.streams.close(id, by) else { return false };
         if matches!(stream.state, StreamState::Sending { .. }) {
             self.sending -= 1;
         }
-        self.give_back(stream.received);
+        self.return_to_window(stream.received);
         true
     }
 
     /// Returns received bytes to the client's window. A WINDOW_UPDATE is sent after a quarter of the window has
     /// accumulated.
-    pub(super) fn give_back(&mut self, length: u32) {
+    pub(super) fn return_to_window(&mut self, length: u32) {
         self.pending_window_update += length;
-        if self.pending_window_update >= CONNECTION_WINDOW / 4 {
+        if self.pending_window_update >= CONNECTION_RECEIVE_WINDOW / 4 {
             self.put_window_update(self.pending_window_update);
             self.receive_window += self.pending_window_update;
             self.pending_window_update = 0;
@@ -346,7 +350,7 @@ impl Connection {
     }
 
     fn put_window_update(&mut self, increment: u32) {
-        frame::put(&mut self.out, Kind::WindowUpdate, 0, 0, &increment.to_be_bytes());
+        frame::put_frame(&mut self.out, FrameKind::WindowUpdate, 0, 0, &increment.to_be_bytes());
     }
 }
 

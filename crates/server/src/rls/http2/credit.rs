@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::super::bounds::{CREDIT, CREDIT_PER_CALL, CREDIT_PER_SECOND};
+use super::super::bounds::{CREDIT_PER_CALL, CREDIT_PER_SECOND, MAX_CREDIT};
 
 /// The credit of a connection for control frames.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Credit {
 
 impl Default for Credit {
     fn default() -> Self {
-        Self { remaining: CREDIT, restored_at: Duration::ZERO }
+        Self { remaining: MAX_CREDIT, restored_at: Duration::ZERO }
     }
 }
 
@@ -39,12 +39,12 @@ impl Credit {
     }
 
     /// Restores the credit that an answered call earns.
-    pub(super) fn answered(&mut self) {
+    pub(super) fn restore_for_call(&mut self) {
         self.restore(CREDIT_PER_CALL);
     }
 
     fn restore(&mut self, credit: u32) {
-        self.remaining = self.remaining.saturating_add(credit).min(CREDIT);
+        self.remaining = self.remaining.saturating_add(credit).min(MAX_CREDIT);
     }
 }
 
@@ -55,11 +55,11 @@ mod tests {
     #[test]
     fn credit_is_restored_by_time_and_by_calls() {
         let mut credit = Credit::default();
-        assert!(credit.spend(CREDIT, Duration::ZERO) && !credit.spend(1, Duration::ZERO));
-        credit.answered();
+        assert!(credit.spend(MAX_CREDIT, Duration::ZERO) && !credit.spend(1, Duration::ZERO));
+        credit.restore_for_call();
         assert!(credit.spend(CREDIT_PER_CALL, Duration::ZERO) && !credit.spend(1, Duration::ZERO));
         let second = Duration::from_secs(1);
         assert!(credit.spend(CREDIT_PER_SECOND, second) && !credit.spend(1, second));
-        assert!(credit.spend(CREDIT, Duration::MAX) && !credit.spend(1, Duration::MAX), "never above the maximum");
+        assert!(credit.spend(MAX_CREDIT, Duration::MAX) && !credit.spend(1, Duration::MAX), "never above the maximum");
     }
 }

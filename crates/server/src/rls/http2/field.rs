@@ -76,7 +76,7 @@ fn is_valid_value(value: &[u8]) -> bool {
 }
 
 /// The static table. The first entry has the HPACK index 1.
-pub const STATIC: [(&str, &str, FieldName); 61] = [
+pub const STATIC_TABLE: [(&str, &str, FieldName); 61] = [
     (":authority", "", Authority),
     (":method", "GET", Method),
     (":method", "POST", Method),
@@ -146,12 +146,12 @@ mod tests {
 
     #[test]
     fn static_table_is_classified_correctly() {
-        for (name, value, expected) in STATIC {
+        for (name, value, expected) in STATIC_TABLE {
             assert_eq!(FieldName::classify(name.as_bytes(), value.as_bytes()), expected, "{name}");
         }
         // Spot checks of indices that RFC 7541 uses in its examples.
         assert_eq!(
-            (STATIC[7].0, STATIC[7].1, STATIC[30].0, STATIC[57].0),
+            (STATIC_TABLE[7].0, STATIC_TABLE[7].1, STATIC_TABLE[30].0, STATIC_TABLE[57].0),
             (":status", "200", "content-type", "user-agent")
         );
     }

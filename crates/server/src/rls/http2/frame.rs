@@ -4,7 +4,7 @@
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Size of a frame header, in bytes.
-pub const HEADER: usize = 9;
+pub const FRAME_HEADER_BYTES: usize = 9;
 
 /// Maximum payload size in bytes. This is the protocol's default.
 pub const MAX_PAYLOAD_BYTES: usize = 16 * 1024;
@@ -15,7 +15,7 @@ pub const MAX_31_BITS: u32 = (1 << 31) - 1;
 /// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the standard")]
-pub enum Kind {
+pub enum FrameKind {
     Data = 0,
     Headers = 1,
     Priority = 2,
@@ -30,7 +30,7 @@ pub enum Kind {
     Unknown = 255,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [Self; 10] = [
         Self::Data,
         Self::Headers,
@@ -96,7 +96,7 @@ impl ConnectionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'i> {
     /// The frame type.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The flags.
     pub flags: u8,
     /// The stream id; 0 for the whole connection.
@@ -111,7 +111,8 @@ impl<'i> Frame<'i> {
     /// # Errors
     /// Returns an error if the payload is longer than [`MAX_PAYLOAD_BYTES`].
     pub fn take(input: &mut &'i [u8]) -> Result<Option<Self>, ConnectionError> {
-        let Some((&[l0, l1, l2, kind, flags, s0, s1, s2, s3], rest)) = input.split_first_chunk::<HEADER>() else {
+        let Some((&[l0, l1, l2, kind, flags, s0, s1, s2, s3], rest)) = input.split_first_chunk::<FRAME_HEADER_BYTES>()
+        else {
             return Ok(None);
         };
         let length = u32::from_be_bytes([0, l0, l1, l2]) as usize;
@@ -120,13 +121,13 @@ impl<'i> Frame<'i> {
         }
         let Some((payload, rest)) = rest.split_at_checked(length) else { return Ok(None) };
         *input = rest;
-        let kind = Kind::ALL.get(usize::from(kind)).copied().unwrap_or(Kind::Unknown);
+        let kind = FrameKind::ALL.get(usize::from(kind)).copied().unwrap_or(FrameKind::Unknown);
         let stream = u32::from_be_bytes([s0, s1, s2, s3]) & MAX_31_BITS;
         Ok(Some(Self { kind, flags, stream, payload }))
     }
 
     /// Returns whether a flag is set.
-    pub const fn has(&self, flag: u8) -> bool {
+    pub const fn has_flag(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
@@ -134,14 +135,14 @@ impl<'i> Frame<'i> {
     ///
     /// # Errors
     /// Returns an error if the payload is too short for its padding or priority.
-    pub fn content(&self) -> Result<&'i [u8], ConnectionError> {
+    pub fn unpadded_payload(&self) -> Result<&'i [u8], ConnectionError> {
         let (mut content, mut padding) = (self.payload, 0);
-        if self.has(PADDED) {
+        if self.has_flag(PADDED) {
             let short = ConnectionError::new(ErrorCode::FrameSize, "a padded frame has no padding length");
             let (length, rest) = content.split_first().ok_or(short)?;
             (content, padding) = (rest, usize::from(*length));
         }
-        if self.kind == Kind::Headers && self.has(PRIORITY) {
+        if self.kind == FrameKind::Headers && self.has_flag(PRIORITY) {
             let short = ConnectionError::new(ErrorCode::FrameSize, "HEADERS is shorter than its priority");
             content = content.split_at_checked(5).ok_or(short)?.1;
         }
@@ -154,7 +155,7 @@ impl<'i> Frame<'i> {
     ///
     /// # Errors
     /// Returns an error if the payload does not have `N` bytes.
-    pub fn exactly<const N: usize>(&self) -> Result<[u8; N], ConnectionError> {
+    pub fn fixed_payload<const N: usize>(&self) -> Result<[u8; N], ConnectionError> {
         let wrong = |_| ConnectionError::new(ErrorCode::FrameSize, "the frame has the wrong length for its type");
         self.payload.try_into().map_err(wrong)
     }
@@ -173,21 +174,21 @@ pub enum Setting {
 }
 
 /// Appends the header of a frame.
-pub fn put_header(out: &mut Vec<u8>, length: usize, kind: Kind, flags: u8, stream: u32) {
+pub fn put_frame_header(out: &mut Vec<u8>, length: usize, kind: FrameKind, flags: u8, stream: u32) {
     let [_, l0, l1, l2] = (length as u32).to_be_bytes();
     let [s0, s1, s2, s3] = stream.to_be_bytes();
     out.extend_from_slice(&[l0, l1, l2, kind as u8, flags, s0, s1, s2, s3]);
 }
 
 /// Appends a frame.
-pub fn put(out: &mut Vec<u8>, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
-    put_header(out, payload.len(), kind, flags, stream);
+pub fn put_frame(out: &mut Vec<u8>, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
+    put_frame_header(out, payload.len(), kind, flags, stream);
     out.extend_from_slice(payload);
 }
 
 /// Appends SETTINGS.
 pub fn put_settings(out: &mut Vec<u8>, settings: &[(Setting, u32)]) {
-    put_header(out, 6 * settings.len(), Kind::Settings, 0, 0);
+    put_frame_header(out, 6 * settings.len(), FrameKind::Settings, 0, 0);
     for (setting, value) in settings {
         out.extend_from_slice(&(*setting as u16).to_be_bytes());
         out.extend_from_slice(&value.to_be_bytes());
@@ -196,7 +197,7 @@ pub fn put_settings(out: &mut Vec<u8>, settings: &[(Setting, u32)]) {
 
 /// Appends GOAWAY with a debug message.
 pub fn put_goaway(out: &mut Vec<u8>, last_stream: u32, code: ErrorCode, detail: &str) {
-    put_header(out, 8 + detail.len(), Kind::GoAway, 0, 0);
+    put_frame_header(out, 8 + detail.len(), FrameKind::GoAway, 0, 0);
     out.extend_from_slice(&last_stream.to_be_bytes());
     out.extend_from_slice(&(code as u32).to_be_bytes());
     out.extend_from_slice(detail.as_bytes());
@@ -204,7 +205,7 @@ pub fn put_goaway(out: &mut Vec<u8>, last_stream: u32, code: ErrorCode, detail: 
 
 /// Appends RST_STREAM.
 pub fn put_reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
-    put(out, Kind::RstStream, 0, stream, &(code as u32).to_be_bytes());
+    put_frame(out, FrameKind::RstStream, 0, stream, &(code as u32).to_be_bytes());
 }
 
 #[cfg(test)]
@@ -214,7 +215,7 @@ mod tests {
     #[test]
     fn only_complete_frames_are_taken() {
         let mut bytes = Vec::new();
-        put(&mut bytes, Kind::Ping, ACK, 0, b"12345678");
+        put_frame(&mut bytes, FrameKind::Ping, ACK, 0, b"12345678");
         put_reset(&mut bytes, 5, ErrorCode::Cancel);
         for end in 0..bytes.len() {
             let mut input = &bytes[..end];
@@ -223,10 +224,13 @@ mod tests {
             assert_eq!(Frame::take(&mut input), Ok(None), "{end}");
         }
         let mut input = &bytes[..];
-        let ping = Frame { kind: Kind::Ping, flags: ACK, stream: 0, payload: b"12345678" };
-        let reset = Frame { kind: Kind::RstStream, flags: 0, stream: 5, payload: &[0, 0, 0, 8] };
+        let ping = Frame { kind: FrameKind::Ping, flags: ACK, stream: 0, payload: b"12345678" };
+        let reset = Frame { kind: FrameKind::RstStream, flags: 0, stream: 5, payload: &[0, 0, 0, 8] };
         assert_eq!([Frame::take(&mut input), Frame::take(&mut input)], [Ok(Some(ping)), Ok(Some(reset))]);
-        assert_eq!((input, ping.exactly::<4>().map_err(|error| error.code)), (&[][..], Err(ErrorCode::FrameSize)));
+        assert_eq!(
+            (input, ping.fixed_payload::<4>().map_err(|error| error.code)),
+            (&[][..], Err(ErrorCode::FrameSize))
+        );
     }
 
     #[test]
@@ -239,20 +243,21 @@ mod tests {
     #[test]
     fn reserved_bit_and_unknown_types_are_accepted() {
         let frame = Frame::take(&mut &[0, 0, 0, 0x16, 0xff, 0x80, 0, 0, 3][..]).expect("a frame").expect("complete");
-        assert_eq!((frame.kind, frame.stream), (Kind::Unknown, 3));
+        assert_eq!((frame.kind, frame.stream), (FrameKind::Unknown, 3));
     }
 
     #[test]
     fn padding_and_priority_are_removed() {
         let frame = |kind, flags, payload| Frame { kind, flags, stream: 1, payload };
-        let content = |kind, flags, payload: &'static [u8]| frame(kind, flags, payload).content().map_err(|it| it.code);
-        assert_eq!(content(Kind::Data, 0, b"abc"), Ok(&b"abc"[..]));
-        assert_eq!(content(Kind::Data, PADDED, b"\x02abc\0\0"), Ok(&b"abc"[..]));
-        assert_eq!(content(Kind::Data, PADDED, b"\x03abc"), Ok(&b""[..]));
-        assert_eq!(content(Kind::Data, PADDED, b"\x04abc"), Err(ErrorCode::Protocol));
-        assert_eq!(content(Kind::Data, PADDED, b""), Err(ErrorCode::FrameSize));
-        assert_eq!(content(Kind::Headers, PADDED | PRIORITY, b"\x0112345abc\0"), Ok(&b"abc"[..]));
-        assert_eq!(content(Kind::Headers, PADDED | PRIORITY, b"\x0912345abc\0"), Err(ErrorCode::Protocol));
-        assert_eq!(content(Kind::Headers, PRIORITY, b"1234"), Err(ErrorCode::FrameSize));
+        let content =
+            |kind, flags, payload: &'static [u8]| frame(kind, flags, payload).unpadded_payload().map_err(|it| it.code);
+        assert_eq!(content(FrameKind::Data, 0, b"abc"), Ok(&b"abc"[..]));
+        assert_eq!(content(FrameKind::Data, PADDED, b"\x02abc\0\0"), Ok(&b"abc"[..]));
+        assert_eq!(content(FrameKind::Data, PADDED, b"\x03abc"), Ok(&b""[..]));
+        assert_eq!(content(FrameKind::Data, PADDED, b"\x04abc"), Err(ErrorCode::Protocol));
+        assert_eq!(content(FrameKind::Data, PADDED, b""), Err(ErrorCode::FrameSize));
+        assert_eq!(content(FrameKind::Headers, PADDED | PRIORITY, b"\x0112345abc\0"), Ok(&b"abc"[..]));
+        assert_eq!(content(FrameKind::Headers, PADDED | PRIORITY, b"\x0912345abc\0"), Err(ErrorCode::Protocol));
+        assert_eq!(content(FrameKind::Headers, PRIORITY, b"1234"), Err(ErrorCode::FrameSize));
     }
 }

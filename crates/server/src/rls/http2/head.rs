@@ -7,7 +7,7 @@ use super::hpack::HeaderField;
 
 /// The header values of a request that the service needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Head {
+pub struct RequestHead {
     /// Whether the method is POST.
     pub is_post: bool,
     /// Whether the content type is gRPC.
@@ -32,8 +32,8 @@ pub enum HeadError {
 /// Collects the fields of a header block, which are request headers or trailers.
 #[derive(Debug)]
 pub struct HeadBuilder {
-    head: Head,
-    /// The service's paths. They are borrowed, so that they need no allocation.
+    head: RequestHead,
+    /// The service's paths. A request for one of them borrows the path, so that it needs no allocation.
     known_paths: &'static [&'static str],
     /// Number of further bytes allowed in the header list, or `None` if the list is too large.
     remaining_bytes: Option<usize>,
@@ -68,7 +68,7 @@ impl HeadBuilder {
     /// Creates a builder for a header list of at most `max` bytes.
     pub fn new(max: usize, known_paths: &'static [&'static str]) -> Self {
         Self {
-            head: Head::default(),
+            head: RequestHead::default(),
             known_paths,
             remaining_bytes: Some(max),
             seen: SeenFields::default(),
@@ -114,7 +114,7 @@ impl HeadBuilder {
                 self.head.content_length = length;
             }
             FieldName::Authorization => self.head.authorization = Some(value.into()),
-            FieldName::Te if value != b"trailers" => return Some("te other than trailers"),
+            FieldName::Te if value != b"trailers" => return Some("`te` is not `trailers`"),
             FieldName::ConnectionSpecific => return Some("a connection-specific field"),
             FieldName::Malformed => return Some("a field with forbidden characters"),
             FieldName::Scheme | FieldName::Authority | FieldName::Te | FieldName::Other => {}
@@ -126,7 +126,7 @@ impl HeadBuilder {
     ///
     /// # Errors
     /// Returns an error if the headers are malformed, incomplete or too large.
-    pub fn finish(self) -> Result<Head, HeadError> {
+    pub fn finish(self) -> Result<RequestHead, HeadError> {
         match (self.remaining_bytes, self.error) {
             (None, _) => Err(HeadError::TooLarge),
             (Some(_), Some(error)) => Err(HeadError::Malformed(error)),
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!((head.authorization.as_deref(), head.content_length), (Some(&b"Bearer x"[..]), Some(7)));
         let other = build_head(1_000, &[(":method", "GET"), (":scheme", "x"), (":path", "/other?a")]).finish();
         let path = Cow::Owned(b"/other?a".to_vec());
-        assert_eq!(other, Ok(Head { path, ..Head::default() }));
+        assert_eq!(other, Ok(RequestHead { path, ..RequestHead::default() }));
     }
 
     /// These are the cases of the h2spec test suite for section 8.
@@ -184,7 +184,7 @@ mod tests {
             (with(&[(":status", "200")]), "an unknown pseudo-header field"),
             (with(&[("a", "b"), (":authority", "a")]), "a pseudo-header field after a regular one"),
             (with(&[("connection", "keep-alive")]), "a connection-specific field"),
-            (with(&[("te", "trailers, deflate")]), "te other than trailers"),
+            (with(&[("te", "trailers, deflate")]), "`te` is not `trailers`"),
             (with(&[("content-length", "-1")]), "an invalid content-length"),
             (with(&[("content-length", "+1")]), "an invalid content-length"),
             (with(&[("content-length", "1"), ("content-length", "2")]), "an invalid content-length"),

@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 
-use super::field::{FieldName, STATIC};
+use super::field::{FieldName, STATIC_TABLE};
 use super::huffman;
 
 /// Maximum size of the dynamic table in bytes. This is the protocol's default.
-pub const TABLE_SIZE: usize = 4_096;
+pub const MAX_TABLE_BYTES: usize = 4_096;
 
 /// Overhead in bytes that HPACK adds to the size of each field's name and value.
 pub const FIELD_OVERHEAD: usize = 32;
@@ -75,7 +75,7 @@ impl Default for Decoder {
         Self {
             entries: VecDeque::new(),
             size: 0,
-            max_size: TABLE_SIZE,
+            max_size: MAX_TABLE_BYTES,
             version: 0,
             name: Vec::new(),
             value: Vec::new(),
@@ -145,12 +145,12 @@ impl Decoder {
     /// oldest entry.
     fn field_at(&self, index: usize) -> Result<HeaderField<'_>, HpackError> {
         let index = index.checked_sub(1).ok_or(HpackError("index 0"))?;
-        match STATIC.get(index) {
+        match STATIC_TABLE.get(index) {
             Some((name, value, kind)) => {
                 Ok(HeaderField { kind: *kind, name: name.as_bytes(), value: value.as_bytes() })
             }
             None => {
-                let entry = self.entries.get(index - STATIC.len());
+                let entry = self.entries.get(index - STATIC_TABLE.len());
                 entry.map(TableEntry::field).ok_or(HpackError("an index beyond the tables"))
             }
         }
@@ -168,7 +168,7 @@ impl Decoder {
     }
 
     fn resize_table(&mut self, size: usize) -> Result<(), HpackError> {
-        if size > TABLE_SIZE {
+        if size > MAX_TABLE_BYTES {
             return Err(HpackError("a table size above 4096"));
         }
         self.version += 1;
@@ -227,7 +227,7 @@ fn take_string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
 
 /// A dynamic-table size update to 0. At the start of a header block, it announces that the sender uses no dynamic
 /// table.
-pub const NO_TABLE: u8 = 0x20;
+pub const NO_DYNAMIC_TABLE: u8 = 0x20;
 
 /// Appends a literal field without indexing.
 pub fn put_literal(out: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -314,13 +314,13 @@ mod tests {
             Ok(0),
             "0, then 4096"
         );
-        assert_eq!(decoder.max_size, TABLE_SIZE);
+        assert_eq!(decoder.max_size, MAX_TABLE_BYTES);
     }
 
     #[test]
     fn entry_may_reuse_the_name_of_the_entry_that_it_evicts() {
         let mut decoder = Decoder::default();
-        // The table size is 40 bytes, so the second entry evicts the first entry while it reuses its name.
+        // The table size is 40 bytes, so the second entry evicts the first, whose name it reuses.
         assert!(decode_to_strings(&mut decoder, &[0x3f, 0x09, 0x40, 2, b'a', b'b', 1, b'1']).is_ok());
         assert_eq!(decode_to_strings(&mut decoder, &[0x7e, 1, b'2']), to_fields(&[("ab", "2")]));
         assert_eq!(decode_to_strings(&mut decoder, &[0xbe]), to_fields(&[("ab", "2")]));

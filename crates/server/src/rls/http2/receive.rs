@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::super::bounds::{
     MAX_BODY_BYTES, MAX_CACHED_BLOCK_BYTES, MAX_CONTINUATIONS, MAX_HEADER_BLOCK_BYTES, MAX_HEADERS_BYTES, MAX_STREAMS,
-    STREAM_WINDOW,
+    STREAM_RECEIVE_WINDOW,
 };
 use super::connection::{CallError, Connection, Phase, StreamCall, stream_id_missing};
 use super::frame::{ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame};
-use super::head::{Head, HeadBuilder, HeadError};
+use super::head::{HeadBuilder, HeadError, RequestHead};
 use super::streams::{ClientSide, ClosedBy, Stream, StreamState};
 
 /// An incomplete header block.
@@ -25,19 +25,19 @@ pub(super) struct HeaderBlock {
 /// A cache of the last header block and its decoded headers, valid until the dynamic table changes. After the fields
 /// are in the table, a client sends the same block with almost every call.
 #[derive(Debug, Default)]
-pub(super) struct LastBlock {
+pub(super) struct CachedHeaderBlock {
     bytes: Vec<u8>,
     table_version: u64,
-    head: Head,
+    head: RequestHead,
 }
 
 impl Connection {
     pub(super) fn on_headers<'i>(&mut self, frame: Frame<'i>) -> Result<Option<StreamCall<'i>>, ConnectionError> {
-        let (content, ends_stream) = (frame.content()?, frame.has(END_STREAM));
+        let (content, ends_stream) = (frame.unpadded_payload()?, frame.has_flag(END_STREAM));
         if frame.stream.is_multiple_of(2) {
-            return Err(ConnectionError::protocol_error("a client opens streams with odd ids"));
+            return Err(ConnectionError::protocol_error("the stream id of a client must be odd"));
         }
-        if frame.has(END_HEADERS) {
+        if frame.has_flag(END_HEADERS) {
             return self.on_complete_block(frame.stream, ends_stream, content);
         }
         let (stream, bytes, since) = (frame.stream, content.to_vec(), self.now);
@@ -55,7 +55,7 @@ impl Connection {
             return Err(ConnectionError::new(ErrorCode::EnhanceYourCalm, detail));
         }
         block.bytes.extend_from_slice(frame.payload);
-        if !frame.has(END_HEADERS) {
+        if !frame.has_flag(END_HEADERS) {
             return Ok(None);
         }
         match self.block.take() {
@@ -99,21 +99,21 @@ impl Connection {
         &mut self,
         id: u32,
         ends: bool,
-        head: Result<Head, HeadError>,
+        head: Result<RequestHead, HeadError>,
     ) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         self.last_stream = id;
         if self.phase == Phase::Final || self.streams.len() >= MAX_STREAMS as usize {
-            return self.reset(id, ErrorCode::RefusedStream).map(|()| None);
+            return self.reset_stream(id, ErrorCode::RefusedStream).map(|()| None);
         }
         let client = if ends { ClientSide::Ended } else { ClientSide::Open };
         let (state, call) = match head {
             Err(HeadError::Malformed(detail)) => {
                 tracing::debug!(detail, "malformed request");
-                return self.reset(id, ErrorCode::Protocol).map(|()| None);
+                return self.reset_stream(id, ErrorCode::Protocol).map(|()| None);
             }
-            Err(HeadError::TooLarge) => (StreamState::Answering(client), Some((Head::default(), true))),
+            Err(HeadError::TooLarge) => (StreamState::Answering(client), Some((RequestHead::default(), true))),
             Ok(head) if ends && head.content_length.is_some_and(|length| length > 0) => {
-                return self.reset(id, ErrorCode::Protocol).map(|()| None);
+                return self.reset_stream(id, ErrorCode::Protocol).map(|()| None);
             }
             Ok(head) if ends => (StreamState::Answering(client), Some((head, false))),
             Ok(head) => (StreamState::Receiving { head, body: Vec::new() }, None),
@@ -143,11 +143,11 @@ impl Connection {
         };
         match &mut stream.state {
             StreamState::Receiving { .. } if !ends || !fields.are_trailers() => {
-                self.reset(id, ErrorCode::Protocol).map(|()| None)
+                self.reset_stream(id, ErrorCode::Protocol).map(|()| None)
             }
             StreamState::Receiving { .. } => self.complete_call(id, &[]),
             StreamState::Answering(client) | StreamState::Sending { client, .. } => match *client {
-                ClientSide::Ended => self.reset(id, ErrorCode::StreamClosed).map(|()| None),
+                ClientSide::Ended => self.reset_stream(id, ErrorCode::StreamClosed).map(|()| None),
                 ClientSide::Open => {
                     *client = if ends { ClientSide::Ended } else { ClientSide::Open };
                     Ok(None)
@@ -158,26 +158,26 @@ impl Connection {
 
     pub(super) fn on_data<'i>(&mut self, frame: Frame<'i>) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         // The cast is lossless, because a payload has at most 16 KiB.
-        let (length, ends) = (frame.payload.len() as u32, frame.has(END_STREAM));
+        let (length, ends) = (frame.payload.len() as u32, frame.has_flag(END_STREAM));
         if frame.stream == 0 {
             return Err(stream_id_missing());
         }
-        let data = frame.content()?;
+        let data = frame.unpadded_payload()?;
         let overrun = ConnectionError::new(ErrorCode::FlowControl, "more DATA than the window of the connection");
         self.receive_window = self.receive_window.checked_sub(length).ok_or(overrun)?;
         let Some(stream) = self.streams.get_mut(frame.stream) else {
-            self.give_back(length);
+            self.return_to_window(length);
             if frame.stream > self.last_stream {
                 return Err(ConnectionError::protocol_error("DATA on a stream that was not opened"));
             }
             return match self.streams.closed_by(frame.stream) {
                 Some(ClosedBy::Us) => self.spend(1).map(|()| None),
-                Some(ClosedBy::Both) | None => self.reset(frame.stream, ErrorCode::StreamClosed).map(|()| None),
+                Some(ClosedBy::Both) | None => self.reset_stream(frame.stream, ErrorCode::StreamClosed).map(|()| None),
             };
         };
         stream.received = stream.received.saturating_add(length);
-        if stream.received > STREAM_WINDOW {
-            return self.reset(frame.stream, ErrorCode::FlowControl).map(|()| None);
+        if stream.received > STREAM_RECEIVE_WINDOW {
+            return self.reset_stream(frame.stream, ErrorCode::FlowControl).map(|()| None);
         }
         match &mut stream.state {
             StreamState::Receiving { body, head } if body.len() + data.len() > MAX_BODY_BYTES => {
@@ -192,7 +192,7 @@ impl Connection {
                 self.spend(1).map(|()| None)
             }
             StreamState::Answering(client) | StreamState::Sending { client, .. } => match *client {
-                ClientSide::Ended => self.reset(frame.stream, ErrorCode::StreamClosed).map(|()| None),
+                ClientSide::Ended => self.reset_stream(frame.stream, ErrorCode::StreamClosed).map(|()| None),
                 ClientSide::Open => {
                     *client = if ends { ClientSide::Ended } else { ClientSide::Open };
                     self.spend(1).map(|()| None)
@@ -214,7 +214,7 @@ impl Connection {
             Cow::Owned(body)
         };
         if head.content_length.is_some_and(|length| length != body.len() as u64) {
-            return self.reset(id, ErrorCode::Protocol).map(|()| None);
+            return self.reset_stream(id, ErrorCode::Protocol).map(|()| None);
         }
         Ok(Some(StreamCall { stream: id, head, body: Ok(body) }))
     }

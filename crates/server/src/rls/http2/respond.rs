@@ -3,10 +3,10 @@
 
 use super::connection::{Connection, stream_id_not_allowed};
 use super::frame::{
-    self, ACK, ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame, HEADER, Kind, MAX_31_BITS,
+    self, ACK, ConnectionError, END_HEADERS, END_STREAM, ErrorCode, FRAME_HEADER_BYTES, Frame, FrameKind, MAX_31_BITS,
     MAX_PAYLOAD_BYTES, Setting,
 };
-use super::hpack::NO_TABLE;
+use super::hpack::NO_DYNAMIC_TABLE;
 use super::streams::{ClientSide, ClosedBy, StreamState};
 
 impl Connection {
@@ -18,9 +18,9 @@ impl Connection {
         }
         self.put_header_block(id, END_HEADERS, head);
         let start = self.out.len();
-        frame::put_header(&mut self.out, 0, Kind::Data, 0, id);
+        frame::put_frame_header(&mut self.out, 0, FrameKind::Data, 0, id);
         write(&mut self.out);
-        let length = self.out.len() - start - HEADER;
+        let length = self.out.len() - start - FRAME_HEADER_BYTES;
         let Some(stream) = self.streams.get_mut(id) else { return };
         let window = stream.send_window.min(self.send_window);
         if length <= MAX_PAYLOAD_BYTES && length as i64 <= window {
@@ -30,7 +30,7 @@ impl Connection {
             self.send_window -= length as i64;
             return self.end_stream(id, trailers);
         }
-        let rest = self.out.split_off(start + HEADER);
+        let rest = self.out.split_off(start + FRAME_HEADER_BYTES);
         self.out.truncate(start);
         let client = stream.client_side();
         stream.state = StreamState::Sending { client, rest, sent: 0, trailers };
@@ -58,7 +58,7 @@ impl Connection {
         }
         stream.send_window -= length;
         self.send_window -= length;
-        frame::put(&mut self.out, Kind::Data, 0, id, part);
+        frame::put_frame(&mut self.out, FrameKind::Data, 0, id, part);
         true
     }
 
@@ -94,7 +94,7 @@ impl Connection {
             if length == 0 {
                 return;
             }
-            frame::put(&mut self.out, Kind::Data, 0, id, &rest[*sent..*sent + length]);
+            frame::put_frame(&mut self.out, FrameKind::Data, 0, id, &rest[*sent..*sent + length]);
             *sent += length;
             stream.send_window -= length as i64;
             self.send_window -= length as i64;
@@ -109,19 +109,19 @@ impl Connection {
         let Some(client) = self.streams.get_mut(id).map(|stream| stream.client_side()) else { return };
         self.put_header_block(id, END_HEADERS | END_STREAM, block);
         match client {
-            ClientSide::Ended => self.close(id, ClosedBy::Both),
+            ClientSide::Ended => self.close_stream(id, ClosedBy::Both),
             ClientSide::Open => {
                 frame::put_reset(&mut self.out, id, ErrorCode::NoError);
-                self.close(id, ClosedBy::Us)
+                self.close_stream(id, ClosedBy::Us)
             }
         };
-        self.credit.answered();
+        self.credit.restore_for_call();
     }
 
     fn put_header_block(&mut self, id: u32, flags: u8, block: &[u8]) {
-        let table_size_update: &[u8] = if self.has_announced_no_table { &[] } else { &[NO_TABLE] };
+        let table_size_update: &[u8] = if self.has_announced_no_table { &[] } else { &[NO_DYNAMIC_TABLE] };
         self.has_announced_no_table = true;
-        frame::put_header(&mut self.out, table_size_update.len() + block.len(), Kind::Headers, flags, id);
+        frame::put_frame_header(&mut self.out, table_size_update.len() + block.len(), FrameKind::Headers, flags, id);
         self.out.extend_from_slice(table_size_update);
         self.out.extend_from_slice(block);
     }
@@ -130,8 +130,8 @@ impl Connection {
         if frame.stream != 0 {
             return Err(stream_id_not_allowed());
         }
-        if frame.has(ACK) {
-            return frame.exactly::<0>().map(|_| ());
+        if frame.has_flag(ACK) {
+            return frame.fixed_payload::<0>().map(|_| ());
         }
         let (settings, []) = frame.payload.as_chunks::<6>() else {
             return Err(ConnectionError::new(ErrorCode::FrameSize, "SETTINGS ends within a parameter"));
@@ -151,7 +151,7 @@ impl Connection {
                 _ => {}
             }
         }
-        frame::put(&mut self.out, Kind::Settings, ACK, 0, &[]);
+        frame::put_frame(&mut self.out, FrameKind::Settings, ACK, 0, &[]);
         self.send_waiting();
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Connection {
     }
 
     pub(super) fn on_window_update(&mut self, frame: Frame<'_>) -> Result<(), ConnectionError> {
-        let increment = i64::from(u32::from_be_bytes(frame.exactly()?) & MAX_31_BITS);
+        let increment = i64::from(u32::from_be_bytes(frame.fixed_payload()?) & MAX_31_BITS);
         let id = frame.stream;
         if id > self.last_stream {
             return Err(ConnectionError::protocol_error("WINDOW_UPDATE on a stream that was not opened"));
@@ -193,10 +193,10 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
         stream.send_window += increment;
         if increment == 0 {
-            return self.reset(id, ErrorCode::Protocol);
+            return self.reset_stream(id, ErrorCode::Protocol);
         }
         if stream.send_window > MAX_31_BITS.into() {
-            return self.reset(id, ErrorCode::FlowControl);
+            return self.reset_stream(id, ErrorCode::FlowControl);
         }
         self.send_rest(id);
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::head::Head;
+use super::head::RequestHead;
 
 /// An open stream.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Stream {
 #[derive(Debug)]
 pub(super) enum StreamState {
     /// The request is incomplete.
-    Receiving { head: Head, body: Vec<u8> },
+    Receiving { head: RequestHead, body: Vec<u8> },
     /// The request is being decided, or was refused before it was complete.
     Answering(ClientSide),
     /// Part of the response waits until the client enlarges a window.
@@ -57,7 +57,7 @@ pub(super) enum ClosedBy {
 
 /// Number of closed streams to remember. DATA and HEADERS on a stream that was closed earlier are always an error, in
 /// some cases with another error code.
-const MAX_REMEMBERED: usize = 64;
+const MAX_REMEMBERED_STREAMS: usize = 64;
 
 /// The streams of a connection.
 #[derive(Debug)]
@@ -65,18 +65,18 @@ pub(super) struct Streams {
     /// Sorted by id, because the ids of new streams increase.
     open: VecDeque<Stream>,
     /// Ring buffer of closed stream ids.
-    closed: [(u32, ClosedBy); MAX_REMEMBERED],
+    closed: [(u32, ClosedBy); MAX_REMEMBERED_STREAMS],
     next_closed: usize,
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        Self { open: VecDeque::new(), closed: [(0, ClosedBy::Both); MAX_REMEMBERED], next_closed: 0 }
+        Self { open: VecDeque::new(), closed: [(0, ClosedBy::Both); MAX_REMEMBERED_STREAMS], next_closed: 0 }
     }
 }
 
 impl Streams {
-    /// Adds a stream. Its id must be larger than all earlier ids.
+    /// Adds a stream. The stream's id must be larger than all earlier ids.
     pub(super) fn open(&mut self, stream: Stream) {
         self.open.push_back(stream);
     }
@@ -89,14 +89,14 @@ impl Streams {
     /// Removes a stream and records how it was closed.
     pub(super) fn close(&mut self, id: u32, by: ClosedBy) -> Option<Stream> {
         let index = self.open.binary_search_by_key(&id, |stream| stream.id).ok()?;
-        self.remember(id, by);
+        self.remember_closed(id, by);
         self.open.remove(index)
     }
 
     /// Records how a stream was closed.
-    pub(super) fn remember(&mut self, id: u32, by: ClosedBy) {
+    pub(super) fn remember_closed(&mut self, id: u32, by: ClosedBy) {
         self.closed[self.next_closed] = (id, by);
-        self.next_closed = (self.next_closed + 1) % MAX_REMEMBERED;
+        self.next_closed = (self.next_closed + 1) % MAX_REMEMBERED_STREAMS;
     }
 
     /// Returns how a stream was closed, or `None` if the stream was not closed recently.

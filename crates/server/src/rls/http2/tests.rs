@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use super::super::bounds::{
-    CONNECTION_WINDOW, CREDIT, MAX_BODY_BYTES, MAX_CONTINUATIONS, MAX_HEADER_BLOCK_BYTES, MAX_HEADERS_BYTES,
-    MAX_STREAMS, RESET_COST, STREAM_WINDOW,
+    CONNECTION_RECEIVE_WINDOW, MAX_BODY_BYTES, MAX_CONTINUATIONS, MAX_CREDIT, MAX_HEADER_BLOCK_BYTES,
+    MAX_HEADERS_BYTES, MAX_STREAMS, RESET_COST, STREAM_RECEIVE_WINDOW,
 };
-use super::frame::{ACK, END_HEADERS, END_STREAM, Frame, Kind, MAX_PAYLOAD_BYTES, PADDED, PREFACE, PRIORITY};
+use super::frame::{ACK, END_HEADERS, END_STREAM, Frame, FrameKind, MAX_PAYLOAD_BYTES, PADDED, PREFACE, PRIORITY};
 use super::{CallError, Connection, hpack};
 
 /// A call or frame that a connection produces in reaction to its input.
@@ -42,7 +42,7 @@ fn raw_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [length, &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-fn frame_bytes(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+fn frame_bytes(kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     raw_frame(kind as u8, flags, stream, payload)
 }
 
@@ -56,23 +56,23 @@ fn header_block(more: &[(&str, &str)]) -> Vec<u8> {
 }
 
 fn headers_frame(stream: u32, flags: u8) -> Vec<u8> {
-    frame_bytes(Kind::Headers, END_HEADERS | flags, stream, MINIMAL_HEADERS)
+    frame_bytes(FrameKind::Headers, END_HEADERS | flags, stream, MINIMAL_HEADERS)
 }
 
 fn data_frame(stream: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
-    frame_bytes(Kind::Data, flags, stream, payload)
+    frame_bytes(FrameKind::Data, flags, stream, payload)
 }
 
 fn reset_frame(stream: u32) -> Vec<u8> {
-    frame_bytes(Kind::RstStream, 0, stream, &[0, 0, 0, 8])
+    frame_bytes(FrameKind::RstStream, 0, stream, &[0, 0, 0, 8])
 }
 
 fn window_update_frame(stream: u32, increment: u32) -> Vec<u8> {
-    frame_bytes(Kind::WindowUpdate, 0, stream, &increment.to_be_bytes())
+    frame_bytes(FrameKind::WindowUpdate, 0, stream, &increment.to_be_bytes())
 }
 
 fn settings_frame(id: u16, value: u32) -> Vec<u8> {
-    frame_bytes(Kind::Settings, 0, 0, &[&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
+    frame_bytes(FrameKind::Settings, 0, 0, &[&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
 }
 
 /// A connection that answers each call with a body of `answer` bytes. If `answer` is `None`, calls stay unanswered.
@@ -87,8 +87,8 @@ impl TestConnection {
     /// Opens a connection and completes the handshake.
     fn new(answer: Option<usize>) -> Self {
         let mut peer = Self::without_handshake(answer);
-        let opening = peer.send(&[PREFACE, &frame_bytes(Kind::Settings, 0, 0, &[])].concat());
-        assert_eq!(opening, [Window(CONNECTION_WINDOW - 65_535), Acknowledged]);
+        let opening = peer.send(&[PREFACE, &frame_bytes(FrameKind::Settings, 0, 0, &[])].concat());
+        assert_eq!(opening, [Window(CONNECTION_RECEIVE_WINDOW - 65_535), Acknowledged]);
         peer
     }
 
@@ -102,7 +102,7 @@ impl TestConnection {
         let mut seen = Vec::new();
         self.input.extend_from_slice(bytes);
         let mut input = &self.input[..];
-        while let Some(call) = self.connection.next(&mut input, self.now) {
+        while let Some(call) = self.connection.next_call(&mut input, self.now) {
             match &call.body {
                 Ok(body) => seen.push(Call(call.stream, body.to_vec())),
                 Err(error) => seen.push(Refused(call.stream, *error)),
@@ -125,16 +125,16 @@ impl TestConnection {
         while let Some(frame) = Frame::take(&mut out).expect("our frames are not too large") {
             let last = frame.payload.len();
             match frame.kind {
-                Kind::Headers => seen.push(Headers(frame.stream, frame.has(END_STREAM))),
-                Kind::Data => seen.push(Data(frame.stream, last)),
-                Kind::RstStream => seen.push(Reset(frame.stream, frame.payload[3])),
-                Kind::GoAway => seen.push(GoAway(frame.payload[7])),
-                Kind::Ping if frame.has(ACK) => seen.push(Pong),
-                Kind::Settings if frame.has(ACK) => seen.push(Acknowledged),
-                Kind::WindowUpdate => {
+                FrameKind::Headers => seen.push(Headers(frame.stream, frame.has_flag(END_STREAM))),
+                FrameKind::Data => seen.push(Data(frame.stream, last)),
+                FrameKind::RstStream => seen.push(Reset(frame.stream, frame.payload[3])),
+                FrameKind::GoAway => seen.push(GoAway(frame.payload[7])),
+                FrameKind::Ping if frame.has_flag(ACK) => seen.push(Pong),
+                FrameKind::Settings if frame.has_flag(ACK) => seen.push(Acknowledged),
+                FrameKind::WindowUpdate => {
                     seen.push(Window(u32::from_be_bytes(frame.payload.try_into().expect("a window"))));
                 }
-                Kind::Settings | Kind::Ping => {}
+                FrameKind::Settings | FrameKind::Ping => {}
                 other => panic!("unexpected {other:?}"),
             }
         }
@@ -200,18 +200,22 @@ fn calls_are_answered_with_any_valid_framing() {
                 vec![headers_frame(1, 0), data_frame(1, END_STREAM | PADDED, b"\x02ab\0\0")],
                 call_and_answer(1, b"ab"),
             ),
-            ("padded HEADERS", vec![frame_bytes(Kind::Headers, whole | PADDED, 1, &padded)], call_and_answer(1, b"")),
+            (
+                "padded HEADERS",
+                vec![frame_bytes(FrameKind::Headers, whole | PADDED, 1, &padded)],
+                call_and_answer(1, b""),
+            ),
             (
                 "HEADERS with a priority",
-                vec![frame_bytes(Kind::Headers, whole | PRIORITY, 1, &weighted)],
+                vec![frame_bytes(FrameKind::Headers, whole | PRIORITY, 1, &weighted)],
                 call_and_answer(1, b""),
             ),
             (
                 "CONTINUATION twice",
                 vec![
-                    frame_bytes(Kind::Headers, 0, 1, first),
-                    frame_bytes(Kind::Continuation, 0, 1, b""),
-                    frame_bytes(Kind::Continuation, END_HEADERS, 1, last),
+                    frame_bytes(FrameKind::Headers, 0, 1, first),
+                    frame_bytes(FrameKind::Continuation, 0, 1, b""),
+                    frame_bytes(FrameKind::Continuation, END_HEADERS, 1, last),
                     data_frame(1, END_STREAM, b"ab"),
                 ],
                 call_and_answer(1, b"ab"),
@@ -221,20 +225,20 @@ fn calls_are_answered_with_any_valid_framing() {
                 vec![
                     headers_frame(1, 0),
                     data_frame(1, 0, b"ab"),
-                    frame_bytes(Kind::Headers, whole, 1, b"\0\x01a\x01b"),
+                    frame_bytes(FrameKind::Headers, whole, 1, b"\0\x01a\x01b"),
                 ],
                 call_and_answer(1, b"ab"),
             ),
             (
                 "a name in the Huffman code",
-                vec![frame_bytes(Kind::Headers, whole, 1, &huffman)],
+                vec![frame_bytes(FrameKind::Headers, whole, 1, &huffman)],
                 call_and_answer(1, b""),
             ),
             (
                 "a field of the dynamic table",
                 vec![
-                    frame_bytes(Kind::Headers, whole, 1, &indexed),
-                    frame_bytes(Kind::Headers, whole, 3, &[MINIMAL_HEADERS, &[0xbe]].concat()),
+                    frame_bytes(FrameKind::Headers, whole, 1, &indexed),
+                    frame_bytes(FrameKind::Headers, whole, 3, &[MINIMAL_HEADERS, &[0xbe]].concat()),
                 ],
                 vec![
                     Call(1, vec![]),
@@ -258,7 +262,7 @@ fn calls_are_answered_with_any_valid_framing() {
 
 #[test]
 fn frames_without_effect_are_accepted() {
-    let priority = |stream| frame_bytes(Kind::Priority, 0, stream, &[0, 0, 0, 0, 16]);
+    let priority = |stream| frame_bytes(FrameKind::Priority, 0, stream, &[0, 0, 0, 0, 16]);
     check_cases(
         Some(1),
         &[
@@ -274,19 +278,19 @@ fn frames_without_effect_are_accepted() {
                 vec![raw_frame(0x16, 0, 0, b"12345678"), headers_frame(1, END_STREAM)],
                 call_and_answer(1, b""),
             ),
-            ("undefined flags", vec![frame_bytes(Kind::Ping, 0x16, 0, b"12345678")], vec![Pong]),
-            ("the reserved bit", vec![frame_bytes(Kind::Ping, 0, 1 << 31, b"12345678")], vec![Pong]),
-            ("an answer to no PING", vec![frame_bytes(Kind::Ping, ACK, 0, b"12345678")], vec![]),
+            ("undefined flags", vec![frame_bytes(FrameKind::Ping, 0x16, 0, b"12345678")], vec![Pong]),
+            ("the reserved bit", vec![frame_bytes(FrameKind::Ping, 0, 1 << 31, b"12345678")], vec![Pong]),
+            ("an acknowledgement without a PING", vec![frame_bytes(FrameKind::Ping, ACK, 0, b"12345678")], vec![]),
             ("an unknown setting", vec![settings_frame(0xff, 1)], vec![Acknowledged]),
-            ("an answer to SETTINGS", vec![frame_bytes(Kind::Settings, ACK, 0, b"")], vec![]),
+            ("an acknowledgement of SETTINGS", vec![frame_bytes(FrameKind::Settings, ACK, 0, b"")], vec![]),
             (
                 "GOAWAY with an unknown code",
-                vec![frame_bytes(Kind::GoAway, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 0xff])],
+                vec![frame_bytes(FrameKind::GoAway, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 0xff])],
                 vec![],
             ),
             (
                 "RST_STREAM with an unknown code",
-                vec![headers_frame(1, 0), frame_bytes(Kind::RstStream, 0, 1, &[0, 0, 0, 0xff])],
+                vec![headers_frame(1, 0), frame_bytes(FrameKind::RstStream, 0, 1, &[0, 0, 0, 0xff])],
                 vec![],
             ),
         ],
@@ -296,24 +300,27 @@ fn frames_without_effect_are_accepted() {
 #[test]
 fn invalid_frames_close_the_connection() {
     let go_away = |code| vec![GoAway(code)];
-    let large = raw_frame(Kind::Data as u8, 0, 1, &[0; MAX_PAYLOAD_BYTES + 1]);
+    let large = raw_frame(FrameKind::Data as u8, 0, 1, &[0; MAX_PAYLOAD_BYTES + 1]);
     check_cases(
         None,
         &[
             ("4.2 a frame that is too large", vec![headers_frame(1, 0), large], go_away(FRAME_SIZE)),
             (
                 "4.3 a header block that cannot be decoded",
-                vec![frame_bytes(Kind::Headers, END_HEADERS, 1, &[0x80])],
+                vec![frame_bytes(FrameKind::Headers, END_HEADERS, 1, &[0x80])],
                 go_away(COMPRESSION),
             ),
             (
                 "4.3 PRIORITY within a header block",
-                vec![frame_bytes(Kind::Headers, 0, 1, MINIMAL_HEADERS), frame_bytes(Kind::Priority, 0, 1, &[0; 5])],
+                vec![
+                    frame_bytes(FrameKind::Headers, 0, 1, MINIMAL_HEADERS),
+                    frame_bytes(FrameKind::Priority, 0, 1, &[0; 5]),
+                ],
                 go_away(PROTOCOL),
             ),
             (
                 "4.3 HEADERS of another stream within a header block",
-                vec![frame_bytes(Kind::Headers, 0, 1, MINIMAL_HEADERS), headers_frame(3, 0)],
+                vec![frame_bytes(FrameKind::Headers, 0, 1, MINIMAL_HEADERS), headers_frame(3, 0)],
                 go_away(PROTOCOL),
             ),
             ("5.1 DATA on an idle stream", vec![data_frame(1, 0, b"a")], go_away(PROTOCOL)),
@@ -321,14 +328,14 @@ fn invalid_frames_close_the_connection() {
             ("5.1 WINDOW_UPDATE on an idle stream", vec![window_update_frame(1, 1)], go_away(PROTOCOL)),
             (
                 "5.1 CONTINUATION on an idle stream",
-                vec![frame_bytes(Kind::Continuation, END_HEADERS, 1, MINIMAL_HEADERS)],
+                vec![frame_bytes(FrameKind::Continuation, END_HEADERS, 1, MINIMAL_HEADERS)],
                 go_away(PROTOCOL),
             ),
             ("5.1.1 an even id", vec![headers_frame(2, END_STREAM)], go_away(PROTOCOL)),
             ("5.1.1 an id smaller than the last", vec![headers_frame(5, 0), headers_frame(3, 0)], go_away(PROTOCOL)),
             (
                 "5.5 an extension within a header block",
-                vec![frame_bytes(Kind::Headers, 0, 1, MINIMAL_HEADERS), raw_frame(0x16, 0, 1, b"")],
+                vec![frame_bytes(FrameKind::Headers, 0, 1, MINIMAL_HEADERS), raw_frame(0x16, 0, 1, b"")],
                 go_away(PROTOCOL),
             ),
             ("6.1 DATA without a stream", vec![data_frame(0, 0, b"a")], go_away(PROTOCOL)),
@@ -340,51 +347,55 @@ fn invalid_frames_close_the_connection() {
             ("6.2 HEADERS without a stream", vec![headers_frame(0, 0)], go_away(PROTOCOL)),
             (
                 "6.2 padding longer than HEADERS",
-                vec![frame_bytes(Kind::Headers, END_HEADERS | PADDED, 1, &[9, 0x82])],
+                vec![frame_bytes(FrameKind::Headers, END_HEADERS | PADDED, 1, &[9, 0x82])],
                 go_away(PROTOCOL),
             ),
-            ("6.3 PRIORITY without a stream", vec![frame_bytes(Kind::Priority, 0, 0, &[0; 5])], go_away(PROTOCOL)),
-            ("6.3 PRIORITY of 4 bytes", vec![frame_bytes(Kind::Priority, 0, 1, &[0; 4])], go_away(FRAME_SIZE)),
+            ("6.3 PRIORITY without a stream", vec![frame_bytes(FrameKind::Priority, 0, 0, &[0; 5])], go_away(PROTOCOL)),
+            ("6.3 PRIORITY of 4 bytes", vec![frame_bytes(FrameKind::Priority, 0, 1, &[0; 4])], go_away(FRAME_SIZE)),
             ("6.4 RST_STREAM without a stream", vec![reset_frame(0)], go_away(PROTOCOL)),
             (
                 "6.4 RST_STREAM of 3 bytes",
-                vec![headers_frame(1, 0), frame_bytes(Kind::RstStream, 0, 1, &[0; 3])],
+                vec![headers_frame(1, 0), frame_bytes(FrameKind::RstStream, 0, 1, &[0; 3])],
                 go_away(FRAME_SIZE),
             ),
             (
-                "6.5 an answer to SETTINGS with a payload",
-                vec![frame_bytes(Kind::Settings, ACK, 0, &[0])],
+                "6.5 an acknowledgement of SETTINGS with a payload",
+                vec![frame_bytes(FrameKind::Settings, ACK, 0, &[0])],
                 go_away(FRAME_SIZE),
             ),
-            ("6.5 SETTINGS on a stream", vec![frame_bytes(Kind::Settings, 0, 1, &[])], go_away(PROTOCOL)),
-            ("6.5 SETTINGS of 3 bytes", vec![frame_bytes(Kind::Settings, 0, 0, &[0; 3])], go_away(FRAME_SIZE)),
+            ("6.5 SETTINGS on a stream", vec![frame_bytes(FrameKind::Settings, 0, 1, &[])], go_away(PROTOCOL)),
+            ("6.5 SETTINGS of 3 bytes", vec![frame_bytes(FrameKind::Settings, 0, 0, &[0; 3])], go_away(FRAME_SIZE)),
             ("6.5.2 ENABLE_PUSH of 2", vec![settings_frame(2, 2)], go_away(PROTOCOL)),
             ("6.5.2 INITIAL_WINDOW_SIZE above the maximum", vec![settings_frame(4, 1 << 31)], go_away(FLOW_CONTROL)),
             ("6.5.2 MAX_FRAME_SIZE below the minimum", vec![settings_frame(5, 16_383)], go_away(PROTOCOL)),
             ("6.5.2 MAX_FRAME_SIZE above the maximum", vec![settings_frame(5, 1 << 24)], go_away(PROTOCOL)),
-            ("6.6 PUSH_PROMISE", vec![frame_bytes(Kind::PushPromise, END_HEADERS, 1, &[0; 4])], go_away(PROTOCOL)),
-            ("6.7 PING on a stream", vec![frame_bytes(Kind::Ping, 0, 1, &[0; 8])], go_away(PROTOCOL)),
-            ("6.7 PING of 6 bytes", vec![frame_bytes(Kind::Ping, 0, 0, &[0; 6])], go_away(FRAME_SIZE)),
-            ("6.8 GOAWAY on a stream", vec![frame_bytes(Kind::GoAway, 0, 1, &[0; 8])], go_away(PROTOCOL)),
+            ("6.6 PUSH_PROMISE", vec![frame_bytes(FrameKind::PushPromise, END_HEADERS, 1, &[0; 4])], go_away(PROTOCOL)),
+            ("6.7 PING on a stream", vec![frame_bytes(FrameKind::Ping, 0, 1, &[0; 8])], go_away(PROTOCOL)),
+            ("6.7 PING of 6 bytes", vec![frame_bytes(FrameKind::Ping, 0, 0, &[0; 6])], go_away(FRAME_SIZE)),
+            ("6.8 GOAWAY on a stream", vec![frame_bytes(FrameKind::GoAway, 0, 1, &[0; 8])], go_away(PROTOCOL)),
             ("6.9 WINDOW_UPDATE by 0", vec![window_update_frame(0, 0)], go_away(PROTOCOL)),
-            ("6.9 WINDOW_UPDATE of 3 bytes", vec![frame_bytes(Kind::WindowUpdate, 0, 0, &[0; 3])], go_away(FRAME_SIZE)),
+            (
+                "6.9 WINDOW_UPDATE of 3 bytes",
+                vec![frame_bytes(FrameKind::WindowUpdate, 0, 0, &[0; 3])],
+                go_away(FRAME_SIZE),
+            ),
             ("6.9.1 a window above the maximum", vec![window_update_frame(0, (1 << 31) - 1)], go_away(FLOW_CONTROL)),
             (
                 "6.10 CONTINUATION without a stream",
                 vec![
-                    frame_bytes(Kind::Headers, 0, 1, MINIMAL_HEADERS),
-                    frame_bytes(Kind::Continuation, END_HEADERS, 0, b""),
+                    frame_bytes(FrameKind::Headers, 0, 1, MINIMAL_HEADERS),
+                    frame_bytes(FrameKind::Continuation, END_HEADERS, 0, b""),
                 ],
                 go_away(PROTOCOL),
             ),
             (
                 "6.10 CONTINUATION after the end of the headers",
-                vec![headers_frame(1, 0), frame_bytes(Kind::Continuation, END_HEADERS, 1, b"")],
+                vec![headers_frame(1, 0), frame_bytes(FrameKind::Continuation, END_HEADERS, 1, b"")],
                 go_away(PROTOCOL),
             ),
             (
                 "6.10 DATA within a header block",
-                vec![frame_bytes(Kind::Headers, 0, 1, MINIMAL_HEADERS), data_frame(1, 0, b"a")],
+                vec![frame_bytes(FrameKind::Headers, 0, 1, MINIMAL_HEADERS), data_frame(1, 0, b"a")],
                 go_away(PROTOCOL),
             ),
         ],
@@ -395,7 +406,8 @@ fn invalid_frames_close_the_connection() {
 fn stream_errors_reset_only_the_stream() {
     let second = |more: Vec<u8>| vec![headers_frame(1, END_STREAM), more];
     let reset_after_call = |code| vec![Call(1, vec![]), Reset(1, code)];
-    let malformed = |fields: &[(&str, &str)]| vec![frame_bytes(Kind::Headers, END_HEADERS, 1, &header_block(fields))];
+    let malformed =
+        |fields: &[(&str, &str)]| vec![frame_bytes(FrameKind::Headers, END_HEADERS, 1, &header_block(fields))];
     check_cases(
         None,
         &[
@@ -430,7 +442,7 @@ fn stream_errors_reset_only_the_stream() {
             ("8.2 a name in upper case", malformed(&[("Name", "a")]), vec![Reset(1, PROTOCOL)]),
             ("8.3 an unknown pseudo-header field", malformed(&[(":x", "a")]), vec![Reset(1, PROTOCOL)]),
             (
-                "8.1.1 a content-length that is not that of the body",
+                "8.1.1 a content-length that differs from the body",
                 [malformed(&[("content-length", "2")]), vec![data_frame(1, 0, b"a"), data_frame(1, END_STREAM, b"bc")]]
                     .concat(),
                 vec![Reset(1, PROTOCOL)],
@@ -438,7 +450,7 @@ fn stream_errors_reset_only_the_stream() {
             (
                 "8.1.1 a content-length without a body",
                 vec![frame_bytes(
-                    Kind::Headers,
+                    FrameKind::Headers,
                     END_HEADERS | END_STREAM,
                     1,
                     &header_block(&[("content-length", "2")]),
@@ -446,10 +458,10 @@ fn stream_errors_reset_only_the_stream() {
                 vec![Reset(1, PROTOCOL)],
             ),
             (
-                "5.1 frames that were on their way when we reset the stream",
+                "5.1 frames in flight when the server resets the stream",
                 [
                     malformed(&[(":x", "a")]),
-                    vec![data_frame(1, 0, b"a"), frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, 1, b"")],
+                    vec![data_frame(1, 0, b"a"), frame_bytes(FrameKind::Headers, END_HEADERS | END_STREAM, 1, b"")],
                 ]
                 .concat(),
                 vec![Reset(1, PROTOCOL)],
@@ -469,12 +481,12 @@ fn other_protocols_and_invalid_prefaces_are_rejected() {
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rX", b"\x16\x03\x01"] {
         let mut peer = TestConnection::without_handshake(None);
         let mut input = bytes;
-        assert_eq!(peer.connection.next(&mut input, peer.now), None);
+        assert_eq!(peer.connection.next_call(&mut input, peer.now), None);
         assert!(peer.connection.is_closed() && peer.connection.out.starts_with(b"HTTP/1.1 505 "), "{bytes:?}");
     }
     let mut peer = TestConnection::without_handshake(None);
-    let seen = peer.send(&[PREFACE, &frame_bytes(Kind::Ping, 0, 0, &[0; 8])].concat());
-    assert_eq!(seen, [Window(CONNECTION_WINDOW - 65_535), GoAway(PROTOCOL)], "3.4 another frame than SETTINGS");
+    let seen = peer.send(&[PREFACE, &frame_bytes(FrameKind::Ping, 0, 0, &[0; 8])].concat());
+    assert_eq!(seen, [Window(CONNECTION_RECEIVE_WINDOW - 65_535), GoAway(PROTOCOL)], "3.4 another frame than SETTINGS");
 }
 
 #[test]
@@ -538,7 +550,7 @@ fn bodies_are_bounded_and_windows_are_restored() {
     peer.send(&open.concat());
     let mut sent = 0;
     let reaction = loop {
-        let stream = 2 * (sent / (STREAM_WINDOW / 2)) + 1;
+        let stream = 2 * (sent / (STREAM_RECEIVE_WINDOW / 2)) + 1;
         let seen = peer.send(&data_frame(stream, 0, &[0; MAX_PAYLOAD_BYTES]));
         sent += MAX_PAYLOAD_BYTES as u32;
         if !seen.is_empty() {
@@ -546,7 +558,7 @@ fn bodies_are_bounded_and_windows_are_restored() {
         }
     };
     assert_eq!(reaction, [GoAway(FLOW_CONTROL)]);
-    assert!(sent > CONNECTION_WINDOW && sent - CONNECTION_WINDOW <= MAX_PAYLOAD_BYTES as u32, "{sent}");
+    assert!(sent > CONNECTION_RECEIVE_WINDOW && sent - CONNECTION_RECEIVE_WINDOW <= MAX_PAYLOAD_BYTES as u32, "{sent}");
 }
 
 #[test]
@@ -563,16 +575,16 @@ fn concurrent_streams_are_bounded() {
 #[test]
 fn header_blocks_are_bounded() {
     let mut peer = TestConnection::new(None);
-    peer.send(&frame_bytes(Kind::Headers, 0, 1, MINIMAL_HEADERS));
-    let empty = frame_bytes(Kind::Continuation, 0, 1, b"");
+    peer.send(&frame_bytes(FrameKind::Headers, 0, 1, MINIMAL_HEADERS));
+    let empty = frame_bytes(FrameKind::Continuation, 0, 1, b"");
     assert_eq!(peer.send(&empty.repeat(MAX_CONTINUATIONS)), []);
     assert_eq!(peer.send(&empty), [GoAway(ENHANCE_YOUR_CALM)], "a flood of CONTINUATION");
 
     let mut peer = TestConnection::new(None);
-    peer.send(&frame_bytes(Kind::Headers, 0, 1, &[0; MAX_PAYLOAD_BYTES]));
-    let more = frame_bytes(Kind::Continuation, 0, 1, &[0; MAX_PAYLOAD_BYTES]);
+    peer.send(&frame_bytes(FrameKind::Headers, 0, 1, &[0; MAX_PAYLOAD_BYTES]));
+    let more = frame_bytes(FrameKind::Continuation, 0, 1, &[0; MAX_PAYLOAD_BYTES]);
     assert_eq!(peer.send(&more), [], "{MAX_HEADER_BLOCK_BYTES} bytes");
-    assert_eq!(peer.send(&frame_bytes(Kind::Continuation, 0, 1, b"x")), [GoAway(ENHANCE_YOUR_CALM)]);
+    assert_eq!(peer.send(&frame_bytes(FrameKind::Continuation, 0, 1, b"x")), [GoAway(ENHANCE_YOUR_CALM)]);
 
     // A header bomb: one field of 4000 bytes in the dynamic table, followed by 1000 references to this field.
     let mut bomb = vec![0x40, 1, b'a', 0x7f, 0xa1, 0x1e];
@@ -580,10 +592,10 @@ fn header_blocks_are_bounded() {
     bomb.extend_from_slice(&[0xbe; 1_000]);
     let mut peer = TestConnection::new(None);
     let refused = [Refused(1, CallError::HeadersTooLarge)];
-    assert_eq!(peer.send(&frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, 1, &bomb)), refused);
+    assert_eq!(peer.send(&frame_bytes(FrameKind::Headers, END_HEADERS | END_STREAM, 1, &bomb)), refused);
     let after = [MINIMAL_HEADERS, &[0xbe]].concat();
     assert_eq!(
-        peer.send(&frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, 3, &after)),
+        peer.send(&frame_bytes(FrameKind::Headers, END_HEADERS | END_STREAM, 3, &after)),
         [Call(3, vec![])],
         "the table is intact"
     );
@@ -591,29 +603,29 @@ fn header_blocks_are_bounded() {
     // Many small fields.
     let flood = [MINIMAL_HEADERS, &b"\0\x01a\x01b".repeat(MAX_HEADERS_BYTES as usize / 34)].concat();
     assert_eq!(
-        peer.send(&frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, 5, &flood)),
+        peer.send(&frame_bytes(FrameKind::Headers, END_HEADERS | END_STREAM, 5, &flood)),
         [Refused(5, CallError::HeadersTooLarge)]
     );
 }
 
 #[test]
 fn floods_of_frames_and_resets_close_the_connection() {
-    let ping = frame_bytes(Kind::Ping, 0, 0, &[0; 8]);
+    let ping = frame_bytes(FrameKind::Ping, 0, 0, &[0; 8]);
     for (name, flood, reply) in [
         ("PING", &ping, Some(Pong)),
-        ("SETTINGS", &frame_bytes(Kind::Settings, 0, 0, &[]), Some(Acknowledged)),
-        ("PRIORITY", &frame_bytes(Kind::Priority, 0, 1, &[0; 5]), None),
+        ("SETTINGS", &frame_bytes(FrameKind::Settings, 0, 0, &[]), Some(Acknowledged)),
+        ("PRIORITY", &frame_bytes(FrameKind::Priority, 0, 1, &[0; 5]), None),
         ("an extension", &raw_frame(0xbe, 0, 0, &[]), None),
     ] {
         let mut peer = TestConnection::new(Some(1));
         // The first SETTINGS frame of the connection also costs credit.
-        let accepted = CREDIT as usize - 1;
+        let accepted = MAX_CREDIT as usize - 1;
         let replies = peer.send(&flood.repeat(accepted));
         assert!(replies.iter().all(|seen| Some(seen) == reply.as_ref()), "{name}");
         assert!(peer.send(flood).contains(&GoAway(ENHANCE_YOUR_CALM)), "{name}");
     }
     let mut peer = TestConnection::new(Some(1));
-    peer.send(&ping.repeat(CREDIT as usize - 1));
+    peer.send(&ping.repeat(MAX_CREDIT as usize - 1));
     peer.now = Duration::from_secs(60);
     assert_eq!(peer.send(&ping), [Pong], "time restores the credit");
 
@@ -627,11 +639,11 @@ fn floods_of_frames_and_resets_close_the_connection() {
         }
         stream += 2;
     };
-    assert_eq!((seen, stream.div_ceil(2)), (vec![GoAway(ENHANCE_YOUR_CALM)], CREDIT / (RESET_COST + 1) + 1));
+    assert_eq!((seen, stream.div_ceil(2)), (vec![GoAway(ENHANCE_YOUR_CALM)], MAX_CREDIT / (RESET_COST + 1) + 1));
 
     let mut peer = TestConnection::new(None);
     peer.send(&headers_frame(1, 0));
-    let empty = data_frame(1, 0, b"").repeat(CREDIT as usize);
+    let empty = data_frame(1, 0, b"").repeat(MAX_CREDIT as usize);
     assert_eq!(peer.send(&empty), [GoAway(ENHANCE_YOUR_CALM)], "a flood of empty DATA");
 }
 
@@ -643,7 +655,7 @@ fn connection_closes_after_its_calls_are_answered() {
     peer.connection.start_closing();
     assert_eq!(peer.take_written_frames(), [GoAway(0)]);
     assert_eq!(peer.send(&headers_frame(3, END_STREAM)), [Call(3, vec![])], "the call was in flight");
-    assert_eq!(peer.send(&frame_bytes(Kind::Ping, ACK, 0, b"draining")), [GoAway(0)]);
+    assert_eq!(peer.send(&frame_bytes(FrameKind::Ping, ACK, 0, b"draining")), [GoAway(0)]);
     assert_eq!(peer.send(&headers_frame(5, END_STREAM)), [Reset(5, REFUSED_STREAM)]);
     assert_eq!(peer.send(&data_frame(1, END_STREAM, b"")), [Call(1, vec![])]);
     for stream in [1, 3] {
@@ -666,29 +678,33 @@ fn connection_closes_after_its_calls_are_answered() {
 fn incomplete_calls_expire() {
     let second = Duration::from_secs(1);
     let mut peer = TestConnection::new(None);
-    assert_eq!(peer.connection.waiting_since(), None);
+    assert_eq!(peer.connection.incomplete_since(), None);
     peer.now = second;
     peer.send(&[headers_frame(1, END_STREAM), headers_frame(3, 0)].concat());
     peer.now = 2 * second;
     peer.send(&headers_frame(5, 0));
-    assert_eq!(peer.connection.waiting_since(), Some(second));
+    assert_eq!(peer.connection.incomplete_since(), Some(second));
     let expired = peer.connection.expire_incomplete(second).map(|call| (call.stream, call.body));
     assert_eq!(expired, Some((3, Err(CallError::TooSlow))));
     assert_eq!(peer.connection.expire_incomplete(second), None);
     peer.connection.respond_without_body(3, b"\x88");
     assert_eq!(peer.take_written_frames(), [Headers(3, true), Reset(3, 0)]);
-    assert_eq!(peer.connection.waiting_since(), Some(2 * second));
-    peer.send(&frame_bytes(Kind::Headers, 0, 7, MINIMAL_HEADERS));
+    assert_eq!(peer.connection.incomplete_since(), Some(2 * second));
+    peer.send(&frame_bytes(FrameKind::Headers, 0, 7, MINIMAL_HEADERS));
     assert_eq!(peer.connection.expire_incomplete(2 * second), None, "the end of a header block is missing");
     assert_eq!(peer.take_written_frames(), [GoAway(ENHANCE_YOUR_CALM)]);
-    assert_eq!(TestConnection::without_handshake(None).connection.waiting_since(), Some(Duration::ZERO), "the preface");
+    assert_eq!(
+        TestConnection::without_handshake(None).connection.incomplete_since(),
+        Some(Duration::ZERO),
+        "the preface"
+    );
 }
 
 #[test]
 fn cached_header_block_is_invalid_after_a_table_change() {
     let mut peer = TestConnection::new(Some(1));
     let mut send = |stream: u32, more: &[u8]| {
-        peer.send(&frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, stream, &[MINIMAL_HEADERS, more].concat()))
+        peer.send(&frame_bytes(FrameKind::Headers, END_HEADERS | END_STREAM, stream, &[MINIMAL_HEADERS, more].concat()))
     };
     assert_eq!(send(1, b"\x40\x02te\x08trailers"), call_and_answer(1, b""));
     for stream in [3, 5, 7] {

@@ -6,7 +6,8 @@
 
 use crate::rls::bounds::MAX_HEADER_BLOCK_BYTES;
 use crate::rls::http2::frame::{
-    self, ACK, ConnectionError, END_HEADERS, END_STREAM, Frame, Kind, MAX_31_BITS, MAX_PAYLOAD_BYTES, PREFACE, Setting,
+    self, ACK, ConnectionError, END_HEADERS, END_STREAM, Frame, FrameKind, MAX_31_BITS, MAX_PAYLOAD_BYTES, PREFACE,
+    Setting,
 };
 use crate::rls::http2::hpack::{Decoder, put_literal};
 
@@ -66,7 +67,7 @@ impl ClientStream {
     pub fn open(authority: &str, path: &str, is_tls: bool) -> Self {
         let mut out = PREFACE.to_vec();
         frame::put_settings(&mut out, &[(Setting::EnablePush, 0), (Setting::InitialWindowSize, RECEIVE_WINDOW)]);
-        frame::put(&mut out, Kind::WindowUpdate, 0, 0, &(RECEIVE_WINDOW - DEFAULT_WINDOW).to_be_bytes());
+        frame::put_frame(&mut out, FrameKind::WindowUpdate, 0, 0, &(RECEIVE_WINDOW - DEFAULT_WINDOW).to_be_bytes());
         // The indexed fields `:method: POST` and `:scheme`.
         let mut block = vec![0x83, if is_tls { 0x87 } else { 0x86 }];
         for (name, value) in
@@ -74,7 +75,7 @@ impl ClientStream {
         {
             put_literal(&mut block, name, value.as_bytes());
         }
-        frame::put(&mut out, Kind::Headers, END_HEADERS, STREAM_ID, &block);
+        frame::put_frame(&mut out, FrameKind::Headers, END_HEADERS, STREAM_ID, &block);
         Self {
             out,
             partial: Vec::new(),
@@ -105,7 +106,7 @@ impl ClientStream {
 
     /// Sends a keepalive PING. Any input from the server counts as an answer.
     pub fn ping(&mut self) {
-        frame::put(&mut self.out, Kind::Ping, 0, 0, &KEEPALIVE_PAYLOAD);
+        frame::put_frame(&mut self.out, FrameKind::Ping, 0, 0, &KEEPALIVE_PAYLOAD);
     }
 
     /// Processes bytes from the server, and calls `each` with every complete message.
@@ -125,35 +126,41 @@ impl ClientStream {
     }
 
     fn on_frame(&mut self, frame: Frame<'_>) -> Result<(), String> {
-        if self.block.is_some() && frame.kind != Kind::Continuation {
+        if self.block.is_some() && frame.kind != FrameKind::Continuation {
             return Err("another frame within a header block".to_owned());
         }
         match frame.kind {
-            Kind::Data if frame.stream == STREAM_ID => self.on_data(frame),
-            Kind::Headers if frame.stream == STREAM_ID => {
-                let bytes = frame.content().map_err(error_detail)?.to_vec();
-                let block = ResponseHeaders { bytes, ends_stream: frame.has(END_STREAM) };
-                self.on_header_block(block, frame.has(END_HEADERS))
+            FrameKind::Data if frame.stream == STREAM_ID => self.on_data(frame),
+            FrameKind::Headers if frame.stream == STREAM_ID => {
+                let bytes = frame.unpadded_payload().map_err(error_detail)?.to_vec();
+                let block = ResponseHeaders { bytes, ends_stream: frame.has_flag(END_STREAM) };
+                self.on_header_block(block, frame.has_flag(END_HEADERS))
             }
-            Kind::Continuation if frame.stream == STREAM_ID => {
+            FrameKind::Continuation if frame.stream == STREAM_ID => {
                 let mut block = self.block.take().ok_or("CONTINUATION without a header block")?;
                 block.bytes.extend_from_slice(frame.payload);
-                self.on_header_block(block, frame.has(END_HEADERS))
+                self.on_header_block(block, frame.has_flag(END_HEADERS))
             }
-            Kind::Settings if !frame.has(ACK) => self.on_settings(frame),
-            Kind::Ping if !frame.has(ACK) => {
-                frame::put(&mut self.out, Kind::Ping, ACK, 0, &frame.exactly::<8>().map_err(error_detail)?);
+            FrameKind::Settings if !frame.has_flag(ACK) => self.on_settings(frame),
+            FrameKind::Ping if !frame.has_flag(ACK) => {
+                frame::put_frame(
+                    &mut self.out,
+                    FrameKind::Ping,
+                    ACK,
+                    0,
+                    &frame.fixed_payload::<8>().map_err(error_detail)?,
+                );
                 Ok(())
             }
-            Kind::WindowUpdate if matches!(frame.stream, 0 | STREAM_ID) => {
-                let more = i64::from(u32::from_be_bytes(frame.exactly().map_err(error_detail)?) & MAX_31_BITS);
+            FrameKind::WindowUpdate if matches!(frame.stream, 0 | STREAM_ID) => {
+                let more = i64::from(u32::from_be_bytes(frame.fixed_payload().map_err(error_detail)?) & MAX_31_BITS);
                 let window = &mut self.windows[usize::from(frame.stream == STREAM_ID)];
                 *window = (*window + more).min(MAX_31_BITS.into());
                 self.send_unsent();
                 Ok(())
             }
-            Kind::RstStream if frame.stream == STREAM_ID => Err("the server reset the stream".to_owned()),
-            Kind::GoAway => match frame.payload {
+            FrameKind::RstStream if frame.stream == STREAM_ID => Err("the server reset the stream".to_owned()),
+            FrameKind::GoAway => match frame.payload {
                 // Error code 0 (NO_ERROR) after the id of the last stream: a graceful close.
                 [_, _, _, _, 0, 0, 0, 0, ..] => {
                     self.is_closing = true;
@@ -161,18 +168,21 @@ impl ClientStream {
                 }
                 _ => Err("the server closes the connection because of an error".to_owned()),
             },
-            Kind::Data | Kind::Headers | Kind::Continuation | Kind::PushPromise => {
+            FrameKind::Data | FrameKind::Headers | FrameKind::Continuation | FrameKind::PushPromise => {
                 Err("a frame of a stream that was not opened".to_owned())
             }
             // Acknowledgements, priorities, unknown frames, and frames for other streams are ignored.
-            Kind::Settings | Kind::Ping | Kind::RstStream | Kind::WindowUpdate | Kind::Priority | Kind::Unknown => {
-                Ok(())
-            }
+            FrameKind::Settings
+            | FrameKind::Ping
+            | FrameKind::RstStream
+            | FrameKind::WindowUpdate
+            | FrameKind::Priority
+            | FrameKind::Unknown => Ok(()),
         }
     }
 
     fn on_data(&mut self, frame: Frame<'_>) -> Result<(), String> {
-        let content = frame.content().map_err(error_detail)?;
+        let content = frame.unpadded_payload().map_err(error_detail)?;
         if self.message.len() + content.len() > MAX_MESSAGE_BYTES + MAX_PAYLOAD_BYTES {
             return Err(format!("a message has more than {MAX_MESSAGE_BYTES} bytes"));
         }
@@ -180,10 +190,10 @@ impl ClientStream {
         let length = (frame.payload.len() as u32).to_be_bytes();
         if !frame.payload.is_empty() {
             for stream in [0, STREAM_ID] {
-                frame::put(&mut self.out, Kind::WindowUpdate, 0, stream, &length);
+                frame::put_frame(&mut self.out, FrameKind::WindowUpdate, 0, stream, &length);
             }
         }
-        if frame.has(END_STREAM) { Err("the server ended the stream without a status".to_owned()) } else { Ok(()) }
+        if frame.has_flag(END_STREAM) { Err("the server ended the stream without a status".to_owned()) } else { Ok(()) }
     }
 
     /// Decodes a header block: the response head, or the trailers, which contain the gRPC status.
@@ -223,7 +233,7 @@ impl ClientStream {
                 self.initial_window = value;
             }
         }
-        frame::put(&mut self.out, Kind::Settings, ACK, 0, &[]);
+        frame::put_frame(&mut self.out, FrameKind::Settings, ACK, 0, &[]);
         self.send_unsent();
         Ok(())
     }
@@ -236,7 +246,7 @@ impl ClientStream {
                 return;
             }
             let rest = self.unsent.split_off(length);
-            frame::put(&mut self.out, Kind::Data, 0, STREAM_ID, &self.unsent);
+            frame::put_frame(&mut self.out, FrameKind::Data, 0, STREAM_ID, &self.unsent);
             self.unsent = rest;
             self.windows = self.windows.map(|window| window - length as i64);
         }
@@ -269,9 +279,9 @@ fn error_detail(error: ConnectionError) -> String {
 mod tests {
     use super::*;
 
-    fn encode_frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    fn encode_frame(kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        frame::put(&mut out, kind, flags, stream, payload);
+        frame::put_frame(&mut out, kind, flags, stream, payload);
         out
     }
 
@@ -290,18 +300,18 @@ mod tests {
     #[test]
     fn messages_are_complete_wherever_the_input_is_split() {
         let bytes = [
-            encode_frame(Kind::Settings, 0, 0, &[]),
-            encode_frame(Kind::Headers, END_HEADERS, 1, &[0x88]),
-            encode_frame(Kind::Data, 0, 1, b"\0\0\0\0\x02a"),
-            encode_frame(Kind::Ping, 0, 0, b"12345678"),
-            encode_frame(Kind::Data, 0, 1, b"b\0\0\0\0\0\0\0\0\0\x01c"),
+            encode_frame(FrameKind::Settings, 0, 0, &[]),
+            encode_frame(FrameKind::Headers, END_HEADERS, 1, &[0x88]),
+            encode_frame(FrameKind::Data, 0, 1, b"\0\0\0\0\x02a"),
+            encode_frame(FrameKind::Ping, 0, 0, b"12345678"),
+            encode_frame(FrameKind::Data, 0, 1, b"b\0\0\0\0\0\0\0\0\0\x01c"),
         ]
         .concat();
         for size in 1..=bytes.len() {
             let mut stream = open_test_stream();
             let parts = bytes.chunks(size).map(|part| receive(&mut stream, part).expect("frames"));
             assert_eq!(parts.collect::<Vec<_>>().concat(), [&b"ab"[..], b"", b"c"], "{size}");
-            assert!(stream.out.ends_with(&encode_frame(Kind::WindowUpdate, 0, 1, &12_u32.to_be_bytes())));
+            assert!(stream.out.ends_with(&encode_frame(FrameKind::WindowUpdate, 0, 1, &12_u32.to_be_bytes())));
         }
     }
 
@@ -321,16 +331,16 @@ mod tests {
     fn requests_wait_for_the_windows_of_the_server() {
         let mut stream = open_test_stream();
         // An initial window of 3.
-        receive(&mut stream, &encode_frame(Kind::Settings, 0, 0, &[0, 4, 0, 0, 0, 3])).expect("a frame");
+        receive(&mut stream, &encode_frame(FrameKind::Settings, 0, 0, &[0, 4, 0, 0, 0, 3])).expect("a frame");
         stream.out.clear();
         stream.send(b"ab").expect("room");
-        assert_eq!(stream.out, encode_frame(Kind::Data, 0, 1, &[0; 3]));
+        assert_eq!(stream.out, encode_frame(FrameKind::Data, 0, 1, &[0; 3]));
         stream.out.clear();
         let windows = stream.windows;
-        receive(&mut stream, &encode_frame(Kind::WindowUpdate, 0, 3, &[0, 0, 0, 9])).expect("a frame");
+        receive(&mut stream, &encode_frame(FrameKind::WindowUpdate, 0, 3, &[0, 0, 0, 9])).expect("a frame");
         assert_eq!(stream.windows, windows, "the window of another stream");
-        receive(&mut stream, &encode_frame(Kind::WindowUpdate, 0, 1, &[0, 0, 0, 9])).expect("a frame");
-        assert_eq!(stream.out, encode_frame(Kind::Data, 0, 1, b"\0\x02ab"));
+        receive(&mut stream, &encode_frame(FrameKind::WindowUpdate, 0, 1, &[0, 0, 0, 9])).expect("a frame");
+        assert_eq!(stream.out, encode_frame(FrameKind::Data, 0, 1, b"\0\x02ab"));
         assert!(stream.send(&[0; MAX_UNSENT_BYTES + 1]).is_err());
     }
 
@@ -338,7 +348,8 @@ mod tests {
     fn graceful_end_of_the_connection_is_not_an_error() {
         let mut stream = open_test_stream();
         let bytes =
-            [encode_frame(Kind::GoAway, 0, 0, &[0; 8]), encode_frame(Kind::Data, 0, 1, b"\0\0\0\0\x01a")].concat();
+            [encode_frame(FrameKind::GoAway, 0, 0, &[0; 8]), encode_frame(FrameKind::Data, 0, 1, b"\0\0\0\0\x01a")]
+                .concat();
         assert_eq!(receive(&mut stream, &bytes), Ok(vec![b"a".to_vec()]), "the stream is still read");
         assert!(stream.is_closing);
     }
@@ -349,36 +360,37 @@ mod tests {
         put_literal(&mut trailers, "grpc-status", b"14");
         put_literal(&mut trailers, "grpc-message", b"busy");
         for (bytes, expected) in [
-            (encode_frame(Kind::Headers, END_HEADERS | END_STREAM, 1, &trailers), "gRPC status 14: busy"),
-            (encode_frame(Kind::Headers, END_HEADERS, 1, &[0x8d]), "HTTP status 404"),
-            (encode_frame(Kind::RstStream, 0, 1, &[0; 4]), "reset"),
-            (encode_frame(Kind::GoAway, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 2]), "because of an error"),
-            (encode_frame(Kind::GoAway, 0, 0, &[0; 7]), "because of an error"),
-            (encode_frame(Kind::Data, END_STREAM, 1, &[]), "without a status"),
-            (encode_frame(Kind::Data, 0, 3, &[]), "not opened"),
-            (encode_frame(Kind::Data, 0, 1, b"\x01\0\0\0\0"), "compressed"),
-            (encode_frame(Kind::Data, 0, 1, b"\0\xff\0\0\0"), "more than 4194304 bytes"),
-            (encode_frame(Kind::Continuation, 0, 1, &[]), "CONTINUATION without"),
+            (encode_frame(FrameKind::Headers, END_HEADERS | END_STREAM, 1, &trailers), "gRPC status 14: busy"),
+            (encode_frame(FrameKind::Headers, END_HEADERS, 1, &[0x8d]), "HTTP status 404"),
+            (encode_frame(FrameKind::RstStream, 0, 1, &[0; 4]), "reset"),
+            (encode_frame(FrameKind::GoAway, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 2]), "because of an error"),
+            (encode_frame(FrameKind::GoAway, 0, 0, &[0; 7]), "because of an error"),
+            (encode_frame(FrameKind::Data, END_STREAM, 1, &[]), "without a status"),
+            (encode_frame(FrameKind::Data, 0, 3, &[]), "not opened"),
+            (encode_frame(FrameKind::Data, 0, 1, b"\x01\0\0\0\0"), "compressed"),
+            (encode_frame(FrameKind::Data, 0, 1, b"\0\xff\0\0\0"), "more than 4194304 bytes"),
+            (encode_frame(FrameKind::Continuation, 0, 1, &[]), "CONTINUATION without"),
             (
                 [
-                    encode_frame(Kind::Headers, END_STREAM, 1, &[]),
-                    encode_frame(Kind::Continuation, END_HEADERS, 1, &[0x88]),
+                    encode_frame(FrameKind::Headers, END_STREAM, 1, &[]),
+                    encode_frame(FrameKind::Continuation, END_HEADERS, 1, &[0x88]),
                 ]
                 .concat(),
                 "HTTP status 200",
             ),
             (
-                [encode_frame(Kind::Headers, 0, 1, &[]), encode_frame(Kind::Continuation, 0, 3, &[])].concat(),
+                [encode_frame(FrameKind::Headers, 0, 1, &[]), encode_frame(FrameKind::Continuation, 0, 3, &[])]
+                    .concat(),
                 "not opened",
             ),
-            (encode_frame(Kind::Headers, END_HEADERS, 1, &[0xff, 0x7f]), ""),
+            (encode_frame(FrameKind::Headers, END_HEADERS, 1, &[0xff, 0x7f]), ""),
             (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "16384"),
         ] {
             let error = receive(&mut open_test_stream(), &bytes).expect_err(expected);
             assert!(error.contains(expected), "{error} instead of {expected}");
         }
-        let endless = encode_frame(Kind::Headers, 0, 1, &[0; 16_384]);
-        let more = encode_frame(Kind::Continuation, 0, 1, &[0; 16_384]).repeat(2);
+        let endless = encode_frame(FrameKind::Headers, 0, 1, &[0; 16_384]);
+        let more = encode_frame(FrameKind::Continuation, 0, 1, &[0; 16_384]).repeat(2);
         assert!(
             receive(&mut open_test_stream(), &[endless, more].concat()).expect_err("endless").contains("header block")
         );
