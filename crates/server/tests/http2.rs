@@ -9,7 +9,7 @@ use common::{Rules, Server, eventually, run};
 use tollgate_server::rls::bounds::{MAX_CONTINUATIONS, MAX_CREDIT, MAX_TOTAL_BODY_BYTES, RESET_COST};
 use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, FrameKind, put_frame};
 use tollgate_server::rls::http2::hpack::put_literal;
-use tollgate_testkit::servers::{Certificates, FrameKind as StoreKind, Server as StoreServer};
+use tollgate_testkit::servers::{Certificates, Kind as StoreKind, Server as StoreServer};
 
 const RULES: &str = "
 domain: basic
