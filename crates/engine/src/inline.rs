@@ -14,7 +14,7 @@ use tollgate::Limits;
 use tollgate::core::Nanos;
 use tollgate::ledger::LimitTable;
 
-use crate::ruleset::{INLINE_IDS, windows_of};
+use crate::ruleset::{FIRST_INLINE_ID, windows_of};
 
 /// A set of checked limits with an id: inline limits, or the share of a node. Cheap to clone; keep it for reuse.
 #[derive(Clone)]
@@ -60,7 +60,7 @@ pub(crate) struct LimitsById {
 
 impl LimitsById {
     pub(crate) fn new() -> Self {
-        Self::starting_at(INLINE_IDS, FxHashMap::default())
+        Self::starting_at(FIRST_INLINE_ID, FxHashMap::default())
     }
 
     fn starting_at(first_id: u32, kept: FxHashMap<u32, Arc<InternedEntry>>) -> Self {
@@ -122,7 +122,7 @@ impl Interner {
         let index = known.assigned;
         let limit_ids = new_ids.as_ref().unwrap_or(limit_ids);
         let entry = Arc::new(InternedEntry {
-            id: limit_ids.first_id.wrapping_add(index as u32) | INLINE_IDS,
+            id: limit_ids.first_id.wrapping_add(index as u32) | FIRST_INLINE_ID,
             limits: limits.clone(),
             windows: windows_of(limits),
             recently_used: AtomicBool::new(true),
@@ -156,7 +156,7 @@ impl InternTable {
         self.assigned = 0;
         let kept = self.entries.values().map(|entry| (entry.id, entry.clone())).collect();
         // Ids repeat after 2³¹ limits. By then, the states recorded under the first ids have usually expired.
-        LimitsById::starting_at(limit_ids.first_id.wrapping_add(IDS_PER_RANGE as u32) | INLINE_IDS, kept)
+        LimitsById::starting_at(limit_ids.first_id.wrapping_add(IDS_PER_RANGE as u32) | FIRST_INLINE_ID, kept)
     }
 }
 

@@ -41,7 +41,7 @@ impl fmt::Display for Hours {
     }
 }
 
-/// A period during which a schedule either applies all the time or does not apply.
+/// A period during which a schedule either always applies or never applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScheduleSpan {
     from: Time<Wall>,
@@ -50,7 +50,7 @@ struct ScheduleSpan {
 }
 
 /// Number of days to search for the next change. Schedules repeat weekly.
-const DAYS_AHEAD: i32 = 9;
+const MAX_DAYS_SEARCHED: i32 = 9;
 
 /// A schedule that caches its last computed span.
 pub(crate) struct Schedule {
@@ -81,7 +81,7 @@ impl Schedule {
         let mut span = ScheduleSpan { from: at, to: Time::from_nanos(u64::MAX), applies: false };
         for hours in &self.hours {
             let Some(today) = hours.zone.date_at(at) else { continue };
-            for day in -2..DAYS_AHEAD {
+            for day in -2..MAX_DAYS_SEARCHED {
                 let Ok(date) = today.checked_add(day.days()) else { continue };
                 if hours.days >> date.weekday().to_monday_zero_offset() & 1 == 0 {
                     continue;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_time_means_the_first_and_skipped_time_moves_later() {
+    fn repeated_local_time_means_its_first_occurrence_and_skipped_time_moves_later() {
         let zone = Zone::new("Europe/Paris").unwrap();
         // The clock is set back from 03:00 to 02:00 at 01:00 UTC.
         assert_applies(
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn night_begins_on_its_day_and_ends_on_the_next() {
+    fn span_past_midnight_begins_on_its_day_and_ends_on_the_next_day() {
         let zone = Zone::utc();
         assert_applies(
             &Hours { days: 0b001_0000, from: 22 * 60, to: 30 * 60, zone },
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_week_always_applies() {
+    fn schedule_of_the_whole_week_always_applies() {
         let zone = Zone::utc();
         assert_applies(
             &Hours { days: 0x7f, from: 0, to: 24 * 60, zone },

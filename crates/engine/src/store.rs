@@ -198,7 +198,7 @@ pub struct Charge<'a> {
     /// Earlier limit ids of the same key, newest first, for stores that keep states of different sizes in different
     /// tables. Usually empty.
     pub earlier: &'a [u32],
-    /// The amount. A refund gives back [`Ask::cost`], whatever the variant.
+    /// The amount. A refund gives back [`Ask::cost`], for every variant of [`Ask`].
     pub ask: Ask,
     /// The position of the charge to refund. Without stamps, a limit with windows is refunded only in its current
     /// window.

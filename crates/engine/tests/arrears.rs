@@ -209,14 +209,14 @@ fn failing_server_does_not_delay_repayments_to_the_other_server() {
         bench.engine.store().is_down.store(false, Ordering::Relaxed);
         // With the unknown error, the failing server may have executed this request.
         assert_eq!(bench.check(&[("k", "dead")]), "allow");
-        assert_eq!(bench.remaining(&[("k", "399")]), [60], "with the next request");
+        assert_eq!(bench.remaining(&[("k", "399")]), [60], "the next request charges the arrears");
         run(bench.engine.repay());
         let memory = bench.engine.store();
         memory.is_down.store(true, Ordering::Relaxed);
         run(bench.engine.repay());
         memory.is_down.store(false, Ordering::Relaxed);
         for key in &keys[300..] {
-            assert_eq!(bench.remaining(&[("k", key)]), [60], "without a request, once");
+            assert_eq!(bench.remaining(&[("k", key)]), [60], "repay charges the arrears once");
         }
     }
 }

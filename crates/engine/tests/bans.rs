@@ -24,7 +24,7 @@ fn counter_with_too_many_refusals_is_banned() {
     let mallory = [("ip", "m")];
     assert_eq!(check_repeatedly(&mut bench, &mallory), ["allow", "allow", "deny 500ms", "deny 500ms", "deny 60s"]);
     assert_eq!(bench.engine.counts().bans, 1);
-    bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "although the limit refuses too"));
+    bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "banned although the limit refuses too"));
     bench.advance(Nanos::SECOND);
     bench.decide(&mallory, None, |decision| {
         assert!(decision.is_banned() && decision.rule() == Some("r"));
@@ -63,7 +63,7 @@ fn ban_lasts_exactly_as_long_as_reported() {
             assert_eq!(
                 decision.outcome(),
                 Outcome::Deny(Retry::After(length)),
-                "the one that starts it, for {written}"
+                "the request that starts the ban of {written}"
             );
             assert!(decision.is_banned());
         });
@@ -82,7 +82,7 @@ fn reported_wait_while_banned_is_exact() {
         bench.advance(Nanos::from_nanos(passed));
         let retry = bench.decide(&[], None, |decision| decision.retry());
         let clock = bench.clock.clone();
-        let Some(Retry::After(wait)) = retry else { panic!("it is banned: {retry:?}") };
+        let Some(Retry::After(wait)) = retry else { panic!("the counter is banned: {retry:?}") };
         assert_eq!(clock.elapsed(), HOUR.saturating_sub(wait), "after {passed}");
     }
 }
@@ -172,14 +172,14 @@ fn every_kind_of_take_is_banned_and_a_peek_starts_no_ban() {
 }
 
 #[test]
-fn rule_with_an_inactive_ban_is_not_preferred() {
+fn inactive_ban_does_not_make_its_rule_the_deciding_rule() {
     let mut bench =
         bench("- {id: guarded, limit: 9/s, ban: {after: 1, within: 1s, for: 1s}}\n- {id: tight, limit: 8/s}\n");
     bench.decide(&[], None, |decision| assert_eq!(decision.rule(), Some("tight")));
 }
 
 #[test]
-fn shadow_rule_starts_no_ban_and_an_observed_refusal_does() {
+fn shadow_rule_starts_no_ban_but_an_observed_refusal_does() {
     let mut bench = bench("- {id: r, limit: 1/m, enforce: 0%, ban: {after: 1, within: 1m, for: 1h}}\n");
     assert_eq!(check_repeatedly(&mut bench, &[]), ["allow"; 4]);
     assert_eq!(bench.engine.counts().bans, 0);
@@ -195,7 +195,7 @@ fn shadow_rule_starts_no_ban_and_an_observed_refusal_does() {
 }
 
 #[test]
-fn refusals_far_apart_start_no_ban_and_a_reset_lifts_one() {
+fn refusals_far_apart_start_no_ban_and_a_reset_lifts_a_ban() {
     let mut bench = bench("- {id: r, limit: 1/s, ban: {after: 2, within: 10s, for: 60s}}\n");
     for _ in 0..5 {
         assert_eq!(check_repeatedly(&mut bench, &[]), ["allow", "deny 1s"]);

@@ -38,11 +38,11 @@ fn delaying_bucket_admits_the_burst_and_delays_further_requests() {
 }
 
 #[test]
-fn delay_refuses_only_requests_that_would_wait_longer() {
+fn delay_refuses_only_requests_that_would_wait_longer_than_max_wait() {
     // 1.5 tokens refill during the maximum wait.
     let mut bench = bench("- {id: r, limit: 3/s, burst: 1, on_exceed: {delay: {max_wait: 500ms}}}\n");
     assert_eq!([bench.check(&[]), bench.check(&[])], ["allow", "delay 333.333334ms"]);
-    assert_eq!(bench.check(&[]), "deny 166.666667ms", "it would wait 667 ms now");
+    assert_eq!(bench.check(&[]), "deny 166.666667ms", "the request would wait 667 ms");
     bench.advance(Nanos::from_nanos(166_666_667));
     assert_eq!(bench.check(&[]), "delay 500ms");
 }
@@ -159,10 +159,10 @@ fn spread_windows_end_at_different_times() {
     assert!(waits.len() > 1, "{waits:?}");
 }
 
-/// The store decides groups of more than 16 charges along another path.
+/// The store has a separate code path for groups of more than 16 charges.
 #[test]
 fn many_rules_are_charged_all_or_none_and_shadow_rules_only_report() {
-    // Rule n admits n + 3 requests. Every third rule is a shadow, from the smallest on.
+    // Rule n admits n + 3 requests. Every third rule is a shadow rule, starting with rule 0.
     let is_shadow = |n: u64| n.is_multiple_of(3);
     let rule = |n: u64| {
         let shadow = if is_shadow(n) { ", on_exceed: shadow" } else { "" };
@@ -173,8 +173,8 @@ fn many_rules_are_charged_all_or_none_and_shadow_rules_only_report() {
         for request in 1..=8 {
             let outcome = bench.check(&[("user", "alice")]);
             assert_eq!(outcome == "allow", request <= 4, "request {request} of {count} rules: {outcome}");
-            // The shadows form a group of their own, which the smallest shadow refuses from the fourth request on. The
-            // peek is refused from then on, and reports no shadows.
+            // The shadow rules form a separate group, which rule 0 refuses from the fourth request on. From then on,
+            // enforced rules refuse the peek, so it reports no shadow rules.
             let left = |n: u64| n + 3 - request.min(if is_shadow(n) { 3 } else { 4 });
             let expected: Vec<u64> = (0..count).filter(|n| request < 4 || !is_shadow(*n)).map(left).collect();
             assert_eq!(bench.remaining(&[("user", "alice")]), expected, "request {request} of {count} rules");

@@ -70,7 +70,7 @@ fn utc_offset(zone: &str, at: i64) -> i64 {
             if winter { 10 * 3_600 + 1_800 } else { 11 * 3_600 }
         }
         "Asia/Kathmandu" => 5 * 3_600 + 45 * 60,
-        other => panic!("no law for {other}"),
+        other => panic!("no clock changes are defined for {other}"),
     }
 }
 

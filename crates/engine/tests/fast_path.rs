@@ -189,7 +189,7 @@ impl NodeDecidingStore {
                     Consistency::Eventual(_) => Exactness::Eventual,
                 };
                 let reports = said.reports(answer).iter().copied();
-                answers.push_answer_with(exactness, answer.outcome, answer.taken, said.stamps(answer), reports);
+                answers.push_answer_of_exactness(exactness, answer.outcome, answer.taken, said.stamps(answer), reports);
             }
             answers.end_group(said.at());
         }

@@ -193,7 +193,7 @@ impl PeerStore {
         let (outcome, report, urgent) = table.try_check(&now, table.fingerprint(charge.key), charge.limits_id, cost)?;
         let (taken, stamps) =
             if outcome.is_admitted() { (cost, Stamps::default()) } else { (Cost::ZERO, Stamps::refused_by(0)) };
-        answers.push_answer_with(Exactness::Eventual, outcome, taken, stamps, [report]);
+        answers.push_answer_of_exactness(Exactness::Eventual, outcome, taken, stamps, [report]);
         answers.end_group(now.wall());
         if urgent {
             self.shared.urgent.notify_one();
@@ -399,7 +399,7 @@ impl GroupDecision {
 }
 
 fn push(answers: &mut Answers, exactness: Exactness, answer: ChargeAnswer) {
-    answers.push_answer_with(exactness, answer.outcome, answer.taken, answer.stamps, answer.reports);
+    answers.push_answer_of_exactness(exactness, answer.outcome, answer.taken, answer.stamps, answer.reports);
 }
 
 impl Store for PeerStore {

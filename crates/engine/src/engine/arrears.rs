@@ -307,7 +307,7 @@ pub(super) async fn repay_first<S: Store, F: Store>(
     let keys = keys.filter(|key| in_doubt == 0 || in_doubt & place_bit(engine, key) == 0);
     let owed = keys.filter_map(|key| engine.arrears.take_arrears(key, now));
     // Each key is charged in its own call, so that the answer says whether this repayment was sent.
-    let charge_one = |one| Some(Box::pin(charge_arrears(engine, running, vec![one], Answers::tracking_unsent())));
+    let charge_one = |one| Some(Box::pin(charge_arrears(engine, running, vec![one], Answers::with_unsent_flag())));
     let (mut repaying, mut requests) = (owed.map(charge_one).collect::<SmallVec<[_; 2]>>(), pin!(requests));
     let mut is_answered = false;
     poll_fn(|context| {

@@ -61,7 +61,7 @@ use crate::meters::{Counts, Meters};
 use crate::request::RequestError;
 use crate::rules::warn::all_warnings;
 use crate::rules::{Mistake, Mistakes, Notes, Rules};
-use crate::ruleset::{INLINE_IDS, RuleSet, limits_of_ban};
+use crate::ruleset::{FIRST_INLINE_ID, RuleSet, limits_of_ban};
 use crate::store::{Store, StoreError};
 use arrears::ArrearsTable;
 pub(crate) use bans::RefusalCount;
@@ -148,7 +148,7 @@ impl RulesInForce {
 impl LimitTable for RulesInForce {
     #[inline]
     fn get(&self, id: u32) -> Option<&Limits> {
-        let known = if id < INLINE_IDS { self.rules.limit_registry().get(id) } else { self.limit_ids.get(id) };
+        let known = if id < FIRST_INLINE_ID { self.rules.limit_registry().get(id) } else { self.limit_ids.get(id) };
         known.or_else(|| self.next.get().and_then(|next| next.get(id)))
     }
 }
@@ -265,7 +265,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.check_limits(rules)?;
         let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let written = Arc::new(rules.clone());
-        let rules = Arc::new(RuleSet::following(&self.rules(), rules));
+        let rules = Arc::new(RuleSet::compile_successor(&self.rules(), rules));
         let version = rules.version();
         let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
         let limit_ids = self.running.load().limit_ids.clone();

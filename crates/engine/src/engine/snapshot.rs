@@ -10,7 +10,7 @@ use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
 use super::{Engine, RulesInForce};
 use crate::inline::{IDS_PER_RANGE, Interner, LimitsById};
 use crate::memory::MemoryStore;
-use crate::ruleset::{INLINE_IDS, RuleSet};
+use crate::ruleset::{FIRST_INLINE_ID, RuleSet};
 use crate::store::Store;
 
 impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
@@ -46,7 +46,7 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
         let (mut rules, interner, limit_ids) = (RuleSet::empty(), Interner::default(), LimitsById::new());
         let mut inline = 0;
         let store = MemoryStore::restored(keys, clock, from, |id, limits: &Limits| {
-            if id < INLINE_IDS {
+            if id < FIRST_INLINE_ID {
                 return Some(rules.register_limits(limits));
             }
             // If there are more inline limits than ids, the excess limits are dropped, as in a running process.

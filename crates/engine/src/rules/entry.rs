@@ -11,7 +11,7 @@ pub use overrides::{EntryOverride, ParsedOverride, parse_override_for_value, wit
 
 use super::mistake::{Mistakes, Notes, Position};
 use super::text::{self, Node, Value};
-use super::write::{self, in_order, write_quoted};
+use super::write::{self, in_reference_order, write_quoted};
 use super::{Rules, Source, check, import, raw};
 
 /// A rule in a database.
@@ -63,7 +63,7 @@ pub fn parse_rule(source: &Source<'_>, domain: &str, id: &str) -> Result<RuleEnt
 fn parse_and_check_rule(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry, Rules), Mistakes> {
     let mut notes = Notes::new(source.name);
     let report = |notes: Notes| notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)));
-    let Some(mut rule) = text::read(source.text, &mut notes) else {
+    let Some(mut rule) = text::parse_tree(source.text, &mut notes) else {
         report(notes)?;
         return Ok((RuleEntry { domain: domain.into(), id: id.into(), json: String::new() }, Rules::default()));
     };
@@ -101,9 +101,9 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
     for source in sources {
         notes.set_file(source.name);
         left_out.set_file(source.name);
-        let tree = text::read(source.text, &mut notes);
+        let tree = text::parse_tree(source.text, &mut notes);
         let Some(tree) = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out)) else { continue };
-        for domain in raw::read(&tree, &mut notes) {
+        for domain in raw::read_domains(&tree, &mut notes) {
             checker.check_domain(&domain, &mut notes);
         }
         for domain in domain_nodes(&tree) {
@@ -147,7 +147,7 @@ where
         1 => trees.swap_remove(0),
         _ => map_node(vec![("domains", Node { position: START, value: Value::List(trees) })]),
     };
-    Ok(write::write(&tree))
+    Ok(write::write_file(&tree))
 }
 
 /// Writes a rule as YAML over several lines, for diffs.
@@ -155,7 +155,7 @@ where
 /// # Errors
 /// Returns an error if `json` is not an entry returned by [`parse_rule`] or [`split`].
 pub fn to_lines(json: &str) -> Result<String, Mistakes> {
-    Ok(tree_of(json)?.map(|tree| write::write(&tree)).unwrap_or_default())
+    Ok(tree_of(json)?.map(|tree| write::write_file(&tree)).unwrap_or_default())
 }
 
 /// Writes domains and their rules as a rule file in one line of JSON. Each rule is given as JSON.
@@ -188,7 +188,7 @@ where
 
 fn tree_of(json: &str) -> Result<Option<Node>, Mistakes> {
     let mut notes = Notes::new("rule");
-    let tree = text::read(json.as_bytes(), &mut notes);
+    let tree = text::parse_tree(json.as_bytes(), &mut notes);
     notes.finish()?;
     Ok(tree)
 }
@@ -196,7 +196,7 @@ fn tree_of(json: &str) -> Result<Option<Node>, Mistakes> {
 /// Checks the tree of a rule file.
 fn check_tree(tree: &Node, notes: &mut Notes) -> Rules {
     let mut checker = check::Checker::new(&|_, _| Err(NO_FILES_MESSAGE.into()));
-    for domain in raw::read(tree, notes) {
+    for domain in raw::read_domains(tree, notes) {
         checker.check_domain(&domain, notes);
     }
     Rules { domains: checker.finish(notes), left_out: None, hides_positions: false, is_partial: false }
@@ -270,7 +270,7 @@ fn write_json(node: &Node, out: &mut String) {
         }
         Value::Map(pairs) => {
             out.push('{');
-            for (position, (key, value)) in in_order(pairs).into_iter().enumerate() {
+            for (position, (key, value)) in in_reference_order(pairs).into_iter().enumerate() {
                 if position > 0 {
                     out.push(',');
                 }

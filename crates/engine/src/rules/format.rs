@@ -12,7 +12,7 @@ use std::fmt;
 
 use super::mistake::{Mistakes, Notes, Position};
 use super::text::{self, Node, Value};
-use super::write::{Comments, write, write_with};
+use super::write::{Comments, write_file, write_with_comments};
 use super::{MAX_ALIASED, Source};
 use comments::{Comment, scan};
 
@@ -58,7 +58,7 @@ impl std::error::Error for FormatterError {}
 /// Returns an error if the file cannot be parsed, or if formatting would lose a comment or a YAML construct.
 pub fn format(source: &Source<'_>) -> Result<String, FormatterError> {
     let mut notes = Notes::new(source.name);
-    let tree = text::read(source.text, &mut notes);
+    let tree = text::parse_tree(source.text, &mut notes);
     notes
         .finish()
         .map_err(|mistakes| FormatterError::Mistakes(mistakes.with_snippets(std::slice::from_ref(source))))?;
@@ -67,15 +67,15 @@ pub fn format(source: &Source<'_>) -> Result<String, FormatterError> {
     };
     let found = scan(text).map_err(|(line, what)| FormatterError::Loses { line, what })?;
     let mut comments = attach_comments(&tree, &found);
-    let formatted = write_with(&tree, &mut comments);
+    let formatted = write_with_comments(&tree, &mut comments);
     verify_nothing_lost(&tree, &found, &formatted)?;
     Ok(formatted)
 }
 
 /// Parses the formatted text and checks that no content and no comment was lost.
 fn verify_nothing_lost(tree: &Node, found: &[Comment], formatted: &str) -> Result<(), FormatterError> {
-    let again = text::read(formatted.as_bytes(), &mut Notes::new(""));
-    let same = again.is_some_and(|again| write(&again) == write(tree));
+    let again = text::parse_tree(formatted.as_bytes(), &mut Notes::new(""));
+    let same = again.is_some_and(|again| write_file(&again) == write_file(tree));
     let count = |found: &[Comment]| found.iter().filter(|found| !found.text.is_empty()).count();
     let kept = scan(formatted).is_ok_and(|again| count(&again) == count(found));
     match (same, kept) {

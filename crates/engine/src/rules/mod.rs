@@ -181,12 +181,12 @@ fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<D
         notes.set_file(source.name);
         left_out.set_file(source.name);
         let before = notes.count();
-        let tree = text::read(source.text, &mut notes);
+        let tree = text::parse_tree(source.text, &mut notes);
         let tree = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out));
         // If reading the tree reported mistakes, its rules may be incomplete. A checker that skips invalid rules then
         // skips the whole file.
         if let Some(tree) = tree.filter(|_| notes.count() == before || !checker.skips_invalid()) {
-            for domain in raw::read(&tree, &mut notes) {
+            for domain in raw::read_domains(&tree, &mut notes) {
                 checker.check_domain(&domain, &mut notes);
             }
         }

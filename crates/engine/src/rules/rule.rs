@@ -80,7 +80,7 @@ impl Rule {
     }
 
     /// Returns whether `when` alone decides which requests match.
-    pub(crate) fn is_unconditional_beyond_when(&self) -> bool {
+    pub(crate) fn matches_by_when_alone(&self) -> bool {
         self.schedule.is_empty() && self.expression.is_none() && self.only.is_empty()
     }
 
@@ -220,7 +220,7 @@ pub struct Override {
 
 impl Override {
     /// Returns the value that identifies an override set through the API.
-    pub(crate) fn name(&self) -> Option<&str> {
+    pub(crate) fn api_value(&self) -> Option<&str> {
         match &self.when[..] {
             [Condition { test: Test::AnyOf(patterns), .. }] if self.by_api => match &patterns[..] {
                 [Pattern::Equals(value)] => Some(value),
@@ -356,7 +356,7 @@ pub enum OnExceed {
 }
 
 impl OnExceed {
-    pub(crate) const WORDS: &[(&str, Self)] = &[("deny", Self::Deny), ("shadow", Self::Shadow), ("drop", Self::Drop)];
+    pub(crate) const CHOICES: &[(&str, Self)] = &[("deny", Self::Deny), ("shadow", Self::Shadow), ("drop", Self::Drop)];
 }
 
 /// The treatment of a request while the store does not answer.
@@ -372,7 +372,8 @@ pub enum OnFault {
 }
 
 impl OnFault {
-    pub(crate) const WORDS: &[(&str, Self)] = &[("local", Self::Local), ("open", Self::Open), ("closed", Self::Closed)];
+    pub(crate) const CHOICES: &[(&str, Self)] =
+        &[("local", Self::Local), ("open", Self::Open), ("closed", Self::Closed)];
 }
 
 /// How nodes with a shared store agree on the counters of a rule. With the in-memory store, all variants behave like
@@ -389,7 +390,7 @@ pub enum Consistency {
 }
 
 impl Consistency {
-    pub(crate) const WORDS: &[&str] = &["strict", "leased", "eventual"];
+    pub(crate) const CHOICES: &[&str] = &["strict", "leased", "eventual"];
 
     /// Returns the name.
     pub const fn as_str(self) -> &'static str {
@@ -445,7 +446,7 @@ pub(crate) enum OnInvalid {
 }
 
 impl OnInvalid {
-    pub(crate) const WORDS: &[(&str, Self)] = &[("ignore", Self::Ignore), ("deny", Self::Deny)];
+    pub(crate) const CHOICES: &[(&str, Self)] = &[("ignore", Self::Ignore), ("deny", Self::Deny)];
 }
 
 /// The treatment of used amounts when the limits of a rule change.
@@ -459,7 +460,7 @@ pub enum OnChange {
 }
 
 impl OnChange {
-    pub(crate) const WORDS: &[(&str, Self)] = &[("keep", Self::Keep), ("reset", Self::Reset)];
+    pub(crate) const CHOICES: &[(&str, Self)] = &[("keep", Self::Keep), ("reset", Self::Reset)];
 }
 
 /// A ban: refuses all requests of a counter for some time, after too many refusals.

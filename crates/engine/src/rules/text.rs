@@ -53,7 +53,7 @@ impl Node {
 
 /// Parses a file into a tree. If the file cannot be parsed, returns `None` and adds the reason to `notes`. A duplicate
 /// key is reported and ignored, so that the rest of the file is checked as well.
-pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
+pub(crate) fn parse_tree(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
     if bytes.len() > MAX_FILE_BYTES {
         notes.add(FIRST_POSITION, format!("file too large: {} bytes (maximum {MAX_FILE_BYTES})", bytes.len()));
         return None;
@@ -245,7 +245,7 @@ mod tests {
 
     fn assert_tree(text: impl AsRef<[u8]>, expected: &str) {
         let mut notes = Notes::new("f");
-        let tree = read(text.as_ref(), &mut notes);
+        let tree = parse_tree(text.as_ref(), &mut notes);
         let mistakes = notes.finish().err().map(|mistakes| mistakes.to_string());
         let shown: Vec<String> = tree.iter().map(show_tree).chain(mistakes).collect();
         assert_eq!(shown.join("\n"), expected);
@@ -292,7 +292,7 @@ mod tests {
         }
         for text in [bomb, "[".repeat(100_000), "- ".repeat(100_000), "{a: ".repeat(100_000), "? ".repeat(100_000)] {
             let mut notes = Notes::new("f");
-            assert_eq!(read(text.as_bytes(), &mut notes), None, "for {}…", &text[..20]);
+            assert_eq!(parse_tree(text.as_bytes(), &mut notes), None, "for {}…", &text[..20]);
             assert!(notes.finish().is_err());
         }
     }

@@ -24,9 +24,9 @@ use crate::key;
 use crate::request::Attribute;
 use crate::ruleset::{CandidateRules, Index, IndexEntry, RuleSet, windows_of};
 use costs::costs_above_capacity;
-use leases::leases_that_do_not_pay;
-use overrides::{contradicting_overrides, shadowed_overrides};
-use texts::{captures_missed, compared_literally, counted_literally};
+use leases::leases_with_little_benefit;
+use overrides::{contradicting_overrides, overrides_that_never_apply};
+use texts::{compared_literally, misspelled_captures, names_that_look_like_several_attributes};
 
 /// The factor by which a limit must grow or shrink to cause a warning.
 const WARNING_FACTOR: u128 = 10;
@@ -48,16 +48,16 @@ pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) ->
             unindexed_rules(domain, &mut notes);
             misspelled_attributes(domain, &mut notes);
             unknown_replaced_rules(domain, &mut notes);
-            captures_missed(domain, &mut notes);
+            misspelled_captures(domain, &mut notes);
         }
         for rule in domain.rules() {
             notes.set_file(&rule.position().file);
-            counted_literally(rule, &mut notes);
+            names_that_look_like_several_attributes(rule, &mut notes);
             compared_literally(rule, &mut notes);
             costs_above_capacity(rule, &mut notes);
             slots_without_lease(rule, &mut notes);
-            leases_that_do_not_pay(rule, &mut notes);
-            shadowed_overrides(rule, now, &mut notes);
+            leases_with_little_benefit(rule, &mut notes);
+            overrides_that_never_apply(rule, now, &mut notes);
             contradicting_overrides(rule, &mut notes);
             tenfold_changes_of_limits(domain.name(), rule, running, &mut notes);
         }
@@ -68,7 +68,7 @@ pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) ->
 /// Warns about rules that never apply, because an `allow` or `deny` rule decides all of their requests.
 fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let is_allow_or_deny = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
-    let always = |rule: &Rule| rule.is_unconditional_beyond_when() && is_positive(rule.when());
+    let always = |rule: &Rule| rule.matches_by_when_alone() && is_positive(rule.when());
     let judging: Vec<(usize, &Rule)> = domain
         .rules()
         .iter()
@@ -86,7 +86,7 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
             let (judge, _) = judging[number as usize];
             judge != position && (judge < position || !is_allow_or_deny(&rule))
         };
-        if let Some(number) = always_matches(&index, rule.when(), stops) {
+        if let Some(number) = find_covering_entry(&index, rule.when(), stops) {
             let (_, judge) = judging[number as usize];
             let verb = if *judge.effect() == Effect::Allow { "allows" } else { "denies" };
             notes.set_file(&rule.position().file);
@@ -145,7 +145,7 @@ fn is_positive(when: &[Condition]) -> bool {
 
 /// Returns an index entry that matches every request that `when` matches. Considers only entries that `stops` accepts.
 /// Returns `None` if no entry can be proved to match all of these requests.
-fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) -> Option<u32> {
+fn find_covering_entry(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) -> Option<u32> {
     let mut requests: Vec<Vec<Attribute<'_>>> = vec![Vec::new()];
     for Condition { attribute, test } in when {
         let Test::AnyOf(patterns) = test else { continue };

@@ -23,12 +23,12 @@ pub(super) struct Comments {
 }
 
 /// Writes a file without comments.
-pub(super) fn write(tree: &Node) -> String {
-    write_with(tree, &mut Comments::default())
+pub(super) fn write_file(tree: &Node) -> String {
+    write_with_comments(tree, &mut Comments::default())
 }
 
 /// Writes a file with its comments. Removes each comment from `comments` when it is written.
-pub(super) fn write_with(tree: &Node, comments: &mut Comments) -> String {
+pub(super) fn write_with_comments(tree: &Node, comments: &mut Comments) -> String {
     let mut writer = Writer { out: String::new(), comments };
     match &tree.value {
         Value::Map(pairs) if !pairs.is_empty() => writer.write_map(pairs, Level::FILE, false),
@@ -74,7 +74,7 @@ struct Writer<'c> {
 impl Writer<'_> {
     /// Writes a map over several lines. If `begun`, the first line is already indented.
     fn write_map(&mut self, pairs: &[(Node, Node)], level: Level, mut begun: bool) {
-        for (key, value) in in_order(pairs) {
+        for (key, value) in in_reference_order(pairs) {
             if !begun {
                 self.write_comments_before(key.position, level.indent);
                 self.write_indent(level.indent);
@@ -193,7 +193,7 @@ impl Writer<'_> {
 }
 
 /// Sorts the keys of a rule, a limit or a file: known keys in the order of the reference page, then the other keys.
-pub(super) fn in_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
+pub(super) fn in_reference_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
     let mut ordered: Vec<&(Node, Node)> = pairs.iter().collect();
     let name = |key: &Node| match &key.value {
         Value::Text(text) => text.clone(),
@@ -232,7 +232,7 @@ fn write_on_one_line(node: &Node, out: &mut String) {
         }
         Value::Map(pairs) => {
             out.push('{');
-            for (position, (key, value)) in in_order(pairs).into_iter().enumerate() {
+            for (position, (key, value)) in in_reference_order(pairs).into_iter().enumerate() {
                 separated(out, position == 0);
                 write_on_one_line(key, out);
                 out.push_str(": ");

@@ -9,7 +9,7 @@
 mod build;
 
 use super::lookup::Lookup;
-use super::paths::{Paths, Walk};
+use super::paths::{Paths, SearchNodes};
 use super::shape::{ItemShape, ItemShapes};
 use super::values::Values;
 use crate::request::Attribute;
@@ -23,8 +23,8 @@ pub(crate) struct Index {
     id: u64,
     /// The index of the first rule.
     first: u32,
-    /// Maps strings to numbers. Attribute names are in the space [`NAMES`], and the values of attribute `n` are in the
-    /// space `n + 1`. Path segments, prefixes and networks use higher spaces.
+    /// Maps strings to numbers. Attribute names are in the space [`NAMES_SPACE`], and the values of attribute `n` are
+    /// in the space `n + 1`. Path segments, prefixes and networks use higher spaces.
     lookup: Lookup,
     attributes: Box<[AttributeIndex]>,
     /// Numbered attributes, such as `a#2` for the second value of `a`.
@@ -37,9 +37,9 @@ pub(crate) struct Index {
     others: Box<[Box<[FurtherCondition]>]>,
 }
 
-const NAMES: u32 = 0;
+const NAMES_SPACE: u32 = 0;
 /// The space of names like `a#2`. Request attributes are never looked up in this space.
-const NTH_NAMES: u32 = u32::MAX;
+const NUMBERED_NAMES_SPACE: u32 = u32::MAX;
 
 /// An attribute that represents the nth value of another attribute.
 #[derive(Clone, Copy, Debug)]
@@ -137,15 +137,15 @@ enum CompiledTest {
 const HAS_MORE_CONDITIONS: u32 = 1 << 30;
 /// Marks an attribute that is not an anchor; it may still be used in `per` or in further conditions.
 const NOT_AN_ANCHOR: u32 = 1 << 31;
-/// Marks the index of a list of rules.
-const SHARED: u32 = 1 << 31;
+/// Marks a table value as the index of a list of rules.
+const RULE_LIST_FLAG: u32 = 1 << 31;
 
 /// The attributes of an item that rules refer to, and the rules that may match the item. Reused to avoid allocation.
 #[derive(Debug, Default)]
 pub struct CandidateRules {
     shapes: ItemShapes,
     rules: Vec<u32>,
-    walk: Walk,
+    walk: SearchNodes,
 }
 
 impl CandidateRules {
@@ -183,7 +183,7 @@ impl Index {
 
     /// Returns the number of an attribute; `None` if no rule refers to it.
     pub(crate) fn attribute_number(&self, name: &str) -> Option<u32> {
-        let space = if split_numbered_name(name).is_some() { NTH_NAMES } else { NAMES };
+        let space = if split_numbered_name(name).is_some() { NUMBERED_NAMES_SPACE } else { NAMES_SPACE };
         self.lookup.get(space, name.as_bytes()).map(|named| named & !NOT_AN_ANCHOR)
     }
 
@@ -228,7 +228,7 @@ impl Index {
     }
 
     /// Returns the number of attributes that the rules refer to.
-    pub(super) fn attributes(&self) -> usize {
+    pub(super) fn attribute_count(&self) -> usize {
         self.attributes.len()
     }
 
@@ -241,7 +241,7 @@ impl Index {
         anchors: &mut Vec<(u32, u32)>,
     ) {
         for (attribute, position) in attributes.iter().zip(0..) {
-            let Some(named) = self.lookup.get(NAMES, attribute.name) else { continue };
+            let Some(named) = self.lookup.get(NAMES_SPACE, attribute.name) else { continue };
             let number = named & !NOT_AN_ANCHOR;
             known.push((number, position));
             if named & NOT_AN_ANCHOR == 0 {
@@ -278,11 +278,11 @@ struct FoundRules<'f> {
 impl FoundRules<'_> {
     /// Adds the rules whose anchors match a value.
     #[inline(always)]
-    fn add_rules_of_value(&mut self, number: u32, value: &[u8], walk: &mut Walk) {
+    fn add_rules_of_value(&mut self, number: u32, value: &[u8], walk: &mut SearchNodes) {
         let index = self.index;
         let attribute = &index.attributes[number as usize];
         if attribute.has_values
-            && let Some(rules) = index.lookup.get(space_of(number), value)
+            && let Some(rules) = index.lookup.get(value_space_of(number), value)
         {
             self.add_found(rules);
         }
@@ -293,7 +293,7 @@ impl FoundRules<'_> {
 
     /// Adds the rules whose anchors are patterns, prefixes, networks or the presence of the attribute.
     #[inline(never)]
-    fn add_rules_of_patterns(&mut self, attribute: &AttributeIndex, value: &[u8], walk: &mut Walk) {
+    fn add_rules_of_patterns(&mut self, attribute: &AttributeIndex, value: &[u8], walk: &mut SearchNodes) {
         let index = self.index;
         if let Some(paths) = &attribute.paths {
             paths.find(value, &index.lookup, walk, |rule| self.add_rule(rule));
@@ -307,10 +307,10 @@ impl FoundRules<'_> {
     /// Adds a rule or a list of rules.
     #[inline]
     fn add_found(&mut self, found: u32) {
-        if found & SHARED == 0 {
+        if found & RULE_LIST_FLAG == 0 {
             return self.add_rule(found);
         }
-        self.index.shared[(found & !SHARED) as usize].iter().for_each(|rule| self.add_rule(*rule));
+        self.index.shared[(found & !RULE_LIST_FLAG) as usize].iter().for_each(|rule| self.add_rule(*rule));
     }
 
     #[inline]
@@ -321,8 +321,8 @@ impl FoundRules<'_> {
 }
 
 /// Returns the lookup space of an attribute's values.
-fn space_of(attribute: u32) -> u32 {
-    NAMES + 1 + attribute
+fn value_space_of(attribute: u32) -> u32 {
+    NAMES_SPACE + 1 + attribute
 }
 
 impl FurtherCondition {

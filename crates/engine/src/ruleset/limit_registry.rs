@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tollgate::core::Nanos;
 use tollgate::{Limit, Limits};
 
-use super::SPARE_ID;
+use super::UNASSIGNED_ID;
 use crate::calendar::CachedCalendar;
 use crate::rules::LimitSet;
 
@@ -63,10 +63,10 @@ impl LimitRegistry {
         }
         // Ids wrap around after two billion changes, and must not collide with ids that are still known.
         while self.known.contains_key(&self.next_id) {
-            self.next_id = (self.next_id + 1) % SPARE_ID;
+            self.next_id = (self.next_id + 1) % UNASSIGNED_ID;
         }
         let id = self.next_id;
-        self.next_id = (id + 1) % SPARE_ID;
+        self.next_id = (id + 1) % UNASSIGNED_ID;
         let windows = windows_of(&set.limits);
         let rule_limits = Arc::new(RuleLimits {
             id,

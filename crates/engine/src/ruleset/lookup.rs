@@ -11,7 +11,7 @@
 pub(super) struct Lookup {
     /// The slots; their number is a power of two, and at most half are occupied.
     slots: Box<[Slot]>,
-    /// The strings longer than [`SHORT`].
+    /// The strings longer than [`MAX_SHORT_BYTES`].
     texts: Box<[u8]>,
 }
 
@@ -27,7 +27,7 @@ struct Slot {
 
 const EMPTY_SLOT: Slot = Slot { key: StringKey { kind: u64::MAX, first: 0, last: 0 }, text: 0, value: 0 };
 
-/// Identifies a string of up to [`SHORT`] bytes.
+/// Identifies a string of up to [`MAX_SHORT_BYTES`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StringKey {
     /// The space in the upper half, and the length in the lower half. All ones for an empty slot.
@@ -37,7 +37,7 @@ pub(super) struct StringKey {
 }
 
 /// Maximum length of a string that fits into two words.
-pub(super) const SHORT: usize = 16;
+pub(super) const MAX_SHORT_BYTES: usize = 16;
 
 impl Lookup {
     /// Builds a table. A string may occur only once per space.
@@ -51,7 +51,7 @@ impl Lookup {
                 index = index.wrapping_add(1);
             }
             slots[index & last] = Slot { key, text: texts.len() as u32, value: *value };
-            if text.len() > SHORT {
+            if text.len() > MAX_SHORT_BYTES {
                 texts.extend_from_slice(text);
             }
         }
@@ -66,7 +66,7 @@ impl Lookup {
         let (mut index, last) = (key.hash(text), self.slots.len() - 1);
         loop {
             let slot = &self.slots[index & last];
-            if slot.key == key && (text.len() <= SHORT || self.equals_long(slot, text)) {
+            if slot.key == key && (text.len() <= MAX_SHORT_BYTES || self.equals_long(slot, text)) {
                 return Some(slot.value);
             }
             // At least half of the slots are empty, so the loop is short.
@@ -93,7 +93,7 @@ impl StringKey {
 
     #[inline(always)]
     fn hash(&self, text: &[u8]) -> usize {
-        let between = if text.len() > SHORT { hash_middle_words(text) } else { 0x9E37_79B9_7F4A_7C15 };
+        let between = if text.len() > MAX_SHORT_BYTES { hash_middle_words(text) } else { 0x9E37_79B9_7F4A_7C15 };
         folded_mul(self.kind ^ self.first ^ between, self.last ^ 0xA076_1D64_78BD_642F) as usize
     }
 }
@@ -112,8 +112,8 @@ fn folded_mul(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Returns two words that identify a string of known length, up to [`SHORT`] bytes. The words overlap if the string is
-/// shorter.
+/// Returns two words that identify a string of known length, up to [`MAX_SHORT_BYTES`] bytes. The words overlap if the
+/// string is shorter.
 #[inline(always)]
 fn first_and_last_bytes(text: &[u8]) -> (u64, u64) {
     if let (Some(first), Some(last)) = (text.first_chunk(), text.last_chunk()) {
@@ -123,7 +123,7 @@ fn first_and_last_bytes(text: &[u8]) -> (u64, u64) {
         return (u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into());
     }
     let Some(last) = text.len().checked_sub(1) else { return (0, 0) };
-    // Covers strings of one to three bytes. For one or two bytes, a byte is read twice.
+    // Covers strings of one to three bytes. In a string of one or two bytes, some bytes are read more than once.
     (u64::from(text[0]) | u64::from(text[last / 2 + last % 2]) << 8, text[last].into())
 }
 
@@ -131,7 +131,11 @@ fn first_and_last_bytes(text: &[u8]) -> (u64, u64) {
 #[inline]
 pub(super) fn equals_short(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len()
-        && if one.len() > SHORT { one == other } else { first_and_last_bytes(one) == first_and_last_bytes(other) }
+        && if one.len() > MAX_SHORT_BYTES {
+            one == other
+        } else {
+            first_and_last_bytes(one) == first_and_last_bytes(other)
+        }
 }
 
 #[cfg(test)]

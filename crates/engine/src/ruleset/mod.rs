@@ -47,9 +47,9 @@ use lookup::Lookup;
 pub(crate) use special::{AllowOrDeny, BanLimits, OverrideEffect, Special, limits_of_ban};
 
 /// The first id of inline limits. Rule limits have lower ids.
-pub(crate) const INLINE_IDS: u32 = 1 << 31;
+pub(crate) const FIRST_INLINE_ID: u32 = 1 << 31;
 /// An id that is never assigned to limits.
-pub(crate) const SPARE_ID: u32 = INLINE_IDS - 1;
+pub(crate) const UNASSIGNED_ID: u32 = FIRST_INLINE_ID - 1;
 
 /// Marks an attribute whose values are addresses.
 const ADDRESS_FLAG: u32 = 1 << 31;
@@ -176,7 +176,7 @@ impl ActiveRule {
     }
 
     /// Returns the ids of the rule's current and earlier limits, newest first.
-    fn latest_limits(&self) -> impl Iterator<Item = u32> {
+    fn limit_ids_newest_first(&self) -> impl Iterator<Item = u32> {
         self.rule_limits.iter().map(|rule_limits| rule_limits.id).chain(self.cold.earlier.iter().copied())
     }
 
@@ -212,7 +212,7 @@ impl RuleSet {
 
     /// Compiles `rules` as the successor of `before`: unchanged limits keep their ids, and each rule keeps its earlier
     /// limits and its counts.
-    pub(crate) fn following(before: &Self, rules: &Rules) -> Self {
+    pub(crate) fn compile_successor(before: &Self, rules: &Rules) -> Self {
         let mut compiler = Compiler {
             before,
             limit_registry: before.limit_registry.successor(),
@@ -241,7 +241,7 @@ impl RuleSet {
             });
         }
         compiler.limit_registry.retire();
-        let removed = before.removed_after(&compiler);
+        let removed = before.limits_of_removed_rules(&compiler);
         let of_calendar = |rule: &ActiveRule| rule.rule_limits.as_ref().is_some_and(|n| !n.calendars.is_empty());
         let specials = || compiler.rules.iter().filter_map(ActiveRule::special);
         let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
@@ -265,13 +265,13 @@ impl RuleSet {
     }
 
     /// Returns the latest limit ids of rules that were removed earlier or are not in `next`.
-    fn removed_after(&self, next: &Compiler<'_>) -> FxHashMap<Box<[u8]>, Box<[u32]>> {
+    fn limits_of_removed_rules(&self, next: &Compiler<'_>) -> FxHashMap<Box<[u8]>, Box<[u32]>> {
         let mut removed = self.removed.clone();
         removed.retain(|name, ids| {
             !next.names.contains_key(name) && ids.iter().any(|id| next.limit_registry.get(*id).is_some())
         });
         for (name, rule) in self.names.iter().filter(|(name, _)| !next.names.contains_key(*name)) {
-            let ids: Box<[u32]> = self.rules[*rule as usize].latest_limits().collect();
+            let ids: Box<[u32]> = self.rules[*rule as usize].limit_ids_newest_first().collect();
             if !ids.is_empty() && removed.len() < MAX_RETIRED {
                 removed.insert(name.clone(), ids);
             }
@@ -420,7 +420,7 @@ impl Compiler<'_> {
         let rule_limits = rule.effect().limits().map(|set| self.limit_registry.register(set));
         let special = Special::compile(rule, index, ids, &mut self.limit_registry);
         let before: Vec<u32> = match old {
-            Some(old) => old.latest_limits().collect(),
+            Some(old) => old.limit_ids_newest_first().collect(),
             None => self.before.removed.get(&name).map_or_else(Vec::new, |ids| ids.to_vec()),
         };
         let earlier = earlier_limits(&before, rule_limits.as_ref(), special.as_ref());
@@ -493,7 +493,10 @@ mod tests {
 
     fn compile_after(before: &RuleSet, rules: &str) -> RuleSet {
         let text = format!("domain: d\nrules:\n{rules}");
-        RuleSet::following(before, &Rules::read(&[Source { name: "f", text: text.as_bytes() }]).expect("valid rules"))
+        RuleSet::compile_successor(
+            before,
+            &Rules::read(&[Source { name: "f", text: text.as_bytes() }]).expect("valid rules"),
+        )
     }
 
     fn rule_limits<'s>(set: &'s RuleSet, id: &str) -> &'s RuleLimits {

@@ -32,7 +32,7 @@ pub(crate) struct Paths {
     tails: Box<[Tail]>,
     steps: Box<[PatternSegment]>,
     texts: Box<[u8]>,
-    shapes: Box<[Box<[Shape]>]>,
+    star_segments: Box<[Box<[StarSegments]>]>,
     found: Box<[u32]>,
 }
 
@@ -47,8 +47,8 @@ struct PathNode {
     any: StepTarget,
     /// The node after `**`, reached by zero or more segments.
     deep: StepTarget,
-    /// The index in `shapes` for the next segments that have an inner star; `u32::MAX` if there are no such segments.
-    shapes: u32,
+    /// The index in `star_segments` of the next segments with an inner star; `u32::MAX` if there are none.
+    star_segments: u32,
     /// The range in `found` of the patterns that end here.
     found: (u32, u32),
     /// Whether the node stays current for all further segments, because it follows `**`.
@@ -94,20 +94,20 @@ enum PatternSegment {
 }
 
 /// Steps whose prefix and suffix have the same hash.
-type ShapeTargets = Vec<(Box<[u8]>, StepTarget)>;
+type StarSegmentTargets = Vec<(Box<[u8]>, StepTarget)>;
 
 /// Pattern segments with an inner star, such as `ab*cd`, that have the same prefix length and the same suffix length.
 #[derive(Debug)]
-struct Shape {
+struct StarSegments {
     before: usize,
     after: usize,
-    /// Steps by the hash of their prefix and suffix; candidates are then compared.
-    steps: FxHashMap<u64, ShapeTargets>,
+    /// Steps by the hash of their prefix and suffix. A search compares the steps that it finds with the segment.
+    steps: FxHashMap<u64, StarSegmentTargets>,
 }
 
 /// The current and next nodes of a search. Reused to avoid allocation.
 #[derive(Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct SearchNodes {
     here: Vec<StepTarget>,
     next: Vec<StepTarget>,
 }
@@ -128,7 +128,7 @@ impl Paths {
             steps: Vec::new(),
             remains: FxHashMap::default(),
             texts: Vec::new(),
-            shapes: Vec::new(),
+            star_segments: Vec::new(),
             found: Vec::new(),
             literals,
         };
@@ -145,7 +145,7 @@ impl Paths {
             tails: builder.tails.into(),
             steps: builder.steps.into(),
             texts: builder.texts.into(),
-            shapes: builder.shapes.into(),
+            star_segments: builder.star_segments.into(),
             found: builder.found.into(),
         };
         (paths, next_space)
@@ -153,7 +153,7 @@ impl Paths {
 
     /// Calls `each` with the number of every pattern that matches `path`, possibly several times.
     #[inline]
-    pub(super) fn find(&self, path: &[u8], literals: &Lookup, walk: &mut Walk, mut each: impl FnMut(u32)) {
+    pub(super) fn find(&self, path: &[u8], literals: &Lookup, walk: &mut SearchNodes, mut each: impl FnMut(u32)) {
         let (mut at, mut rest) = match (self.rooted, path) {
             (Some(rooted), [b'/', after @ ..]) => (rooted, Some(after)),
             _ => (StepTarget(0), Some(path)),
@@ -179,10 +179,10 @@ impl Paths {
         at: StepTarget,
         rest: Option<&[u8]>,
         literals: &Lookup,
-        walk: &mut Walk,
+        walk: &mut SearchNodes,
         mut each: impl FnMut(u32),
     ) {
-        let (Walk { here, next }, mut rest) = (walk, rest);
+        let (SearchNodes { here, next }, mut rest) = (walk, rest);
         here.clear();
         self.add_node(at, rest, here, &mut each);
         while let Some(left) = rest {
@@ -199,8 +199,11 @@ impl Paths {
                 }
                 self.add_node(self.literal_target(*at, node, segment, literals), rest, next, &mut each);
                 self.add_node(node.any, rest, next, &mut each);
-                if node.shapes != u32::MAX {
-                    for to in self.shapes[node.shapes as usize].iter().flat_map(|shape| shape.targets_of(segment)) {
+                if node.star_segments != u32::MAX {
+                    for to in self.star_segments[node.star_segments as usize]
+                        .iter()
+                        .flat_map(|group| group.targets_of(segment))
+                    {
                         self.add_node(to, rest, next, &mut each);
                     }
                 }
@@ -290,7 +293,7 @@ impl Paths {
     }
 }
 
-impl Shape {
+impl StarSegments {
     /// Returns the targets of the steps that match a segment.
     fn targets_of<'s>(&'s self, segment: &'s [u8]) -> impl Iterator<Item = StepTarget> + 's {
         let ends = segment.len().checked_sub(self.after).filter(|after| self.before <= *after);
@@ -316,7 +319,7 @@ mod tests {
         let mut literals = Vec::new();
         let (paths, _) = Paths::new(&patterns, 5, &mut literals);
         let mut found = Vec::new();
-        paths.find(path.as_bytes(), &Lookup::new(&literals), &mut Walk::default(), |what| found.push(what));
+        paths.find(path.as_bytes(), &Lookup::new(&literals), &mut SearchNodes::default(), |what| found.push(what));
         found.sort_unstable();
         found.dedup();
         found

@@ -6,7 +6,7 @@
 //! them up. For example, finding the two rules of a request with four attributes takes 641 instructions instead of 772.
 
 use super::index::Index;
-use super::lookup::{SHORT, StringKey};
+use super::lookup::{MAX_SHORT_BYTES, StringKey};
 use crate::request::Attribute;
 
 /// Number of cached shapes. The position of a shape in the cache depends only on the shape and the index.
@@ -27,7 +27,7 @@ pub(super) struct ItemShape {
     /// The [id](Index::id) of the index; 0 if there is no shape yet.
     index: u64,
     names: Vec<StringKey>,
-    /// The names longer than [`SHORT`], concatenated.
+    /// The names longer than [`MAX_SHORT_BYTES`], concatenated.
     long_names: Vec<u8>,
     /// Attribute number, and index in the item, of each known attribute.
     pub(super) known: Vec<(u32, u32)>,
@@ -103,12 +103,12 @@ impl ItemShape {
         names.extend(attributes.iter().map(|attribute| StringKey::for_text(0, attribute.name)));
         long_names(attributes).for_each(|name| long.extend_from_slice(name));
         index.resolve(attributes, known, anchors);
-        first.resize(index.attributes(), NO_VALUE);
+        first.resize(index.attribute_count(), NO_VALUE);
         known.iter().rev().for_each(|(attribute, position)| first[*attribute as usize] = *position);
         self.index = index.id();
     }
 }
 
 fn long_names<'e>(attributes: &'e [Attribute<'e>]) -> impl Iterator<Item = &'e [u8]> {
-    attributes.iter().map(|attribute| attribute.name).filter(|name| name.len() > SHORT)
+    attributes.iter().map(|attribute| attribute.name).filter(|name| name.len() > MAX_SHORT_BYTES)
 }

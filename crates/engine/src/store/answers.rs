@@ -34,7 +34,7 @@ pub struct Answers {
 pub struct UnsentFlag(Arc<AtomicBool>);
 
 impl UnsentFlag {
-    /// Records that nothing was sent, and that nothing will be sent.
+    /// Records that no part of the batch was sent or will be sent.
     pub fn set(&self) {
         // Relaxed is enough: the thread that drops the future also reads the flag.
         self.0.store(true, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl Answer {
 impl Answers {
     /// Creates a buffer for the answer to a single charge. After the caller has dropped the store's future, it reads
     /// the [`UnsentFlag`].
-    pub fn tracking_unsent() -> Self {
+    pub fn with_unsent_flag() -> Self {
         Self { unsent: Some(UnsentFlag::default()), ..Self::default() }
     }
 
@@ -112,12 +112,12 @@ impl Answers {
         stamps: Stamps,
         reports: impl IntoIterator<Item = Report>,
     ) {
-        self.push_answer_with(Exactness::Exact, outcome, taken, stamps, reports);
+        self.push_answer_of_exactness(Exactness::Exact, outcome, taken, stamps, reports);
     }
 
-    /// Like [`push_answer`](Self::push_answer), for a charge that was not decided from the exact state.
+    /// Like [`push_answer`](Self::push_answer), for a charge that may have been decided from an inexact state.
     #[inline]
-    pub fn push_answer_with(
+    pub fn push_answer_of_exactness(
         &mut self,
         exactness: Exactness,
         outcome: Outcome,

@@ -259,7 +259,7 @@ fn push_answer(
         if outcome.is_admitted() { (verdict.taken(), verdict.stamp()) } else { (Cost::ZERO, Stamps::default()) };
     let is_same = std::ptr::eq(limits, own) || limits == own;
     if is_same && limits.as_slice().len() == 1 {
-        answers.push_answer_with(
+        answers.push_answer_of_exactness(
             Exactness::Eventual,
             outcome,
             taken,
@@ -267,9 +267,9 @@ fn push_answer(
             [limits.report_single(&words, now, cost)],
         );
     } else if is_same {
-        answers.push_answer_with(Exactness::Eventual, outcome, taken, stamps, limits.reports(words, now, cost));
+        answers.push_answer_of_exactness(Exactness::Eventual, outcome, taken, stamps, limits.reports(words, now, cost));
     } else {
-        answers.push_answer_with(
+        answers.push_answer_of_exactness(
             Exactness::Eventual,
             outcome,
             taken,

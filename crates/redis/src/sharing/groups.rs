@@ -278,7 +278,7 @@ impl RedisStore {
                 answer.taken
             };
             let reports = of_group.reports(answer).iter().copied();
-            answers.push_answer_with(answer.exactness, answer.outcome, taken, of_group.stamps(answer), reports);
+            answers.push_answer_of_exactness(answer.exactness, answer.outcome, taken, of_group.stamps(answer), reports);
         }
         answers.end_group(at);
     }

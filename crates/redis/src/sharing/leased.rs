@@ -165,7 +165,7 @@ impl Leases {
             let capacity = limit.capacity();
             Report { limit: capacity, remaining: remaining.min(capacity), retry, reset }
         };
-        answers.push_answer_with(
+        answers.push_answer_of_exactness(
             Exactness::Leased,
             outcome,
             taken,

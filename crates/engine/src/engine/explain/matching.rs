@@ -153,7 +153,7 @@ impl ChargeContext<'_> {
 
     fn explain_overrides(&self, rule: &Rule, applies: Option<usize>) -> OverrideExplanation {
         let (all, hides_positions) = (rule.overrides(), self.running.written.hides_positions());
-        let name = |at: usize| if hides_positions { all[at].name() } else { None };
+        let name = |at: usize| if hides_positions { all[at].api_value() } else { None };
         let position = |at: usize| match name(at) {
             Some(name) => OverridePosition::Named(printable(name.as_bytes())),
             None if hides_positions => OverridePosition::InRule((0..=at).filter(|at| name(*at).is_none()).count()),

@@ -78,7 +78,7 @@ pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExce
             notes.add_with_help(word.position, "`delay` needs a `max_wait`", help);
             OnExceed::Deny
         }
-        Some(RawExceed::Word(word)) => match OnExceed::WORDS.iter().find(|(known, _)| *known == word.text) {
+        Some(RawExceed::Word(word)) => match OnExceed::CHOICES.iter().find(|(known, _)| *known == word.text) {
             Some((_, on_exceed)) => *on_exceed,
             None => {
                 let problem = format!("`{}` is not a choice of `on_exceed`", shorten(&word.text));

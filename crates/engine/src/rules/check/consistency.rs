@@ -31,7 +31,7 @@ pub(super) fn check_consistency(
         }
         other => {
             let problem = format!("`{}` is not a choice of `consistency`", shorten(other));
-            notes.add_with_help(raw_choice.position, problem, suggest_valid(other, Consistency::WORDS));
+            notes.add_with_help(raw_choice.position, problem, suggest_valid(other, Consistency::CHOICES));
             return Consistency::Strict;
         }
     };

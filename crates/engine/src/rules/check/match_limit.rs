@@ -15,7 +15,7 @@ pub(super) fn check_match_limit(domain: &Domain, notes: &mut Notes) {
         return;
     }
     let mut groups: HashMap<Vec<&Condition>, Vec<&Rule>> = HashMap::new();
-    for rule in domain.rules.iter().filter(|rule| rule.is_unconditional_beyond_when()) {
+    for rule in domain.rules.iter().filter(|rule| rule.matches_by_when_alone()) {
         let mut when: Vec<&Condition> = rule.when().iter().collect();
         when.sort_by(|one, other| one.attribute.cmp(&other.attribute));
         groups.entry(when).or_default().push(rule);

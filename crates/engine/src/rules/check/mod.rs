@@ -92,8 +92,8 @@ impl<'f> Checker<'f> {
         let suffices = raw.suffices.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
         let postpaid = raw.postpaid.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
         let cost = self.check_cost(raw.cost.as_ref(), notes);
-        let on_fault = parse_choice(raw.on_fault.as_ref(), OnFault::WORDS, "on_fault", notes);
-        let on_change = parse_choice(raw.on_change.as_ref(), OnChange::WORDS, "on_change", notes);
+        let on_fault = parse_choice(raw.on_fault.as_ref(), OnFault::CHOICES, "on_fault", notes);
+        let on_change = parse_choice(raw.on_change.as_ref(), OnChange::CHOICES, "on_change", notes);
         let enforce = check_enforce(raw.enforce.as_ref(), notes);
         let ban = check_ban(raw.ban.as_ref(), notes);
         let schedule = check_schedule(&raw.schedule, notes);
@@ -101,7 +101,7 @@ impl<'f> Checker<'f> {
         let Some(effect) = effect else { return };
         let consistency = check_consistency(raw, &effect, &overrides, notes);
         check_conflicting_keys(raw, &effect, on_exceed, notes);
-        let on_invalid = parse_choice(raw.invalid.as_ref(), OnInvalid::WORDS, "invalid", notes);
+        let on_invalid = parse_choice(raw.invalid.as_ref(), OnInvalid::CHOICES, "invalid", notes);
         match_invalid(&mut when, on_invalid, &effect, raw.invalid.as_ref(), notes);
         let Some(id) = id else { return };
         self.domains[domain].rules.push(Rule {

@@ -43,7 +43,7 @@ pub fn parse_override_for_value(source: &Source<'_>, rule: &str, value: &str) ->
 }
 
 fn parse_override(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Option<ParsedOverride> {
-    let mut given = text::read(source.text, notes)?;
+    let mut given = text::parse_tree(source.text, notes)?;
     let position = given.position;
     let Value::Map(pairs) = &mut given.value else {
         notes.add_with_help(
@@ -62,7 +62,7 @@ fn parse_override(source: &Source<'_>, rule: &str, value: &str, notes: &mut Note
         }
         pairs.retain(|(key, _)| !is_text(key, name));
     }
-    let mut rule = text::read(rule.as_bytes(), notes)?;
+    let mut rule = text::parse_tree(rule.as_bytes(), notes)?;
     let attribute = match pairs.iter().position(|(key, _)| is_text(key, "attribute")) {
         Some(at) => match pairs.remove(at).1 {
             Node { value: Value::Text(name), .. } => name,

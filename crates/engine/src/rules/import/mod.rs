@@ -10,7 +10,7 @@ mod nginx;
 
 use super::mistake::{Mistakes, Notes, Position};
 use super::text::{self, MAX_FILE_BYTES, Node};
-use super::write::write;
+use super::write::write_file;
 use super::{Rules, Source};
 
 /// The system that a file was written for.
@@ -78,12 +78,12 @@ impl ImportedRules {
         let dialect = dialect.unwrap_or_else(|| Dialect::detect(source.text));
         let (tree, included) = match dialect {
             Dialect::Envoy => {
-                let tree = text::read(source.text, &mut notes);
+                let tree = text::parse_tree(source.text, &mut notes);
                 (tree.and_then(|tree| envoy::convert(&tree, &mut notes, &mut left_out)), Vec::new())
             }
             Dialect::Nginx => nginx::convert(source, domain, include, &mut notes, &mut left_out),
         };
-        let yaml = tree.map(|tree| write(&tree)).unwrap_or_default();
+        let yaml = tree.map(|tree| write_file(&tree)).unwrap_or_default();
         if yaml.len() > MAX_FILE_BYTES {
             let problem = format!("the imported rules are too large: {} bytes (maximum {MAX_FILE_BYTES})", yaml.len());
             notes.add(Position { line: 1, column: 1 }, problem);

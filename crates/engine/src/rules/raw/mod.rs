@@ -92,7 +92,7 @@ pub(crate) enum RawExceed {
 }
 
 /// Reads the domains of a file. Parts with mistakes are reported and left out.
-pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
+pub(crate) fn read_domains(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
     if tree.value == Value::Empty {
         notes.add_with_help(tree.position, "the file is empty", "begin with `domain: NAME` and `rules:`");
         return Vec::new();

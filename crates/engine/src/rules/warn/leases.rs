@@ -14,7 +14,7 @@ const WARN_BELOW_BURST_PER_NODE: u64 = 8;
 
 /// Warns about a rule with `consistency: leased` if leases would tie up a large part of a limit, or would save few
 /// calls.
-pub(super) fn leases_that_do_not_pay(rule: &Rule, notes: &mut Notes) {
+pub(super) fn leases_with_little_benefit(rule: &Rule, notes: &mut Notes) {
     if rule.consistency() != Consistency::Leased {
         return;
     }
@@ -36,7 +36,7 @@ pub(super) fn leases_that_do_not_pay(rule: &Rule, notes: &mut Notes) {
         let capacity = limit.capacity();
         let why = if capacity < WARN_BELOW_BURST_PER_NODE * ASSUMED_NODES {
             format!(
-                "leases strand much of a capacity below {} (here {capacity})",
+                "leases tie up much of a capacity below {} (here {capacity})",
                 WARN_BELOW_BURST_PER_NODE * ASSUMED_NODES
             )
         } else if per_second < u128::from(WARN_BELOW_RATE_PER_NODE * ASSUMED_NODES) {

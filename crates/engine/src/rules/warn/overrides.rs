@@ -6,12 +6,12 @@ use super::super::mistake::Notes;
 use super::super::nth::split_numbered_name;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Override, Pattern, Rule, Test};
-use super::{always_matches, index_entry, is_positive};
+use super::{find_covering_entry, index_entry, is_positive};
 use crate::request::Attribute;
 use crate::ruleset::{CandidateRules, Index};
 
 /// Warns about expired overrides, and about overrides that never apply because an earlier override matches first.
-pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
+pub(super) fn overrides_that_never_apply(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
     let overrides = rule.overrides();
     if overrides.is_empty() {
         return;
@@ -31,7 +31,7 @@ pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes
             let earlier = &overrides[number as usize];
             (number as usize) < position && is_positive(&earlier.when) && lasts(earlier, other)
         };
-        if let Some(number) = always_matches(&index, &other.when, stops) {
+        if let Some(number) = find_covering_entry(&index, &other.when, stops) {
             let at = overrides[number as usize].position;
             let problem = "this override never applies: an earlier one matches whenever it does";
             notes.add_with_help(other.position, problem, format!("the earlier one is at {}:{}", at.line, at.column));

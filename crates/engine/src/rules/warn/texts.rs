@@ -11,7 +11,7 @@ use super::super::rule::{Condition, Origin, Pattern, Rule, Test};
 use super::super::suggest::is_typo;
 
 /// Warns about names in `per` that look like several attributes.
-pub(super) fn counted_literally(rule: &Rule, notes: &mut Notes) {
+pub(super) fn names_that_look_like_several_attributes(rule: &Rule, notes: &mut Notes) {
     let per = rule.per().iter().flat_map(|counted| &counted.origins);
     for origin in per {
         if let Origin::Attribute(name) = origin
@@ -33,7 +33,7 @@ fn looks_like_several_attributes(name: &str) -> bool {
 }
 
 /// Warns about attributes in `per` that no other rule uses, and that look like a typo of a capture in the same rule.
-pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
+pub(super) fn misspelled_captures(domain: &Domain, notes: &mut Notes) {
     let captures = |rule: &Rule| -> Vec<String> {
         let patterns = rule.when().iter().flat_map(|condition| match &condition.test {
             Test::AnyOf(patterns) => patterns.as_slice(),

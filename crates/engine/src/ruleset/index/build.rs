@@ -8,8 +8,9 @@ use super::super::lookup::Lookup;
 use super::super::paths::Paths;
 use super::super::values::Values;
 use super::{
-    AttributeIndex, CompiledTest, FurtherCondition, HAS_MORE_CONDITIONS, Index, IndexEntry, NAMES, NOT_AN_ADDRESS,
-    NOT_AN_ANCHOR, NTH_NAMES, NumberedAttribute, PrefixIndex, SHARED, network_text, space_of,
+    AttributeIndex, CompiledTest, FurtherCondition, HAS_MORE_CONDITIONS, Index, IndexEntry, NAMES_SPACE,
+    NOT_AN_ADDRESS, NOT_AN_ANCHOR, NUMBERED_NAMES_SPACE, NumberedAttribute, PrefixIndex, RULE_LIST_FLAG, network_text,
+    value_space_of,
 };
 use crate::rules::{Condition, Glob, Pattern, Test, split_numbered_name};
 
@@ -99,9 +100,11 @@ impl IndexBuilder {
                 Test::Absent | Test::NoneOf(_) => continue,
                 // Every request that has the attribute matches this condition.
                 Test::Present => u32::MAX,
-                Test::AnyOf(patterns) => {
-                    patterns.iter().map(|pattern| self.rules_found_by(attribute, pattern)).max().unwrap_or(0)
-                }
+                Test::AnyOf(patterns) => patterns
+                    .iter()
+                    .map(|pattern| self.estimate_rules_with_pattern(attribute, pattern))
+                    .max()
+                    .unwrap_or(0),
             };
             if best.is_none_or(|(least, _)| shared < least) {
                 best = Some((shared, index));
@@ -112,7 +115,7 @@ impl IndexBuilder {
 
     /// Estimates how many rules share this pattern. A pattern of only stars matches almost anything, so it is the last
     /// choice.
-    fn rules_found_by(&self, attribute: u32, pattern: &Pattern) -> u32 {
+    fn estimate_rules_with_pattern(&self, attribute: u32, pattern: &Pattern) -> u32 {
         let same = self.popularity.get(&(attribute, pattern_id(pattern))).copied().unwrap_or(0);
         match pattern {
             Pattern::Equals(_) => same,
@@ -124,11 +127,14 @@ impl IndexBuilder {
     }
 
     pub(super) fn finish(self, first: u32) -> Index {
-        let mut packing =
-            EntryCollector { texts: Vec::new(), shared: Vec::new(), free_space: space_of(self.names.len() as u32) };
+        let mut packing = EntryCollector {
+            texts: Vec::new(),
+            shared: Vec::new(),
+            free_space: value_space_of(self.names.len() as u32),
+        };
         let not_an_anchor = |number: u32| if self.anchors[number as usize].is_empty() { NOT_AN_ANCHOR } else { 0 };
         packing.texts.extend(self.names.into_iter().map(|(name, number)| {
-            let space = if split_numbered_name(&name).is_some() { NTH_NAMES } else { NAMES };
+            let space = if split_numbered_name(&name).is_some() { NUMBERED_NAMES_SPACE } else { NAMES_SPACE };
             (space, name.into_boxed_bytes(), number | not_an_anchor(number))
         }));
         let attributes = self
@@ -162,7 +168,7 @@ impl EntryCollector {
     fn pack_attribute(&mut self, anchors: Anchors, number: u32) -> AttributeIndex {
         let has_values = !anchors.equals.is_empty();
         for (value, rules) in anchors.equals {
-            self.add_entry(space_of(number), value, rules);
+            self.add_entry(value_space_of(number), value, rules);
         }
         let starts = (!anchors.prefixes.is_empty() || !anchors.networks.is_empty())
             .then(|| Box::new(self.build_prefix_index(anchors.prefixes, anchors.networks)));
@@ -199,7 +205,7 @@ impl EntryCollector {
             [rule] => *rule,
             _ => {
                 self.shared.push(rules.into_boxed_slice());
-                SHARED | (self.shared.len() as u32 - 1)
+                RULE_LIST_FLAG | (self.shared.len() as u32 - 1)
             }
         };
         self.texts.push((space, text, found));

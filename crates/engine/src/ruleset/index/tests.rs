@@ -48,7 +48,7 @@ fn anchor_is_the_condition_that_the_fewest_rules_share() {
     }
     let index = index_of(&parse_rules(&text), 0);
     let (method, path) = (index.attribute_number("method").unwrap(), index.attribute_number("path").unwrap());
-    assert_eq!(index.lookup.get(space_of(method), b"GET"), None);
+    assert_eq!(index.lookup.get(value_space_of(method), b"GET"), None);
     assert!(index.attributes[path as usize].paths.is_none());
     assert_eq!(find_rules(&index, &[("method", "GET"), ("tenant", "t7"), ("path", "/a")]), [7]);
 }

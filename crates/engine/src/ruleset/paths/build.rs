@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{PathNode, PatternRest, PatternSegment, Shape, StepTarget, Tail, hash};
+use super::{PathNode, PatternRest, PatternSegment, StarSegments, StepTarget, Tail, hash};
 use crate::rules::{Glob, Segment, split_segment};
 
 /// A pattern whose rest is not yet in the tree.
@@ -26,7 +26,7 @@ pub(super) struct TreeBuilder<'b> {
     /// Pattern rests by their text. Patterns with the same ending share one rest, which saves cache space.
     pub(super) remains: FxHashMap<Option<Box<[u8]>>, PatternRest>,
     pub(super) texts: Vec<u8>,
-    pub(super) shapes: Vec<Box<[Shape]>>,
+    pub(super) star_segments: Vec<Box<[StarSegments]>>,
     pub(super) found: Vec<u32>,
     pub(super) literals: &'b mut Vec<(u32, Box<[u8]>, u32)>,
 }
@@ -45,12 +45,12 @@ impl TreeBuilder<'_> {
             names_only: false,
             any: StepTarget::NOWHERE,
             deep: StepTarget::NOWHERE,
-            shapes: u32::MAX,
+            star_segments: u32::MAX,
             found: (start, self.found.len() as u32),
             stays,
         });
 
-        let mut shapes: Vec<Shape> = Vec::new();
+        let mut star_segments: Vec<StarSegments> = Vec::new();
         let mut names: Vec<(&[u8], StepTarget)> = Vec::new();
         let same_step = |a: &OpenPattern<'_>, b: &OpenPattern<'_>| {
             a.left.map(|left| split_segment(left).0) == b.left.map(|left| split_segment(left).0)
@@ -63,12 +63,12 @@ impl TreeBuilder<'_> {
                 Segment::Literal(text) => names.push((text, to)),
                 Segment::Any => self.nodes[number].any = to,
                 Segment::Deep => self.nodes[number].deep = to,
-                Segment::Starred(pattern) => add_shape(&mut shapes, pattern, to),
+                Segment::Starred(pattern) => add_star_segment(&mut star_segments, pattern, to),
             }
         }
-        if !shapes.is_empty() {
-            self.nodes[number].shapes = self.shapes.len() as u32;
-            self.shapes.push(shapes.into());
+        if !star_segments.is_empty() {
+            self.nodes[number].star_segments = self.star_segments.len() as u32;
+            self.star_segments.push(star_segments.into());
         }
         match &*names {
             [(text, to)] => {
@@ -80,9 +80,9 @@ impl TreeBuilder<'_> {
                 self.literals.extend(names.iter().map(|(text, to)| (space, (*text).into(), to.0)));
             }
         }
-        let PathNode { any, deep, shapes, stays, .. } = self.nodes[number];
+        let PathNode { any, deep, star_segments, stays, .. } = self.nodes[number];
         self.nodes[number].names_only =
-            !stays && (any, deep, shapes) == (StepTarget::NOWHERE, StepTarget::NOWHERE, u32::MAX);
+            !stays && (any, deep, star_segments) == (StepTarget::NOWHERE, StepTarget::NOWHERE, u32::MAX);
         StepTarget(number as u32)
     }
 
@@ -143,14 +143,15 @@ impl TreeBuilder<'_> {
     }
 }
 
-fn add_shape(shapes: &mut Vec<Shape>, pattern: &[u8], to: StepTarget) {
+fn add_star_segment(star_segments: &mut Vec<StarSegments>, pattern: &[u8], to: StepTarget) {
     let is_star = |byte: &u8| *byte == b'*';
     let before = pattern.iter().position(is_star).unwrap_or(0);
     let after = pattern.iter().rev().position(is_star).unwrap_or(0);
-    let node = shapes.iter().position(|shape| (shape.before, shape.after) == (before, after)).unwrap_or_else(|| {
-        shapes.push(Shape { before, after, steps: FxHashMap::default() });
-        shapes.len() - 1
-    });
+    let node =
+        star_segments.iter().position(|group| (group.before, group.after) == (before, after)).unwrap_or_else(|| {
+            star_segments.push(StarSegments { before, after, steps: FxHashMap::default() });
+            star_segments.len() - 1
+        });
     let ends = hash(&pattern[..before], &pattern[pattern.len() - after..]);
-    shapes[node].steps.entry(ends).or_default().push((pattern.into(), to));
+    star_segments[node].steps.entry(ends).or_default().push((pattern.into(), to));
 }
