@@ -58,7 +58,7 @@ proptest! {
             if let Ok(imported) = ImportedRules::read(&source, dialect, "d") {
                 let again = Source { name: "t", text: imported.yaml.as_bytes() };
                 prop_assert!(Rules::read(&[again]).is_ok(), "{}", imported.yaml);
-                prop_assert_eq!(format(&again).ok(), Some(imported.yaml.clone()), "written in its canonical form");
+                prop_assert_eq!(format(&again).ok(), Some(imported.yaml.clone()), "the import is in canonical form");
             }
         }
     }

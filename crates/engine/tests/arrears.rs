@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
-use support::{Bench, FlakyStore, Memory, START, memory_store, run, unavailable_error, unknown_error};
+use support::{Bench, FlakyStore, Memory, START, memory_store, poll_ready, unavailable_error, unknown_error};
 use tollgate::Limits;
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
@@ -17,7 +17,7 @@ const DAY: Nanos = Nanos::from_secs(86_400);
 
 fn bench(rules: &str) -> Bench<FlakyStore> {
     let clock = Arc::new(ManualClock::at(START));
-    Bench::on(FlakyStore::new(&clock), clock, rules)
+    Bench::on_store(FlakyStore::new(&clock), clock, rules)
 }
 
 fn stall_store(store: &FlakyStore) {
@@ -45,17 +45,17 @@ fn refund_after_the_repayment_is_applied_in_the_store() {
         let receipt = take(&mut bench, 40);
         take(&mut bench, 10);
         bench.engine.store().recover();
-        run(bench.engine.repay());
+        poll_ready(bench.engine.repay());
         assert_eq!(left(&mut bench), 50, "{limit}");
         // A refund that was not sent can be repeated.
         stall_store(bench.engine.store());
-        assert!(run(bench.engine.refund(&receipt)).is_err(), "{limit}");
+        assert!(poll_ready(bench.engine.refund(&receipt)).is_err(), "{limit}");
         bench.engine.store().recover();
-        assert_eq!(run(bench.engine.refund(&receipt)).map(Cost::get), Ok(40), "{limit}");
+        assert_eq!(poll_ready(bench.engine.refund(&receipt)).map(Cost::get), Ok(40), "{limit}");
         assert_eq!(left(&mut bench), 90, "{limit}");
         // The store refunds at most the repaid amount.
         take(&mut bench, 20);
-        (0..3).for_each(|_| drop(run(bench.engine.refund(&receipt))));
+        (0..3).for_each(|_| drop(poll_ready(bench.engine.refund(&receipt))));
         assert_eq!(left(&mut bench), 80, "{limit}");
     }
 }
@@ -67,7 +67,7 @@ fn smaller_commit_after_the_repayment_refunds_the_rest_in_the_store() {
     let receipt = bench.decide(&[], Some(40), |decision| decision.receipt());
     bench.engine.store().recover();
     assert_eq!(bench.remaining(&[]), [60]);
-    assert_eq!(run(bench.engine.commit(&receipt, Cost::new(15))).map(|settled| settled.refunded.get()), Ok(25));
+    assert_eq!(poll_ready(bench.engine.commit(&receipt, Cost::new(15))).map(|settled| settled.refunded.get()), Ok(25));
     assert_eq!(bench.remaining(&[]), [85]);
 }
 
@@ -77,7 +77,10 @@ fn repeated_commits_into_debt_are_charged() {
     stall_store(bench.engine.store());
     let receipts: Vec<_> = (0..4).map(|_| bench.decide(&[], Some(1), |decision| decision.receipt())).collect();
     for receipt in &receipts {
-        assert_eq!(run(bench.engine.commit(receipt, Cost::new(11))).map(|settled| settled.charged.get()), Ok(10));
+        assert_eq!(
+            poll_ready(bench.engine.commit(receipt, Cost::new(11))).map(|settled| settled.charged.get()),
+            Ok(10)
+        );
     }
     bench.engine.store().recover();
     // 44 tokens are used, although the capacity is 10.
@@ -93,7 +96,7 @@ fn arrears_above_the_debt_limit_are_charged_later() {
     let clock = Arc::new(ManualClock::at(START));
     let store = Arc::new(FlakyStore::new(&clock));
     let mut nodes: Vec<_> =
-        (0..5).map(|_| Bench::on(store.clone(), clock.clone(), "- {id: r, limit: 10/day}\n")).collect();
+        (0..5).map(|_| Bench::on_store(store.clone(), clock.clone(), "- {id: r, limit: 10/day}\n")).collect();
     for node in &mut nodes {
         node.engine.set_node_count(5);
         assert_eq!(node.check_cost(&[], 0), "allow");
@@ -103,9 +106,9 @@ fn arrears_above_the_debt_limit_are_charged_later() {
     nodes.iter_mut().for_each(|node| assert_eq!(node.check_cost(&[], 10), "allow"));
     store.recover();
     // With the raised debt limit, the store accepts a usage of 30, so the arrears of two nodes cannot be charged yet.
-    nodes.iter().for_each(|node| run(node.engine.repay()));
+    nodes.iter().for_each(|node| poll_ready(node.engine.repay()));
     clock.advance(DAY);
-    nodes.iter().for_each(|node| run(node.engine.repay()));
+    nodes.iter().for_each(|node| poll_ready(node.engine.repay()));
     (0..2).for_each(|_| clock.advance(DAY));
     assert_eq!(nodes[0].remaining(&[]), [0], "more than 30 were charged");
 }
@@ -151,7 +154,7 @@ fn arrears_of_a_caller_that_gives_up_are_kept_unless_they_were_sent() {
         let clock = Arc::new(ManualClock::at(START));
         let (is_down, hangs) = (AtomicBool::new(true), AtomicBool::new(true));
         let store = HangingStore { memory: memory_store(&clock), is_down, hangs, is_sent };
-        let mut bench = Bench::on(store, clock, "- {id: r, limit: 100/day}\n");
+        let mut bench = Bench::on_store(store, clock, "- {id: r, limit: 100/day}\n");
         assert_eq!(bench.check_cost(&[], 40), "allow");
         bench.engine.store().is_down.store(false, Ordering::Relaxed);
         let items = [Item::default()];
@@ -203,17 +206,17 @@ fn failing_server_does_not_delay_repayments_to_the_other_server() {
     for error in [unavailable_error(), unknown_error()] {
         let clock = Arc::new(ManualClock::at(START));
         let store = StoreWithFailingServer { memory: memory_store(&clock), is_down: AtomicBool::new(true), error };
-        let mut bench = Bench::on(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
+        let mut bench = Bench::on_store(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
         let keys: Vec<String> = (0..400).map(|n| if n < 300 { format!("dead{n}") } else { n.to_string() }).collect();
         keys.iter().for_each(|key| assert_eq!(bench.check_cost(&[("k", key)], 40), "allow"));
         bench.engine.store().is_down.store(false, Ordering::Relaxed);
         // With the unknown error, the failing server may have executed this request.
         assert_eq!(bench.check(&[("k", "dead")]), "allow");
         assert_eq!(bench.remaining(&[("k", "399")]), [60], "the next request charges the arrears");
-        run(bench.engine.repay());
+        poll_ready(bench.engine.repay());
         let memory = bench.engine.store();
         memory.is_down.store(true, Ordering::Relaxed);
-        run(bench.engine.repay());
+        poll_ready(bench.engine.repay());
         memory.is_down.store(false, Ordering::Relaxed);
         for key in &keys[300..] {
             assert_eq!(bench.remaining(&[("k", key)]), [60], "repay charges the arrears once");

@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use support::{Bench, FlakyStore, START, bench, run, show, unavailable_error};
+use support::{Bench, FlakyStore, START, bench, outcome_text, poll_ready, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
@@ -108,11 +108,11 @@ fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
     let items =
         [&mallory, &mallory, &mallory, &other, &mallory, &other, &mallory].map(|attributes| Item::new(attributes));
     let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
-    run(bench.engine.check_batch(&requests, &mut bench.decisions));
+    poll_ready(bench.engine.check_batch(&requests, &mut bench.decisions));
     let decided = |at: usize| {
         let decision = bench.decisions.get(at).unwrap();
         assert_eq!(decision.refusal().and_then(|refusal| refusal.status), (!decision.is_admitted()).then_some(403));
-        format!("{}{}", show(decision.outcome()), if decision.is_banned() { ", banned" } else { "" })
+        format!("{}{}", outcome_text(decision.outcome()), if decision.is_banned() { ", banned" } else { "" })
     };
     let banned = "deny 3600s, banned";
     assert_eq!([0, 1, 2, 3, 4, 5, 6].map(decided), ["allow", "deny 1s", banned, "allow", banned, "deny 1s", banned]);
@@ -157,18 +157,18 @@ fn every_kind_of_take_is_banned_and_a_peek_starts_no_ban() {
     assert_eq!(bench.engine.counts().bans, 0);
     let items = [Item::default().cost(1)];
     let request = Request::new("d", &items);
-    let taken = run(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap();
-    assert_eq!((show(taken.outcome()), taken.is_banned()), ("deny 3600s".into(), true));
+    let taken = poll_ready(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap();
+    assert_eq!((outcome_text(taken.outcome()), taken.is_banned()), ("deny 3600s".into(), true));
     bench.advance(Nanos::from_secs(3_599));
     for charges in [false, true] {
         let decision = match charges {
-            true => run(bench.engine.charge(&request, &mut bench.decisions)).unwrap(),
-            false => run(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap(),
+            true => poll_ready(bench.engine.charge(&request, &mut bench.decisions)).unwrap(),
+            false => poll_ready(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap(),
         };
-        assert_eq!((show(decision.outcome()), decision.is_banned()), ("deny 1s".into(), true));
+        assert_eq!((outcome_text(decision.outcome()), decision.is_banned()), ("deny 1s".into(), true));
     }
     bench.advance(Nanos::SECOND);
-    assert!(run(bench.engine.charge(&request, &mut bench.decisions)).unwrap().is_admitted());
+    assert!(poll_ready(bench.engine.charge(&request, &mut bench.decisions)).unwrap().is_admitted());
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn shadow_rule_starts_no_ban_but_an_observed_refusal_does() {
     for expected in ["deny 60s", "deny 3600s"] {
         bench.decide(&[], None, |decision| {
             assert!(decision.is_admitted());
-            assert_eq!(decision.observed().map(show).as_deref(), Some(expected));
+            assert_eq!(decision.observed().map(outcome_text).as_deref(), Some(expected));
         });
     }
     assert_eq!(bench.engine.counts().bans, 1);
@@ -205,7 +205,7 @@ fn refusals_far_apart_start_no_ban_and_a_reset_lifts_a_ban() {
     bench.advance(Nanos::from_secs(30));
     assert_eq!(bench.check(&[]), "deny 30s");
     let items = [Item::default()];
-    run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)).unwrap();
+    poll_ready(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)).unwrap();
     assert_eq!(bench.check(&[]), "allow");
 }
 
@@ -217,7 +217,7 @@ fn reset_discards_refusals_that_count_towards_a_ban() {
             ("allow".into(), "deny 3600s".into(), "deny 3600s".into())
         });
         let items = [Item::default()];
-        let reset = run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions));
+        let reset = poll_ready(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions));
         assert_eq!(reset.unwrap(), 1, "side counters are not counted");
     }
 }
@@ -237,8 +237,11 @@ fn ban_ends_as_reported_although_the_rule_changes() {
 #[test]
 fn bans_are_neither_enforced_nor_started_while_the_store_does_not_answer() {
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench =
-        Bench::on(FlakyStore::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
+    let mut bench = Bench::on_store(
+        FlakyStore::new(&clock),
+        clock,
+        "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n",
+    );
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
     bench.advance(Nanos::SECOND);
     assert_eq!(bench.check(&[]), "deny 59s");
@@ -252,8 +255,11 @@ fn bans_are_neither_enforced_nor_started_while_the_store_does_not_answer() {
 #[test]
 fn refusal_that_the_store_does_not_count_is_still_a_refusal() {
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench =
-        Bench::on(FlakyStore::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
+    let mut bench = Bench::on_store(
+        FlakyStore::new(&clock),
+        clock,
+        "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n",
+    );
     assert_eq!(bench.check(&[]), "allow");
     bench.engine.store().fail_after(1, unavailable_error());
     assert_eq!(bench.check(&[]), "deny 1s");
@@ -379,7 +385,7 @@ proptest! {
             let step = if to_the_end { left + step } else { step };
             bench.advance(Nanos::from_nanos(step));
             oracle.now += step;
-            let said = bench.decide(&[], None, |decision| (show(decision.outcome()), decision.is_banned()));
+            let said = bench.decide(&[], None, |decision| (outcome_text(decision.outcome()), decision.is_banned()));
             prop_assert_eq!(said, oracle.check(burst, after, within, length), "at {}", oracle.now);
         }
     }

@@ -145,7 +145,7 @@ fn on_change_reset_discards_usage() {
 #[test]
 fn spread_windows_end_at_different_times() {
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on(
+    let mut bench = Bench::on_store(
         memory_store(&clock),
         clock,
         "- {id: r, per: [user], limit: 1/h, algorithm: fixed_window, phase: spread}\n",

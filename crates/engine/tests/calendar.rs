@@ -148,7 +148,7 @@ fn parse_time(text: &str) -> u64 {
 #[test]
 fn day_in_paris_ends_at_local_midnight() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-03-29T22:30:00Z")));
-    let mut bench = Bench::on(
+    let mut bench = Bench::on_store(
         memory_store(&clock),
         clock,
         "- {id: r, limit: 2/day, algorithm: fixed_window, zone: Europe/Paris}\n",
@@ -166,8 +166,11 @@ fn day_in_paris_ends_at_local_midnight() {
 #[test]
 fn billing_month_begins_on_its_anchor_day() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-02-27T12:00:00Z")));
-    let mut bench =
-        Bench::on(memory_store(&clock), clock, "- {id: r, limit: 10/month, algorithm: fixed_window, anchor: 31}\n");
+    let mut bench = Bench::on_store(
+        memory_store(&clock),
+        clock,
+        "- {id: r, limit: 10/month, algorithm: fixed_window, anchor: 31}\n",
+    );
     assert_eq!(bench.check_cost(&[], 10), "allow");
     assert_eq!(bench.check(&[]), "deny 43200s");
     bench.advance(Nanos::from_secs(43_200));
@@ -176,9 +179,9 @@ fn billing_month_begins_on_its_anchor_day() {
 }
 
 #[test]
-fn several_calendars_in_one_rule_are_separate() {
+fn calendars_of_several_limits_in_one_rule_are_independent() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-06-30T23:59:59Z")));
-    let mut bench = Bench::on(
+    let mut bench = Bench::on_store(
         memory_store(&clock),
         clock,
         "- {id: r, limits: [{limit: 5/day, algorithm: fixed_window, zone: UTC}, 100/s, {limit: 9/month, algorithm: fixed_window, zone: America/New_York}]}\n",
@@ -196,8 +199,11 @@ fn stale_windows_are_recomputed_for_the_store_time() {
     let start = parse_time("2025-06-30T23:59:59Z");
     let clock = Arc::new(ManualClock::at(start));
     let store_clock = Arc::new(ManualClock::at(start + 5 * SECOND));
-    let mut bench =
-        Bench::on(memory_store(&store_clock), clock, "- {id: r, limit: 5/day, algorithm: fixed_window, zone: UTC}\n");
+    let mut bench = Bench::on_store(
+        memory_store(&store_clock),
+        clock,
+        "- {id: r, limit: 5/day, algorithm: fixed_window, zone: UTC}\n",
+    );
     assert_eq!(bench.check_cost(&[], 5), "allow");
     assert_eq!(bench.check(&[]), format!("deny {}s", 86_400 - 4));
     assert_eq!(bench.engine.counts().stale, 2);
@@ -207,7 +213,8 @@ fn stale_windows_are_recomputed_for_the_store_time() {
 #[test]
 fn store_with_an_unreliable_clock_falls_back() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-06-30T12:00:00Z")));
-    let mut bench = Bench::on(FlakyStore::new(&clock), clock, "- {id: r, limit: 5/month, algorithm: fixed_window}\n");
+    let mut bench =
+        Bench::on_store(FlakyStore::new(&clock), clock, "- {id: r, limit: 5/month, algorithm: fixed_window}\n");
     bench.engine.store().fail_times(stale_error(), 2);
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.engine.counts().fallback, 1);

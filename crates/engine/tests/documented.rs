@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{Bench, bench, run, show};
+use support::{Bench, bench, outcome_text, poll_ready};
 use tollgate::core::Nanos;
 use tollgate_engine::{Item, Request};
 
@@ -13,8 +13,8 @@ fn from_seconds(seconds: u64) -> Nanos {
 /// Charges `cost` into debt if necessary.
 fn charge_into_debt(bench: &mut Bench, cost: u64) -> String {
     let items = [Item::default().cost(cost)];
-    let decision = run(bench.engine.charge(&Request::new("d", &items), &mut bench.decisions));
-    show(decision.expect("a request that can be understood").outcome())
+    let decision = poll_ready(bench.engine.charge(&Request::new("d", &items), &mut bench.decisions));
+    outcome_text(decision.expect("a valid request").outcome())
 }
 
 /// A limit of each algorithm with a capacity of 4, and part of the expected decision while it has a debt of 1.
@@ -164,7 +164,10 @@ fn shadow_rules_of_a_request_are_charged_all_or_none() {
     bench.advance(from_seconds(3_600));
     assert_eq!((bench.check(&[("kind", "limited")]), bench.remaining(&[])), ("allow".into(), vec![0, 9]));
     bench.decide(&[("kind", "limited")], None, |decision| {
-        assert!(!decision.is_admitted() && !decision.is_shadow_refused(), "shadow rules need an admitted request");
+        assert!(
+            !decision.is_admitted() && !decision.is_shadow_refused(),
+            "shadow rules are charged only for admitted requests"
+        );
     });
 }
 
@@ -197,7 +200,9 @@ fn refusal_by_a_rule_counts_towards_its_ban_while_another_rule_bans() {
          - {id: b, limit: 1/day, ban: {after: 3, within: 1h, for: 2 days}}\n\
          - {id: c, limit: 9/day, ban: {after: 1, within: 1h, for: 9 days}}\n",
     );
-    let said = |bench: &mut Bench| bench.decide(&[], None, |decision| (show(decision.outcome()), decision.is_banned()));
+    let said = |bench: &mut Bench| {
+        bench.decide(&[], None, |decision| (outcome_text(decision.outcome()), decision.is_banned()))
+    };
     assert_eq!(said(&mut bench), ("allow".into(), false));
     // `a` bans immediately. The limit of `b` refuses these requests as well, and its third refusal starts the ban of
     // `b`.

@@ -6,7 +6,7 @@ use crate::support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use support::{Bench, Memory, START, limits, memory_store, run, unavailable_error};
+use support::{Bench, Memory, START, memory_store, parse_limits, poll_ready, unavailable_error};
 use tollgate::Limits;
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
@@ -55,7 +55,7 @@ fn bench() -> Bench<FastPathCountingStore> {
     let clock = Arc::new(ManualClock::at(START));
     let store =
         FastPathCountingStore { memory: memory_store(&clock), admitted: AtomicU32::new(0), refused: AtomicU32::new(0) };
-    Bench::on(store, clock, RULES)
+    Bench::on_store(store, clock, RULES)
 }
 
 /// Returns the number of requests that the fast path admitted, and the number that it refused.
@@ -90,7 +90,7 @@ fn rule_counts<S: Store>(bench: &Bench<S>) -> String {
 #[test]
 fn fast_path_agrees_with_the_slow_path() {
     let (alone, together) = (bench(), bench());
-    let sent = [&alone, &together].map(|bench| bench.engine.intern_limits(&limits("5/s", Some(3))).unwrap());
+    let sent = [&alone, &together].map(|bench| bench.engine.intern_limits(&parse_limits("5/s", Some(3))).unwrap());
     let (mut first, mut second) = (Decisions::default(), Decisions::default());
     let mut refused = 0;
     for step in 0..2_000_u64 {
@@ -113,8 +113,8 @@ fn fast_path_agrees_with_the_slow_path() {
             [&alone, &together].iter().for_each(|bench| bench.engine.set_enforcement(Enforcement::Observe));
         }
         let unknown = Request::new("unknown", &ruled);
-        run(alone.engine.check_batch(&[request(0)], &mut first));
-        run(together.engine.check_batch(&[request(1), unknown], &mut second));
+        poll_ready(alone.engine.check_batch(&[request(0)], &mut first));
+        poll_ready(together.engine.check_batch(&[request(1), unknown], &mut second));
         assert_eq!(describe_decision(first.get(0).unwrap()), describe_decision(second.get(0).unwrap()), "step {step}");
         refused += u32::from(!first.get(0).unwrap().is_admitted());
         [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(pick(15, 8) * 10)));
@@ -146,9 +146,9 @@ fn planned_checks_agree_with_checks_one_by_one() {
         for (place, decisions) in planned.iter_mut().enumerate() {
             let attributes = attributes(place);
             let one_by_one =
-                run(alone.engine.check(&Request::new("d", &[Item::new(&attributes)]), &mut single)).unwrap();
+                poll_ready(alone.engine.check(&Request::new("d", &[Item::new(&attributes)]), &mut single)).unwrap();
             refused += u32::from(!one_by_one.is_admitted());
-            let decided = run(together.engine.check_planned(decisions)).unwrap();
+            let decided = poll_ready(together.engine.check_planned(decisions)).unwrap();
             assert_eq!(describe_decision(one_by_one), describe_decision(decided), "round {round}, request {place}");
             [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(20)));
         }
@@ -164,7 +164,7 @@ fn planned_check_uses_the_rules_of_its_plan() {
     let attributes = [Attribute::new("user", "u0")];
     bench.engine.plan_check(&Request::new("d", &[Item::new(&attributes)]), &mut decisions);
     bench.engine.put(&tollgate_engine::rules::Rules::default()).unwrap();
-    assert_eq!(run(bench.engine.check_planned(&mut decisions)).unwrap().rule(), Some("per-user"));
+    assert_eq!(poll_ready(bench.engine.check_planned(&mut decisions)).unwrap().rule(), Some("per-user"));
 }
 
 /// A memory store that marks decisions for `leased` and `eventual` rules as made by this node.
@@ -239,7 +239,7 @@ fn shared_bench(is_fast: bool, rules: &str) -> Bench<NodeDecidingStore> {
     let clock = Arc::new(ManualClock::at(START));
     let memory = memory_store(&clock);
     let store = NodeDecidingStore { memory, is_fast, is_down: AtomicBool::new(false), decided_fast: AtomicU32::new(0) };
-    Bench::on(store, clock, rules)
+    Bench::on_store(store, clock, rules)
 }
 
 #[test]
@@ -271,13 +271,16 @@ fn fast_path_of_shared_rules_agrees_with_the_slow_path() {
         if step == 500 {
             [&fast, &slow].iter().for_each(|bench| bench.engine.set_enforcement(Enforcement::Observe));
         }
-        run(fast.engine.check_batch(&request, &mut first));
-        run(slow.engine.check_batch(&request, &mut second));
+        poll_ready(fast.engine.check_batch(&request, &mut first));
+        poll_ready(slow.engine.check_batch(&request, &mut second));
         assert_eq!(describe_decision(first.get(0).unwrap()), describe_decision(second.get(0).unwrap()), "step {step}");
         [&fast, &slow].iter().for_each(|bench| bench.advance(Nanos::from_millis(random / 36 % 16 * 10)));
     }
     let decided_fast = fast.engine.store().decided_fast.load(Ordering::Relaxed);
-    assert!((300..700).contains(&decided_fast), "{decided_fast}: only single charges of rules that are not strict");
+    assert!(
+        (300..700).contains(&decided_fast),
+        "{decided_fast} fast decisions: only single charges of rules that are not strict take the fast path"
+    );
     assert_eq!(rule_counts(&fast), rule_counts(&slow));
     assert_eq!(fast.engine.counts(), slow.engine.counts());
 }

@@ -4,7 +4,9 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, FlakyStore, START, limits, run, show, stale_error, unavailable_error, unknown_error};
+use support::{
+    Bench, FlakyStore, START, outcome_text, parse_limits, poll_ready, stale_error, unavailable_error, unknown_error,
+};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Nanos, Time};
 use tollgate_engine::store::StoreError;
@@ -14,11 +16,11 @@ const UNTIL_RECOVERY: usize = usize::MAX;
 
 fn bench(rules: &str) -> Bench<FlakyStore> {
     let clock = Arc::new(ManualClock::at(START));
-    Bench::on(FlakyStore::new(&clock), clock, rules)
+    Bench::on_store(FlakyStore::new(&clock), clock, rules)
 }
 
 fn check_with_exactness(bench: &mut Bench<FlakyStore>) -> (String, Exactness) {
-    bench.decide(&[], None, |decision| (show(decision.outcome()), decision.exactness()))
+    bench.decide(&[], None, |decision| (outcome_text(decision.outcome()), decision.exactness()))
 }
 
 #[test]
@@ -46,7 +48,7 @@ fn rule_with_on_fault_closed_refuses_every_request() {
     bench.engine.store().fail_times(unknown_error(), UNTIL_RECOVERY);
     bench.decide(&[], None, |decision| {
         assert!(decision.is_refused_by_fault() && decision.refusal().is_none(), "no limit was exceeded");
-        assert_eq!((show(decision.outcome()), decision.exactness()), ("deny 1s".into(), Exactness::Fallback));
+        assert_eq!((outcome_text(decision.outcome()), decision.exactness()), ("deny 1s".into(), Exactness::Fallback));
         assert_eq!(decision.rule(), Some("r"));
         assert!(decision.receipt().is_empty());
     });
@@ -103,7 +105,7 @@ fn receipt_of_the_fallback_is_refunded_to_the_fallback() {
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
     let receipt: Receipt = receipt.to_string().parse().unwrap();
     assert_eq!(bench.check(&[]), "deny 60s");
-    assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 1);
+    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 1);
     bench.engine.store().recover();
     assert_eq!(bench.remaining(&[]), [1], "the refunded amount is not charged to the store");
 }
@@ -113,9 +115,9 @@ fn refunds_and_resets_report_store_failures() {
     let mut bench = bench("- {id: r, limit: 9/m}\n");
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
     bench.engine.store().fail_times(unknown_error(), UNTIL_RECOVERY);
-    assert_eq!(run(bench.engine.refund(&receipt)), Err(EngineError::Store(unknown_error())));
+    assert_eq!(poll_ready(bench.engine.refund(&receipt)), Err(EngineError::Store(unknown_error())));
     let items = [Item::default()];
-    let reset = run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default()));
+    let reset = poll_ready(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default()));
     assert_eq!(reset, Err(EngineError::Store(unknown_error())));
 }
 
@@ -126,7 +128,7 @@ fn reset_discards_usage_of_the_fallback() {
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
     bench.engine.store().recover();
     let items = [Item::default()];
-    assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(1));
+    assert_eq!(poll_ready(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(1));
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!(bench.check(&[]), "allow");
 }
@@ -161,11 +163,11 @@ fn only_failed_groups_of_a_batch_fall_back() {
         }
     }
     let clock = Arc::new(ManualClock::at(START));
-    let bench = Bench::on(HalfFailingStore(support::memory_store(&clock)), clock, "- {id: r, limit: 4/m}\n");
+    let bench = Bench::on_store(HalfFailingStore(support::memory_store(&clock)), clock, "- {id: r, limit: 4/m}\n");
     let items = [Item::default()];
     let requests = [Request::new("d", &items); 6];
     let mut decisions = Decisions::default();
-    run(bench.engine.check_batch(&requests, &mut decisions));
+    poll_ready(bench.engine.check_batch(&requests, &mut decisions));
     let shown: Vec<_> = decisions
         .iter()
         .map(|decision| decision.map(|decision| (decision.is_admitted(), decision.exactness().as_str())).unwrap())
@@ -187,11 +189,11 @@ fn only_failed_groups_of_a_batch_fall_back() {
 #[test]
 fn inline_limit_is_decided_locally() {
     let mut bench = bench("");
-    let one = bench.engine.intern_limits(&limits("1/m", None)).unwrap();
+    let one = bench.engine.intern_limits(&parse_limits("1/m", None)).unwrap();
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("deny 60s".into()));
-    assert!(bench.engine.intern_limits(&limits("666/s", None)).is_err());
+    assert!(bench.engine.intern_limits(&parse_limits("666/s", None)).is_err());
     assert_eq!(
         StoreError::Stale { store_time: Time::from_nanos(5_000_000_000) }.to_string(),
         "the calendar windows do not contain the store's time, 5 s"

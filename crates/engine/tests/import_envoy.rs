@@ -6,7 +6,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Memory, START, memory_store, run};
+use support::{Memory, START, memory_store, poll_ready};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{ImportedRules, Metadata, Rules, Source};
@@ -51,7 +51,7 @@ impl ImportedService {
             .collect();
         let items: Vec<Item<'_>> = attributes.iter().map(|attributes| Item::new(attributes)).collect();
         let request = Request::new(&self.domain, &items);
-        run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_admitted()
+        poll_ready(self.engine.check(&request, &mut Decisions::default())).unwrap().is_admitted()
     }
 
     /// Sends up to [`ABOVE_EVERY_LIMIT`] requests with one descriptor, until one is refused. Returns the number of
@@ -89,14 +89,14 @@ fn key_without_a_value_counts_each_value_separately() {
     );
     assert_eq!(service.count_passing(&[("kind", "advert"), ("number", "1")]), 5);
     assert_eq!(service.count_passing(&[("kind", "advert"), ("number", "2")]), 5);
-    assert_eq!(service.count_passing(&[("number", "1")]), 100, "a counter of its own");
+    assert_eq!(service.count_passing(&[("number", "1")]), 100, "each value has its own counter");
     assert_eq!(service.count_passing(&[("kind", "advert")]), ABOVE_EVERY_LIMIT, "an inner level without a limit");
     assert_eq!(service.count_passing(&[("kind", "news"), ("number", "1")]), ABOVE_EVERY_LIMIT);
     assert_eq!(service.count_passing(&[("number", "3"), ("kind", "advert")]), ABOVE_EVERY_LIMIT, "the order counts");
 }
 
 #[test]
-fn several_descriptors_must_all_fit() {
+fn request_must_fit_the_limits_of_all_its_descriptors() {
     let service = ImportedService::new(
         "domain: mail\ndescriptors:\n- key: kind\n  value: advert\n  descriptors:\n  - {key: number, rate_limit: {unit: day, requests_per_unit: 5}}\n\
          - {key: number, rate_limit: {unit: day, requests_per_unit: 7}}\n",
@@ -138,7 +138,11 @@ fn matching_does_not_backtrack_from_a_specific_branch() {
          - key: a\n  value: x\n  descriptors:\n  - {key: c, rate_limit: {unit: hour, requests_per_unit: 4}}\n",
     );
     assert_eq!(service.count_passing(&[("a", "y"), ("b", "1")]), 2);
-    assert_eq!(service.count_passing(&[("a", "x"), ("b", "1")]), ABOVE_EVERY_LIMIT, "`a: x` was taken, and has no `b`");
+    assert_eq!(
+        service.count_passing(&[("a", "x"), ("b", "1")]),
+        ABOVE_EVERY_LIMIT,
+        "the branch `a: x` was selected, and has no `b`"
+    );
     assert_eq!(service.count_passing(&[("a", "x"), ("c", "1")]), 4);
     assert_eq!(service.count_passing(&[("a", "y"), ("c", "1")]), ABOVE_EVERY_LIMIT);
 }
@@ -202,7 +206,7 @@ fn exact_values_precede_stars_and_stars_keep_their_order() {
 }
 
 #[test]
-fn threshold_is_shared_only_with_share_threshold() {
+fn values_share_one_counter_only_with_share_threshold() {
     let service = ImportedService::new(
         "domain: d\ndescriptors:\n- {key: files, value: files/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 10}}\n\
          - {key: own, value: own/*, share_threshold: false, rate_limit: {unit: hour, requests_per_unit: 10}}\n",
@@ -267,7 +271,11 @@ fn matching_limit_replaces_named_limits_without_charging_them() {
     assert_eq!(service.count_passing(searching), 0);
     service.advance(1);
     assert_eq!(service.count_passing(reading), 5, "alone it applies");
-    assert_eq!(count_passing_all(&service, &[searching, reading]), 10, "in any order, even if one is exhausted");
+    assert_eq!(
+        count_passing_all(&service, &[searching, reading]),
+        10,
+        "in any order, even if a replaced limit is exhausted"
+    );
 }
 
 #[test]
@@ -380,7 +388,7 @@ fn rule_has_the_metadata_of_its_descriptor() {
     let attributes = [Attribute::new("a", "v")];
     let items = [Item::new(&attributes)];
     let mut decisions = Decisions::default();
-    let decision = run(service.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
+    let decision = poll_ready(service.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
     let text = |text: &str| Metadata::Text(text.into());
     let inner = [("y".into(), text("1")), ("z".into(), Metadata::List([text("b")].into()))];
     let expected = Metadata::Map([("x".into(), Metadata::Map(inner.into()))].into());
@@ -436,7 +444,7 @@ fn files_with_mistakes_are_refused() {
 }
 
 #[test]
-fn large_trees_are_loaded_or_refused_in_time() {
+fn large_trees_are_loaded_or_refused_quickly() {
     let mut config =
         String::from("domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n");
     for n in 0..5_000 {

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 
 use proptest::prelude::*;
-use support::run;
+use support::poll_ready;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request};
 
@@ -132,7 +132,7 @@ fn charged_limits(tree: &[ConfigNode], descriptors: &[Vec<(&str, &str)>]) -> Vec
     let mut numbered = Vec::new();
     collect_limits(tree, &mut numbered);
     let met: Vec<&ConfigNode> = descriptors.iter().filter_map(|entries| select_node(tree, entries)).collect();
-    let limit = |node: &ConfigNode| node.limit.clone().expect("only those are met");
+    let limit = |node: &ConfigNode| node.limit.clone().expect("every selected node has a limit");
     let replaced: HashSet<&str> = met.iter().flat_map(|node| limit(node).replaces).collect();
     let counts = |node: &&&ConfigNode| {
         let limit = limit(node);
@@ -168,7 +168,7 @@ proptest! {
         let left_out = rules.left_out().map(ToString::to_string).unwrap_or_default();
         prop_assume!(!left_out.contains("this limit is not imported"));
         let engine = Engine::new(MemoryStore::new(1000).expect("a table")).expect("a table");
-        engine.put(&rules).expect("numbers that can be kept");
+        engine.put(&rules).expect("supported limits");
         for descriptors in &requests {
             let attributes: Vec<Vec<Attribute<'_>>> =
                 descriptors
@@ -177,7 +177,7 @@ proptest! {
                     .collect();
             let items: Vec<Item<'_>> = attributes.iter().map(|attributes| Item::new(attributes)).collect();
             let mut decisions = Decisions::default();
-            let decision = run(engine.peek(&Request::new("d", &items), &mut decisions)).expect("a request");
+            let decision = poll_ready(engine.peek(&Request::new("d", &items), &mut decisions)).expect("a request");
             let mut found: Vec<u64> = decision.reports().map(|report| report.report.limit).collect();
             found.sort_unstable();
             prop_assert_eq!(found, charged_limits(&tree, descriptors), "{:?} by\n{}", descriptors, text);

@@ -5,7 +5,9 @@ use crate::support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use support::{Bench, FlakyStore, Memory, START, memory_store, run, show, unavailable_error, unknown_error};
+use support::{
+    Bench, FlakyStore, Memory, START, memory_store, outcome_text, poll_ready, unavailable_error, unknown_error,
+};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate::{Limits, Outcome, Retry};
@@ -16,7 +18,7 @@ const UNTIL_RECOVERY: usize = usize::MAX;
 
 fn bench(rules: &str, nodes: u32) -> Bench<FlakyStore> {
     let clock = Arc::new(ManualClock::at(START));
-    let bench = Bench::on(FlakyStore::new(&clock), clock, rules);
+    let bench = Bench::on_store(FlakyStore::new(&clock), clock, rules);
     bench.engine.set_node_count(nodes);
     bench
 }
@@ -30,7 +32,7 @@ fn stall_store(bench: &Bench<FlakyStore>) {
 fn check_in_fallback(bench: &mut Bench<FlakyStore>, cost: u64) -> String {
     bench.decide(&[], Some(cost), |decision| {
         assert_eq!(decision.exactness(), Exactness::Fallback);
-        show(decision.outcome())
+        outcome_text(decision.outcome())
     })
 }
 
@@ -42,7 +44,7 @@ fn count_admitted_by_fallback(bench: &mut Bench<FlakyStore>) -> (u64, String) {
             return (count, said);
         }
     }
-    panic!("the fallback admits without end");
+    panic!("the fallback admits every request");
 }
 
 #[test]
@@ -143,7 +145,7 @@ fn spread_window_keeps_the_boundary_that_the_store_reported() {
     let reset = bench.decide(&[], Some(90), |decision| decision.reports().next().map(|it| it.report.reset));
     stall_store(&bench);
     let (count, refusal) = count_admitted_by_fallback(&mut bench);
-    assert_eq!((count, refusal), (10, show(Outcome::Deny(Retry::After(reset.unwrap_or_default())))));
+    assert_eq!((count, refusal), (10, outcome_text(Outcome::Deny(Retry::After(reset.unwrap_or_default())))));
 }
 
 #[test]
@@ -206,13 +208,13 @@ fn repay_charges_keys_without_further_requests() {
         (0..40).for_each(|_| assert_eq!(bench.check(&[("k", key)]), "allow"));
     }
     // No arrears are lost while the store does not answer.
-    run(bench.engine.repay());
+    poll_ready(bench.engine.repay());
     bench.engine.store().recover();
-    run(bench.engine.repay());
+    poll_ready(bench.engine.repay());
     for key in ["a", "b", "c"] {
         assert_eq!(bench.remaining(&[("k", key)]), [60], "{key}");
     }
-    run(bench.engine.repay());
+    poll_ready(bench.engine.repay());
     assert_eq!(bench.remaining(&[("k", "a")]), [60], "charged once");
 }
 
@@ -247,11 +249,11 @@ fn keys_of_a_dead_server_do_not_block_other_repayments() {
     let clock = Arc::new(ManualClock::at(START));
     let (is_down, answered) = (AtomicBool::new(true), AtomicU32::new(0));
     let store = PartlyDownStore { memory: memory_store(&clock), is_down, answered };
-    let mut bench = Bench::on(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
+    let mut bench = Bench::on_store(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
     let keys: Vec<String> = (0..200).map(|n| if n % 10 == 0 { format!("dead{n}") } else { n.to_string() }).collect();
     keys.iter().for_each(|key| assert_eq!(bench.check(&[("k", key)]), "allow"));
     bench.engine.store().is_down.store(false, Ordering::Relaxed);
-    run(bench.engine.repay());
+    poll_ready(bench.engine.repay());
     assert_eq!(bench.engine.store().answered.load(Ordering::Relaxed), 180, "one answer per live key");
 }
 
@@ -260,7 +262,7 @@ fn shortfall_of_a_reservation_is_charged_in_the_calendar_window() {
     let mut bench = bench("- {id: r, limit: 100/month, algorithm: fixed_window}\n", 1);
     stall_store(&bench);
     let receipt = bench.decide(&[], Some(10), |decision| decision.receipt());
-    assert_eq!(run(bench.engine.commit(&receipt, Cost::new(15))).map(|settled| settled.charged.get()), Ok(5));
+    assert_eq!(poll_ready(bench.engine.commit(&receipt, Cost::new(15))).map(|settled| settled.charged.get()), Ok(5));
     bench.engine.store().recover();
     assert_eq!(bench.remaining(&[]), [85]);
     bench.advance(Nanos::from_secs(1_388_800));
@@ -272,7 +274,8 @@ fn excess_of_a_stall_becomes_debt_in_the_store() {
     const RULES: &str = "- {id: r, limit: 90/m}\n";
     let clock = Arc::new(ManualClock::at(START));
     let store = Arc::new(FlakyStore::new(&clock));
-    let (mut one, mut other) = (Bench::on(store.clone(), clock.clone(), RULES), Bench::on(store.clone(), clock, RULES));
+    let (mut one, mut other) =
+        (Bench::on_store(store.clone(), clock.clone(), RULES), Bench::on_store(store.clone(), clock, RULES));
     one.engine.set_node_count(3);
     // One node sees a full bucket, and another node uses it up.
     assert_eq!(one.check_cost(&[], 0), "allow");
@@ -321,12 +324,12 @@ fn refund_and_reset_reduce_arrears() {
     stall_store(&bench);
     let receipt = bench.decide(&[("k", "a")], Some(40), |decision| decision.receipt());
     assert_eq!(bench.check_cost(&[("k", "a")], 10), "allow");
-    assert_eq!(run(bench.engine.refund(&receipt)).map(Cost::get), Ok(40));
+    assert_eq!(poll_ready(bench.engine.refund(&receipt)).map(Cost::get), Ok(40));
     assert_eq!(bench.check_cost(&[("k", "b")], 10), "allow");
     bench.engine.store().recover();
     let attributes = [Attribute::new("k", "b")];
     let items = [Item::new(&attributes)];
-    assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
+    assert_eq!(poll_ready(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
     assert_eq!((bench.remaining(&[("k", "a")]), bench.remaining(&[("k", "b")])), (vec![90], vec![100]));
 }
 
@@ -366,7 +369,7 @@ fn request_with_unknown_outcome_causes_no_arrears() {
             bench.engine.store().executes_failed_batches.store(is_carried_out, Ordering::Relaxed);
             bench.engine.store().fail_times(unknown_error(), 3);
             (0..3).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
-            run(bench.engine.repay());
+            poll_ready(bench.engine.repay());
             let charged = if is_carried_out && rules != several { 3 } else { 0 };
             assert_eq!(bench.remaining(&[])[0], 99 - charged, "{rules}, {is_carried_out}");
         }
@@ -478,7 +481,7 @@ fn slots_held_in_the_store_are_not_free_in_the_fallback() {
     stall_store(&bench);
     assert_eq!(count_admitted_by_fallback(&mut bench), (2, "deny until release".into()), "half of the four free slots");
     bench.engine.store().recover();
-    assert_eq!(run(bench.engine.refund(&receipt)).map(Cost::get), Ok(6));
+    assert_eq!(poll_ready(bench.engine.refund(&receipt)).map(Cost::get), Ok(6));
     stall_store(&bench);
     assert_eq!(count_admitted_by_fallback(&mut bench).0, 5, "the store reported the released slots");
     // Slots that are never released become free when their leases expire.
@@ -491,7 +494,7 @@ fn reset_key_has_a_share_of_the_full_limit() {
     let mut bench = bench("- {id: r, limit: 100/day}\n", 2);
     assert_eq!(bench.check_cost(&[], 100), "allow");
     let items = [Item::default()];
-    assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
+    assert_eq!(poll_ready(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
     stall_store(&bench);
     assert_eq!(count_admitted_by_fallback(&mut bench).0, 50);
 }

@@ -36,7 +36,7 @@ mod text;
 mod warnings;
 
 #[test]
-fn every_file_of_tests_is_listed() {
+fn every_test_file_is_listed() {
     // The counting allocator of `allocations` would slow down every other test.
     tollgate_testkit::test_files::assert_all_listed(
         env!("CARGO_MANIFEST_DIR"),

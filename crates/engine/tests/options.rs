@@ -53,7 +53,7 @@ fn windows_end_according_to_their_phase() {
 }
 
 #[test]
-fn sliding_log_is_exact_with_gap_and_counted_refusals() {
+fn sliding_log_is_exact_and_applies_gap_and_counted_refusals() {
     assert_passing("- {id: a, limit: 10/m, algorithm: sliding_log}\n", &[(0, 10), (59, 0), (1, 10)]);
     assert_passing("- {id: a, limit: 10/m, algorithm: sliding_log, minimum_gap: 2s}\n", &[(0, 1), (1, 0), (1, 1)]);
     let counting = "- {id: a, limit: 10/m, algorithm: sliding_log, count_refused: true}\n";

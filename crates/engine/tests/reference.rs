@@ -11,7 +11,7 @@ const PAGE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rules.m
 #[test]
 fn page_is_generated_from_the_definitions() {
     if std::env::var_os("BLESS").is_some() {
-        std::fs::write(PAGE_PATH, reference_page()).expect("a place to write");
+        std::fs::write(PAGE_PATH, reference_page()).expect("the page can be written");
     }
     let page = std::fs::read_to_string(PAGE_PATH).unwrap_or_default();
     assert!(page == reference_page(), "docs/rules.md is stale: run this test with BLESS=1");
@@ -58,7 +58,7 @@ fn export_costs_fifty_of_a_shared_quota() {
     let (_, rest) = page.split_once("domain: weighed\nrules:\n").expect("the example");
     let (rules, _) = rest.split_once("```").expect("its end");
     let mut bench = bench(rules);
-    assert!(bench.engine.warnings(&support::read(rules)).is_empty());
+    assert!(bench.engine.warnings(&support::parse_rules(rules)).is_empty());
     let call = [("path", "/v1/list"), ("method", "GET"), ("api_key", "k")];
     let export = [("path", "/v1/export"), ("method", "GET"), ("api_key", "k")];
     let allowed = |bench: &mut support::Bench, attributes: &[(&str, &str)], cost| {

@@ -3,7 +3,7 @@
 use crate::support;
 
 use std::sync::Arc;
-use support::{Bench, FlakyStore, bench, read, run};
+use support::{Bench, FlakyStore, bench, parse_rules, poll_ready};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source};
@@ -53,7 +53,7 @@ fn removed_rule_that_is_added_again_keeps_its_usage() {
 }
 
 #[test]
-fn another_id_or_per_is_another_counter() {
+fn rule_with_another_id_or_per_has_another_counter() {
     let mut bench = bench("- {id: r, per: [user], limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[("user", "a")], 4), "allow");
     bench.put("- {id: s, per: [user], limit: 10/m}\n- {id: r, per: [group], limit: 10/m}\n");
@@ -70,26 +70,26 @@ fn changed_conditions_and_cost_keep_usage() {
 }
 
 #[test]
-fn receipt_is_valid_after_a_change() {
+fn receipt_is_valid_after_a_rule_change() {
     let mut bench = bench("- {id: r, limit: 10/m}\n");
     let receipt = bench.decide(&[], Some(4), |decision| decision.receipt());
     bench.put("- {id: r, limit: 20/m}\n");
-    assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 4);
+    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 4);
     assert_eq!(bench.remaining(&[]), [20]);
     bench.put("- {id: s, limit: 20/m}\n");
-    assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 0, "the rule is gone");
+    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 0, "the rule was removed");
 }
 
 #[test]
 fn invalid_rules_do_not_replace_the_running_rules() {
     let clock = Arc::new(ManualClock::at(support::START));
-    let mut bench = Bench::on(FlakyStore::new(&clock), clock, "- {id: r, limit: 1/m}\n");
+    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, "- {id: r, limit: 1/m}\n");
     let version = bench.engine.rules().version();
     assert!(Rules::read(&[Source { name: "f", text: b"domain: d\nrules: [{id: r, limit: 5}]" }]).is_err());
-    let mistakes = bench.engine.put(&read("- {id: r, limit: 5/m}\n- {id: evil, limit: 666/s}\n")).unwrap_err();
+    let mistakes = bench.engine.put(&parse_rules("- {id: r, limit: 5/m}\n- {id: evil, limit: 666/s}\n")).unwrap_err();
     assert_eq!(
         mistakes.to_string(),
-        "rules:4:3: the store does not support the limits of `evil`: 666 is not kept here"
+        "rules:4:3: the store does not support the limits of `evil`: a limit of 666 is not supported"
     );
     assert_eq!(bench.engine.rules().version(), version);
     assert_eq!(bench.check(&[]), "allow");
@@ -108,12 +108,14 @@ fn rules_are_replaced_during_decisions() {
                 let items = [tollgate_engine::Item::default()];
                 for _ in 0..3_000 {
                     let request = tollgate_engine::Request::new("d", &items);
-                    assert!(run(engine.check(&request, &mut decisions)).unwrap().is_admitted());
+                    assert!(poll_ready(engine.check(&request, &mut decisions)).unwrap().is_admitted());
                 }
             }));
         }
         for n in 0..60 {
-            engine.put(&read(&format!("- {{id: r, limit: 1000000/day, burst: {}}}\n", 1_000_000 + n % 7))).unwrap();
+            engine
+                .put(&parse_rules(&format!("- {{id: r, limit: 1000000/day, burst: {}}}\n", 1_000_000 + n % 7)))
+                .unwrap();
             clock.advance(Nanos::from_nanos(1));
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());

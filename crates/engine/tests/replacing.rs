@@ -5,7 +5,7 @@ use crate::support;
 
 use std::sync::{Arc, Mutex};
 
-use support::{Bench, FlakyStore, Memory, START, bench, memory_store, run, show, unavailable_error};
+use support::{Bench, FlakyStore, Memory, START, bench, memory_store, outcome_text, poll_ready, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate_engine::store::{Answers, Batch};
 use tollgate_engine::{Attribute, Decisions, Engine, Exactness, Item, Request, RuleEffect, Store};
@@ -14,14 +14,14 @@ const RULES: &str = "- {id: reading, when: {area: read}, per: [user], limit: 2/h
     - {id: search, when: {page: search}, per: [user], limit: 4/h, algorithm: fixed_window, replaces: [reading]}\n";
 
 #[test]
-fn matching_rule_replaces_others() {
+fn matching_rule_replaces_the_listed_rules() {
     let mut bench = bench(RULES);
     let both = [("area", "read"), ("page", "search"), ("user", "ann")];
     for _ in 0..4 {
         assert_eq!(bench.check(&both), "allow");
     }
     assert!(bench.check(&both).starts_with("deny"));
-    assert_eq!(bench.remaining(&[("area", "read"), ("user", "ann")]), [2], "nothing was charged to it");
+    assert_eq!(bench.remaining(&[("area", "read"), ("user", "ann")]), [2], "nothing was charged to the replaced rule");
     assert_eq!(bench.remaining(&both), [0], "the replaced rule is not reported");
     assert_eq!(bench.decide(&both, None, |decision| decision.rule().map(str::to_owned)), Some("search".into()));
 }
@@ -31,7 +31,7 @@ fn rules_are_replaced_across_items() {
     let mut bench = bench(RULES);
     let (read, search) = ([Attribute::new("area", "read")], [Attribute::new("page", "search")]);
     let items = [Item::new(&read).cost(3), Item::new(&search).cost(3)];
-    assert_eq!(bench.check_items(&items[..1]).unwrap(), "deny for ever", "three are more than two");
+    assert_eq!(bench.check_items(&items[..1]).unwrap(), "deny for ever", "three requests exceed the limit of two");
     assert_eq!(bench.check_items(&items).unwrap(), "allow");
 }
 
@@ -56,7 +56,7 @@ fn denials_and_bans_are_replaced_like_limits() {
 fn replaced_rule_is_explained() {
     let mut bench = bench(RULES);
     let attributes = [Attribute::new("area", "read"), Attribute::new("page", "search")];
-    let explained = run(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap();
+    let explained = poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap();
     let effects: Vec<(&str, RuleEffect)> =
         explained.matching_rules().map(|(rule, met)| (&*rule.rule, met.effect)).collect();
     assert_eq!(effects, [("reading", RuleEffect::Replaced), ("search", RuleEffect::Limits)]);
@@ -82,7 +82,7 @@ fn one_of_several_sufficient_rules_is_enough() {
     assert_eq!(bench.remaining(&both), [0, 0, 1], "both are exhausted");
     assert!(bench.check(&both).starts_with("deny"));
     assert_eq!(bench.remaining(&[]), [1], "a refusal spends nothing");
-    assert!(bench.check(&both[..1]).starts_with("deny"), "a single rule must have capacity");
+    assert!(bench.check(&both[..1]).starts_with("deny"), "a rule that matches alone must have capacity");
     assert_eq!(bench.check(&[("other", "c")]), "allow");
     bench.advance(tollgate::core::Nanos::from_secs(3600));
     assert_eq!(bench.check(&both), "allow");
@@ -120,7 +120,7 @@ impl Store for ContendedStore {
         if let Some(name) = next {
             let (attributes, mut decisions) = ([Attribute::new(name, "")], Decisions::default());
             assert!(
-                run(self.others.check(&Request::new("d", &[Item::new(&attributes)]), &mut decisions))
+                poll_ready(self.others.check(&Request::new("d", &[Item::new(&attributes)]), &mut decisions))
                     .is_ok_and(|decision| decision.is_admitted())
             );
         }
@@ -137,9 +137,12 @@ fn request_uses_the_next_rule_if_capacity_is_taken_concurrently() {
     let clock = Arc::new(ManualClock::at(START));
     let shared = Arc::new(memory_store(&clock));
     let others = Engine::with_fallback(shared.clone(), memory_store(&clock)).with_clock(clock.clone());
-    others.put(&support::read(THREE_SUFFICIENT_RULES)).unwrap();
-    let mut bench =
-        Bench::on(ContendedStore { memory: shared, others, next: Mutex::default() }, clock, THREE_SUFFICIENT_RULES);
+    others.put(&support::parse_rules(THREE_SUFFICIENT_RULES)).unwrap();
+    let mut bench = Bench::on_store(
+        ContendedStore { memory: shared, others, next: Mutex::default() },
+        clock,
+        THREE_SUFFICIENT_RULES,
+    );
     assert_eq!(bench.check(&[("b", "")]), "allow", "one of two");
     // The other client takes all of `a` before the first call, and the last token of `b` before the second call.
     *bench.engine.store().next.lock().unwrap() = vec!["b", "a"];
@@ -154,7 +157,7 @@ fn requests_of_a_batch_see_earlier_charges_of_the_batch() {
     let items = [Item::new(&attributes)];
     let requests = [Request::new("d", &items); 5];
     let mut decisions = Decisions::default();
-    run(bench.engine.check_batch(&requests, &mut decisions));
+    poll_ready(bench.engine.check_batch(&requests, &mut decisions));
     let passed: Vec<bool> = (0..5).map(|place| decisions.get(place).unwrap().is_admitted()).collect();
     assert_eq!(passed, [true, true, true, false, false]);
 }
@@ -177,10 +180,10 @@ fn one_sufficient_rule_is_enough_without_the_store() {
     let rules = "- {id: a, limit: 1/s, burst: 1, suffices: true}\n\
         - {id: b, limit: 2/s, burst: 2, suffices: true}\n\
         - {id: c, when: {free: {present: true}}, limit: 1/s, suffices: true, on_fault: open}\n";
-    let mut bench = Bench::on(FlakyStore::new(&clock), clock, rules);
+    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, rules);
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     let mut ask = |attributes: &[(&str, &str)]| {
-        bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.exactness()))
+        bench.decide(attributes, None, |decision| (outcome_text(decision.outcome()), decision.exactness()))
     };
     for said in ["allow", "allow", "deny 500ms"] {
         let (outcome, exactness) = ask(&[]);
@@ -196,7 +199,9 @@ fn wait_is_the_shortest_wait_of_the_sufficient_rules() {
     let mut bench = bench(rules);
     assert_eq!(bench.check(&[("all", "")]), "allow");
     let mut outcome = |attributes: &[(&str, &str)]| {
-        bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.rule().unwrap().to_owned()))
+        bench.decide(attributes, None, |decision| {
+            (outcome_text(decision.outcome()), decision.rule().unwrap().to_owned())
+        })
     };
     assert_eq!(outcome(&[]), ("deny 1s".into(), "often".into()));
     assert_eq!(outcome(&[("all", "")]), ("deny 60s".into(), "all".into()), "other rules must have capacity too");
@@ -207,10 +212,10 @@ fn wait_is_the_shortest_wait_of_the_sufficient_rules() {
 }
 
 #[test]
-fn closed_rule_refuses_although_another_suffices() {
+fn closed_rule_refuses_although_another_rule_suffices() {
     let clock = Arc::new(ManualClock::at(START));
     let rules = "- {id: a, limit: 5/s, suffices: true, on_fault: closed}\n- {id: b, limit: 5/s, suffices: true}\n";
-    let mut bench = Bench::on(FlakyStore::new(&clock), clock, rules);
+    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, rules);
     assert_eq!(bench.check(&[]), "allow");
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     bench.decide(&[], None, |decision| assert!(decision.is_refused_by_fault() && !decision.is_admitted()));
@@ -249,6 +254,7 @@ fn numbered_attribute_is_a_single_value() {
     assert!(bench.check(&of(&["y", "z"])).starts_with("deny"), "expressions can use numbered names");
     assert_eq!(bench.check(&of(&["z", "y"])), "allow");
     let attributes = [Attribute::new("tag", "a"), Attribute::new("tag", "x")];
-    let explained = run(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap().to_string();
+    let explained =
+        poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap().to_string();
     assert!(explained.contains("tag#2") && explained.contains("\"x\""), "{explained}");
 }

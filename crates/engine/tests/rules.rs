@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{bench, limits, run, show};
+use support::{bench, outcome_text, parse_limits, poll_ready};
 use tollgate::Outcome;
 use tollgate::core::Nanos;
 use tollgate_engine::{Attribute, Decisions, Enforcement, Exactness, Item, Receipt, Request, RequestError};
@@ -28,7 +28,7 @@ fn requests_without_the_attribute_share_one_counter() {
 }
 
 #[test]
-fn without_per_there_is_one_counter_for_all() {
+fn rule_without_per_has_one_counter_for_all_requests() {
     let mut bench = bench("- {id: r, limit: 2/m}\n");
     assert_eq!(bench.check(&[("user", "a")]), "allow");
     assert_eq!(bench.check(&[("user", "b")]), "allow");
@@ -64,9 +64,9 @@ fn request_without_a_matching_rule_passes() {
 fn unknown_domain_is_an_error() {
     let bench = bench("- {id: r, limit: 1/m}\n");
     let (items, mut decisions) = ([Item::default()], Decisions::default());
-    let error = run(bench.engine.check(&Request::new("dd", &items), &mut decisions)).unwrap_err();
+    let error = poll_ready(bench.engine.check(&Request::new("dd", &items), &mut decisions)).unwrap_err();
     assert_eq!(error, RequestError::UnknownDomain { domain: "dd".into() });
-    let error = run(bench.engine.check(&Request::new("d", &[]), &mut decisions)).unwrap_err();
+    let error = poll_ready(bench.engine.check(&Request::new("d", &[]), &mut decisions)).unwrap_err();
     assert_eq!(error, RequestError::NoItems);
 }
 
@@ -75,7 +75,7 @@ fn oversized_requests_are_refused() {
     let bench = bench("- {id: r, limit: 1/m}\n");
     let mut decisions = Decisions::default();
     let mut check = |items: &[Item<'_>]| {
-        run(bench.engine.check(&Request::new("d", items), &mut decisions)).map(|_| ()).unwrap_err().to_string()
+        poll_ready(bench.engine.check(&Request::new("d", items), &mut decisions)).map(|_| ()).unwrap_err().to_string()
     };
     assert_eq!(check(&[Item::default(); 65]), "too many items: 65 (maximum 64)");
     let attributes = [Attribute::new("a", "b"); 129];
@@ -88,7 +88,7 @@ fn oversized_requests_are_refused() {
 #[test]
 fn cost_stated_by_the_request_overrides_the_cost_of_the_rule() {
     let mut bench = bench("- {id: heavy, limit: 10/m, cost: 4}\n");
-    assert_eq!(bench.decide(&[], None, |decision| show(decision.outcome())), "allow");
+    assert_eq!(bench.decide(&[], None, |decision| outcome_text(decision.outcome())), "allow");
     assert_eq!(bench.remaining(&[]), [6]);
     assert_eq!(bench.check_cost(&[], 6), "allow");
     assert_eq!(bench.check_cost(&[], 0), "allow");
@@ -173,13 +173,13 @@ fn shadow_rule_reports_and_does_not_refuse() {
 }
 
 #[test]
-fn observing_admits_all_and_reports_the_outcome() {
+fn observe_mode_admits_all_requests_and_reports_the_outcome() {
     let mut bench = bench("- {id: r, limit: 1/m}\n");
     bench.engine.set_enforcement(Enforcement::Observe);
     assert_eq!(bench.check(&[]), "allow");
     bench.decide(&[], None, |decision| {
         assert!(decision.is_admitted());
-        assert_eq!(decision.observed().map(show), Some("deny 60s".into()));
+        assert_eq!(decision.observed().map(outcome_text), Some("deny 60s".into()));
     });
     bench.engine.set_enforcement(Enforcement::Enforce);
     assert_eq!(bench.check(&[]), "deny 60s");
@@ -205,14 +205,14 @@ fn receipt_refunds_exactly_the_charged_amount() {
     let receipt = bench.decide(&user, Some(2), |decision| decision.receipt());
     assert_eq!(bench.remaining(&user), [8, 1]);
     let travelled: Receipt = receipt.to_string().parse().unwrap();
-    assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 2);
+    assert_eq!(poll_ready(bench.engine.refund(&travelled)).unwrap().get(), 2);
     assert_eq!(bench.remaining(&user), [10, 3]);
-    assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 0, "a second refund does nothing");
+    assert_eq!(poll_ready(bench.engine.refund(&travelled)).unwrap().get(), 0, "a second refund does nothing");
     // A charge of the previous window is not refunded in the current window.
     let receipt = bench.decide(&user, Some(2), |decision| decision.receipt());
     bench.advance(Nanos::from_secs(60));
     assert_eq!(bench.check(&user), "allow");
-    assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 0);
+    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 0);
     assert_eq!(bench.remaining(&user), [9, 2]);
 }
 
@@ -224,7 +224,7 @@ fn reset_discards_usage() {
     }
     let attributes = [Attribute::new("user", "a")];
     let items = [Item::new(&attributes)];
-    assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(2));
+    assert_eq!(poll_ready(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(2));
     assert_eq!(bench.remaining(&[("user", "a")]), [1, 9]);
     assert_eq!(bench.remaining(&[("user", "b")])[0], 0);
 }
@@ -232,8 +232,8 @@ fn reset_discards_usage() {
 #[test]
 fn inline_limit_needs_no_rules() {
     let mut bench = bench("");
-    let one = bench.engine.intern_limits(&limits("1/m", None)).unwrap();
-    let other = bench.engine.intern_limits(&limits("5/m", None)).unwrap();
+    let one = bench.engine.intern_limits(&parse_limits("1/m", None)).unwrap();
+    let other = bench.engine.intern_limits(&parse_limits("5/m", None)).unwrap();
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("deny 60s".into()));
     assert_eq!(bench.check_items(&[Item::inline("l", &one)]), Ok("allow".into()));
@@ -245,11 +245,11 @@ fn inline_limit_needs_no_rules() {
 
     let items = [Item::inline("k", &one)];
     let mut decisions = Decisions::default();
-    let decision = run(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap();
+    let decision = poll_ready(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap();
     assert_eq!((decision.is_admitted(), decision.rule()), (true, Some("")), "a different counter without a domain");
     let receipt: Receipt = decision.receipt().to_string().parse().unwrap();
-    assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 1);
-    assert!(run(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap().is_admitted());
+    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 1);
+    assert!(poll_ready(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap().is_admitted());
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn batch_is_decided_in_order_and_independently() {
     let mut requests: Vec<Request<'_>> = items.iter().map(|items| Request::new("d", items)).collect();
     requests[2].domain = b"nobody";
     let mut decisions = Decisions::default();
-    run(bench.engine.check_batch(&requests, &mut decisions));
+    poll_ready(bench.engine.check_batch(&requests, &mut decisions));
     assert_eq!(decisions.len(), 40);
     let outcomes: Vec<_> = decisions
         .iter()

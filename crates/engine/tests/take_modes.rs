@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, FlakyStore, START, bench, run, show, unavailable_error};
+use support::{Bench, FlakyStore, START, bench, outcome_text, poll_ready, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Attribute, Enforcement, Item, Request, RequestError, Store, TakeMode};
@@ -15,12 +15,12 @@ fn take_with_mode<S: Store>(bench: &mut Bench<S>, take_mode: TakeMode, user: &st
     let items = [Item::new(&attributes).cost(cost)];
     let request = Request::new("d", &items);
     let decision = match take_mode {
-        TakeMode::Exactly => run(bench.engine.check(&request, &mut bench.decisions)),
-        TakeMode::UpTo => run(bench.engine.take_up_to(&request, &mut bench.decisions)),
-        TakeMode::Regardless => run(bench.engine.charge(&request, &mut bench.decisions)),
+        TakeMode::Exactly => poll_ready(bench.engine.check(&request, &mut bench.decisions)),
+        TakeMode::UpTo => poll_ready(bench.engine.take_up_to(&request, &mut bench.decisions)),
+        TakeMode::Regardless => poll_ready(bench.engine.charge(&request, &mut bench.decisions)),
     };
-    let decision = decision.expect("a request that can be understood");
-    (show(decision.outcome()), decision.taken().get())
+    let decision = decision.expect("a valid request");
+    (outcome_text(decision.outcome()), decision.taken().get())
 }
 
 const TWO_RULES: &str = "- {id: mine, per: [user], limit: 4/m}\n- {id: all, limit: 10/m}\n";
@@ -42,11 +42,11 @@ fn reports_and_receipt_reflect_the_amount_taken() {
     let mut bench = bench(TWO_RULES);
     let (attributes, mut remaining) = ([Attribute::new("user", "a")], Vec::new());
     let items = [Item::new(&attributes).cost(9)];
-    let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
+    let decision = poll_ready(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
     remaining.extend(decision.reports().map(|limit| limit.report.remaining));
     let receipt = decision.receipt();
     assert_eq!(remaining, [0, 6]);
-    assert_eq!(run(bench.engine.refund(&receipt)), Ok(Cost::new(4)));
+    assert_eq!(poll_ready(bench.engine.refund(&receipt)), Ok(Cost::new(4)));
     assert_eq!(bench.remaining(&[("user", "a")]), [4, 10], "the receipt contains the final amounts");
 }
 
@@ -83,12 +83,12 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
                  - {id: free, when: {user: f}, unlimited: true}\n\
                  - {id: pass, when: {user: p}, allow: true}\n";
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on(FlakyStore::new(&clock), clock, rules);
+    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, rules);
     let drain = |bench: &mut Bench<FlakyStore>, user: &str| {
         let attributes = [Attribute::new("user", user)];
         let items = [Item { cost: Some(Cost::MAX), ..Item::new(&attributes) }];
-        let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
-        (show(decision.outcome()), decision.taken().get(), decision.is_counted())
+        let decision = poll_ready(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
+        (outcome_text(decision.outcome()), decision.taken().get(), decision.is_counted())
     };
     // One user is unlimited, one is allowed by a rule, and one matches no rule.
     for user in ["f", "p", "nobody"] {
@@ -118,7 +118,7 @@ fn charge_goes_into_debt_up_to_the_maximum() {
     let mut bench = bench("- {id: r, limit: 10/m, max_debt: 20}\n");
     assert_eq!(take_with_mode(&mut bench, TakeMode::Regardless, "a", 25), ("allow".into(), 25));
     assert_eq!(bench.check(&[]), "deny 96s");
-    assert_eq!(take_with_mode(&mut bench, TakeMode::Regardless, "a", 6).1, 0, "that would be a debt of 21");
+    assert_eq!(take_with_mode(&mut bench, TakeMode::Regardless, "a", 6).1, 0, "the debt would be 21");
     assert_eq!(take_with_mode(&mut bench, TakeMode::Regardless, "a", 5), ("allow".into(), 5));
     bench.advance(Nanos::from_secs(126));
     assert_eq!(bench.check(&[]), "allow");
@@ -130,7 +130,7 @@ fn take_up_to_needs_an_amount_and_one_item() {
     let attributes = [Attribute::new("user", "a")];
     let item = Item::new(&attributes);
     let wrong = |bench: &mut Bench, items: &[Item<'_>]| {
-        run(bench.engine.take_up_to(&Request::new("d", items), &mut bench.decisions)).map(|_| ()).unwrap_err()
+        poll_ready(bench.engine.take_up_to(&Request::new("d", items), &mut bench.decisions)).map(|_| ()).unwrap_err()
     };
     assert_eq!(wrong(&mut bench, &[item]), RequestError::NoAmount);
     assert_eq!(wrong(&mut bench, &[]), RequestError::NoItems);
@@ -141,7 +141,7 @@ fn take_up_to_needs_an_amount_and_one_item() {
 #[test]
 fn fallback_takes_up_to_its_share() {
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on(FlakyStore::new(&clock), clock, TWO_RULES);
+    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, TWO_RULES);
     bench.engine.store().fail_times(unavailable_error(), 1);
     // The store has not answered for this key, so the key starts with this node's share. There is one node.
     assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 4));

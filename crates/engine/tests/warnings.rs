@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{bench, read};
+use support::{bench, parse_rules};
 use tollgate_engine::Attribute;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_testkit::golden;
@@ -10,7 +10,7 @@ use tollgate_testkit::golden::Page;
 
 /// Returns the warnings about `rules` while the rules in `running` are loaded, one warning per line.
 fn warnings_about(running: &str, rules: &str) -> String {
-    let warnings = bench(running).engine.warnings(&read(rules));
+    let warnings = bench(running).engine.warnings(&parse_rules(rules));
     warnings.iter().map(|warning| format!("{warning}\n")).collect()
 }
 
@@ -30,7 +30,7 @@ fn assert_no_warnings(rules: &str) {
 }
 
 #[test]
-fn rule_shadowed_by_an_allow_rule_causes_a_warning() {
+fn rule_hidden_by_an_allow_rule_causes_a_warning() {
     assert_warnings(
         "shadowed_rules",
         &["- {id: friends, when: {ip: [a, b]}, allow: true}\n\
@@ -43,7 +43,7 @@ fn rule_shadowed_by_an_allow_rule_causes_a_warning() {
 }
 
 #[test]
-fn lease_that_does_not_pay_causes_a_warning() {
+fn lease_with_little_benefit_causes_a_warning() {
     assert_warnings(
         "small_leases",
         &[
@@ -81,7 +81,7 @@ fn network_compared_as_a_string_causes_a_warning() {
 }
 
 #[test]
-fn several_attributes_in_one_name_cause_a_warning() {
+fn name_that_looks_like_several_attributes_causes_a_warning() {
     let rule = |name: &str| format!("- {{id: r, per: ['{name}'], limit: 1/s}}\n");
     let names = ["api_key|client_ip", "api_key||client_ip", "api_key | client_ip", "api_key/client_ip", "a,b"];
     assert_warnings("several_attributes", &names.map(rule).each_ref().map(String::as_str));
@@ -227,7 +227,7 @@ fn many_rules_without_an_indexed_condition_cause_a_warning() {
     for rule in ["{id: rN, when: {plan: {not: pN}}, limit: 1/s}", "{id: rN, if: \"!has(aN)\", limit: 1/s}"] {
         let bench = bench(&repeat_rule(rule));
         assert_eq!(bench.engine.rules().unindexed_rules(b"d"), 10_000, "{rule}");
-        let warnings = bench.engine.warnings(&read(&repeat_rule(rule)));
+        let warnings = bench.engine.warnings(&parse_rules(&repeat_rule(rule)));
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         let about: Vec<&str> =
             warnings.iter().filter(|text| text.starts_with("rules:259:3: ")).map(String::as_str).collect();
@@ -235,7 +235,7 @@ fn many_rules_without_an_indexed_condition_cause_a_warning() {
     }
     golden!("warnings/unindexed_rules", page);
     let few: String = repeat_rule("{id: rN, limit: 1/s}").lines().take(256).map(|line| format!("{line}\n")).collect();
-    assert!(bench(&few).engine.warnings(&read(&few)).is_empty());
+    assert!(bench(&few).engine.warnings(&parse_rules(&few)).is_empty());
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn replaced_rule_that_does_not_exist_causes_a_warning() {
 }
 
 #[test]
-fn rules_beside_errors_are_checked_for_warnings() {
+fn valid_rules_beside_mistakes_are_checked_for_warnings() {
     let text = "domain: d\nrules:\n\
                 - {id: wrong, limit: 1/x, cost: 50}\n\
                 - {id: unknown, limit: 1/s, cost: 50, brust: 5}\n\

@@ -16,7 +16,7 @@ pub fn check(input: &[u8]) {
     let expression = match Expression::new(text) {
         Ok(expression) => expression,
         Err(problem) => {
-            assert!(problem.len() < 4_000, "a message is for reading: {problem}");
+            assert!(problem.len() < 4_000, "message too long: {problem}");
             return;
         }
     };
@@ -26,10 +26,10 @@ pub fn check(input: &[u8]) {
         values.get(place).copied()
     };
     let holds = expression.holds(&value);
-    assert!(asked.get() <= text.len(), "{} values were asked for in {text:?}", asked.get());
+    assert!(asked.get() <= text.len(), "{} values were read for {text:?}", asked.get());
     if let Ok(opposite) = Expression::new(&format!("!({text})")) {
         assert_eq!(opposite.attributes(), expression.attributes());
-        assert!(!(holds && opposite.holds(&value)), "{text:?} and its opposite hold for {values:?}");
+        assert!(!(holds && opposite.holds(&value)), "{text:?} and its negation hold for {values:?}");
     }
     let names = expression.attributes();
     let attributes: Vec<Attribute<'_>> =

@@ -30,7 +30,7 @@ pub fn check_nginx(input: &[u8]) {
         "f" => Ok(vec![("f".to_owned(), text.to_vec())]),
         "g" => Ok(vec![("g".to_owned(), other.to_vec())]),
         "*" => Ok(vec![("f".to_owned(), text.to_vec()), ("g".to_owned(), other.to_vec())]),
-        _ => Err("there is no such file".to_owned()),
+        _ => Err("no such file".to_owned()),
     };
     check_imported(ImportedRules::read_with(&Source { name: "f", text }, Some(Dialect::Nginx), "d", &include), input);
 }
@@ -40,7 +40,7 @@ fn check_imported(imported: Result<ImportedRules, Mistakes>, input: &[u8]) -> Op
         let lines = 1 + input.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u32;
         for mistake in mistakes.as_slice() {
             assert!((1..=lines + 1).contains(&mistake.position.line), "{mistake}");
-            assert!(mistake.to_string().len() < 4_000, "a message is for reading: {mistake}");
+            assert!(mistake.to_string().len() < 4_000, "message too long: {mistake}");
         }
     };
     let imported = match imported {
@@ -53,7 +53,7 @@ fn check_imported(imported: Result<ImportedRules, Mistakes>, input: &[u8]) -> Op
     imported.left_out.iter().for_each(message);
     let again = Source { name: "again", text: imported.yaml.as_bytes() };
     let rules = Rules::read(&[again]).unwrap_or_else(|mistakes| panic!("{mistakes}\nin\n{}", imported.yaml));
-    assert_eq!(format(&again).ok().as_deref(), Some(&*imported.yaml), "written in its canonical form");
+    assert_eq!(format(&again).ok().as_deref(), Some(&*imported.yaml), "the import is in canonical form");
     let memory = || MemoryStore::new(1).expect("a tiny table");
     assert_eq!(Engine::with_fallback(memory(), memory()).put(&rules), Ok(1));
     Some(rules)

@@ -24,7 +24,7 @@ pub fn check(input: &[u8]) {
     for algorithm in ALGORITHMS.iter().copied().map(Some).chain([None, Some(limit)]) {
         let read = (LimitText { limit, burst, algorithm }).read();
         if let Err(mistake) = &read {
-            assert!(mistake.to_string().len() < 2_000, "a message is for reading: {mistake}");
+            assert!(mistake.to_string().len() < 2_000, "message too long: {mistake}");
             continue;
         }
         // The variants below are four bytes longer than `limit`, and must still be within the maximum length.

@@ -16,12 +16,12 @@ pub fn check(text: &[u8]) {
     if let Ok(limit) = str::from_utf8(text) {
         // Parse the same bytes as an expression. Most inputs are not valid expressions.
         if let Err(problem) = Expression::new(limit) {
-            assert!(problem.len() < MAX_MESSAGE_BYTES, "a message is for reading: {problem}");
+            assert!(problem.len() < MAX_MESSAGE_BYTES, "message too long: {problem}");
         }
         // Parse the same bytes as an inline limit. Most inputs are not valid limits.
         for algorithm in [None, Some("fixed_window"), Some("concurrency")] {
             if let Err(mistake) = (LimitText { limit, burst: None, algorithm }).read() {
-                assert!(mistake.to_string().len() < MAX_MESSAGE_BYTES, "a message is for reading: {mistake}");
+                assert!(mistake.to_string().len() < MAX_MESSAGE_BYTES, "message too long: {mistake}");
             }
         }
     }
@@ -47,7 +47,7 @@ fn check_loaded_rules(rules: &Rules, text: &[u8]) {
         let request = Request::new(domain.name(), &items);
         let peeked = poll_once(engine.peek(&request, &mut decisions)).map(|decision| decision.is_admitted());
         let checked = poll_once(engine.check(&request, &mut decisions)).map(|decision| decision.is_admitted());
-        assert_eq!(peeked, checked, "nothing happened in between");
+        assert_eq!(peeked, checked, "no decision in between changed the state");
     }
 }
 
@@ -56,7 +56,7 @@ fn check_mistakes(mistakes: &Mistakes, text: &[u8]) {
     assert!(!mistakes.as_slice().is_empty() && mistakes.as_slice().len() <= Mistakes::MAX);
     for mistake in mistakes.as_slice() {
         assert!((1..=lines + 1).contains(&mistake.position.line) && mistake.position.column >= 1, "{mistake}");
-        assert!(mistake.to_string().len() < MAX_MESSAGE_BYTES, "a message is for reading: {mistake}");
+        assert!(mistake.to_string().len() < MAX_MESSAGE_BYTES, "message too long: {mistake}");
     }
 }
 
@@ -64,6 +64,6 @@ fn check_mistakes(mistakes: &Mistakes, text: &[u8]) {
 fn poll_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => panic!("the memory store never waits"),
+        Poll::Pending => panic!("the future is not ready"),
     }
 }

@@ -1,5 +1,5 @@
 //! Test helpers: an engine on a manual clock.
-#![allow(dead_code, reason = "each test file uses its part of this")]
+#![allow(dead_code, reason = "each test file uses only some of these helpers")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -31,11 +31,11 @@ pub(crate) fn memory_store(clock: &Arc<ManualClock>) -> Memory {
 
 pub(crate) fn bench(rules: &str) -> Bench {
     let clock = Arc::new(ManualClock::at(START));
-    Bench::on(memory_store(&clock), clock, rules)
+    Bench::on_store(memory_store(&clock), clock, rules)
 }
 
 impl<S: Store> Bench<S> {
-    pub(crate) fn on(store: S, clock: Arc<ManualClock>, rules: &str) -> Self {
+    pub(crate) fn on_store(store: S, clock: Arc<ManualClock>, rules: &str) -> Self {
         let engine = Engine::with_fallback(store, memory_store(&clock)).with_clock(clock.clone());
         let bench = Self { engine, clock, decisions: Decisions::default() };
         bench.put(rules);
@@ -44,7 +44,7 @@ impl<S: Store> Bench<S> {
 
     /// Loads rules into the domain `d`.
     pub(crate) fn put(&self, rules: &str) -> u64 {
-        self.engine.put(&read(rules)).expect("numbers that memory can keep")
+        self.engine.put(&parse_rules(rules)).expect("limits that the memory store supports")
     }
 
     /// Checks one item with these attributes and returns the outcome as text.
@@ -53,7 +53,7 @@ impl<S: Store> Bench<S> {
     }
 
     pub(crate) fn check_cost(&mut self, attributes: &[(&str, &str)], cost: u64) -> String {
-        self.decide(attributes, Some(cost), |decision| show(decision.outcome()))
+        self.decide(attributes, Some(cost), |decision| outcome_text(decision.outcome()))
     }
 
     /// Checks one item and passes the decision to `read`.
@@ -69,7 +69,7 @@ impl<S: Store> Bench<S> {
         item.cost = cost.map(tollgate::core::Cost::new);
         let items = [item];
         let request = Request::new("d", &items);
-        read(run(self.engine.check(&request, &mut self.decisions)).expect("a request that can be understood"))
+        read(poll_ready(self.engine.check(&request, &mut self.decisions)).expect("a valid request"))
     }
 
     /// Returns the remaining amount of every matching limit.
@@ -78,14 +78,14 @@ impl<S: Store> Bench<S> {
             attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
         let items = [Item::new(&attributes)];
         let request = Request::new("d", &items);
-        let decision = run(self.engine.peek(&request, &mut self.decisions)).expect("a request that can be understood");
+        let decision = poll_ready(self.engine.peek(&request, &mut self.decisions)).expect("a valid request");
         decision.reports().map(|report| report.report.remaining).collect()
     }
 
     /// Checks one request with these items and returns the outcome as text.
     pub(crate) fn check_items(&mut self, items: &[Item<'_>]) -> Result<String, RequestError> {
-        let decision = run(self.engine.check(&Request::new("d", items), &mut self.decisions))?;
-        Ok(show(decision.outcome()))
+        let decision = poll_ready(self.engine.check(&Request::new("d", items), &mut self.decisions))?;
+        Ok(outcome_text(decision.outcome()))
     }
 
     pub(crate) fn advance(&self, length: Nanos) {
@@ -93,16 +93,16 @@ impl<S: Store> Bench<S> {
     }
 }
 
-pub(crate) fn read(rules: &str) -> Rules {
+pub(crate) fn parse_rules(rules: &str) -> Rules {
     let text = format!("domain: d\nrules:\n{rules}");
     Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap_or_else(|mistakes| panic!("{mistakes}"))
 }
 
-pub(crate) fn limits(limit: &str, burst: Option<u64>) -> Limits {
+pub(crate) fn parse_limits(limit: &str, burst: Option<u64>) -> Limits {
     LimitText { limit, burst, algorithm: None }.read().expect("a limit")
 }
 
-pub(crate) fn show(outcome: Outcome) -> String {
+pub(crate) fn outcome_text(outcome: Outcome) -> String {
     match outcome {
         Outcome::Allow => "allow".into(),
         Outcome::Delay(wait) => format!("delay {wait}"),
@@ -113,10 +113,10 @@ pub(crate) fn show(outcome: Outcome) -> String {
 }
 
 /// Runs a future that is ready immediately, like every future of a memory store.
-pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn poll_ready<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => panic!("nothing here waits"),
+        Poll::Pending => panic!("the future is not ready"),
     }
 }
 
@@ -161,7 +161,7 @@ impl FlakyStore {
     }
 
     fn failure_plan(&self) -> MutexGuard<'_, FailurePlan> {
-        self.failure_plan.lock().expect("no test panics while it holds this")
+        self.failure_plan.lock().expect("no test panics while it holds the lock")
     }
 
     fn next_failure(&self) -> Option<StoreError> {
@@ -190,7 +190,7 @@ impl Store for FlakyStore {
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {
         let burst = limits.as_slice().iter().map(|limit| format!("{limit:?}")).find(|text| text.contains("666"));
-        burst.map_or(Ok(()), |_| Err("666 is not kept here".into()))
+        burst.map_or(Ok(()), |_| Err("a limit of 666 is not supported".into()))
     }
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn explain_matching<S: Store>(
 ) -> String {
     let attributes: Vec<Attribute<'_>> = attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
     let item = Item { cost: cost.map(tollgate::core::Cost::new), ..Item::new(&attributes) };
-    let explanation = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("it is understood");
+    let explanation = poll_ready(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("a valid request");
     let text = explanation.to_string();
     let unmet = text.find("\n- ").map_or(text.len(), |at| at + 1);
     text[..unmet].trim_end().to_owned()
