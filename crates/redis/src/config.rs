@@ -34,7 +34,7 @@ pub(crate) const MAX_CALL_CHARGES: usize = 128;
 #[derive(Clone)]
 pub struct Config {
     pub(crate) server: ConnectionInfo,
-    /// Host and port, for the log.
+    /// The address as shown in logs and errors.
     pub(crate) address: String,
     #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "unused without TLS"))]
     pub(crate) authority: Option<PathBuf>,

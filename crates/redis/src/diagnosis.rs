@@ -19,7 +19,7 @@ const TIMED_PROBES: usize = 20;
 pub struct Diagnosis {
     /// Server kind and version.
     pub server: String,
-    /// Number of timed probes. A probe is three script calls, one after the other.
+    /// Number of timed probes. A probe consists of three script calls, one after another.
     pub probes: usize,
     /// Median of the probes' durations per call.
     pub median: Duration,
@@ -38,7 +38,7 @@ pub struct Diagnosis {
 /// Fails if the store cannot be used; the message gives the reason.
 pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diagnosis, String> {
     let scripts = Arc::new(Scripts::new());
-    let (mut link, config) = open(&find_cluster(config.clone()).await, &scripts).await?;
+    let (mut link, config) = open_link(&find_cluster(config.clone()).await, &scripts).await?;
     let config = &config;
     let mut durations = Vec::with_capacity(TIMED_PROBES);
     for _ in 0..TIMED_PROBES {
@@ -70,7 +70,7 @@ pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diag
 }
 
 /// Connects to the store; in a cluster, to the first listed node that answers. Returns the configuration of that node.
-async fn open(config: &Config, scripts: &Arc<Scripts>) -> Result<(Link, Config), String> {
+async fn open_link(config: &Config, scripts: &Arc<Scripts>) -> Result<(Link, Config), String> {
     let Some(nodes) = &config.cluster else { return Ok((Link::open(config, scripts).await?, config.clone())) };
     let mut failures = Vec::new();
     for (host, port) in nodes.iter() {

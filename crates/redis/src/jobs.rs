@@ -152,19 +152,19 @@ pub(crate) async fn ask_primary(
     deadline: Instant,
     mut answer: impl FnMut(usize, Result<ReplyPart, StoreError>),
 ) {
-    let (mut outbox, mut sent) = (UnsentGroups::default(), Vec::with_capacity(1));
+    let (mut unsent, mut sent) = (UnsentGroups::default(), Vec::with_capacity(1));
     for (index, group) in groups {
         match group {
             Ok(encoded) => {
-                if outbox.is_full_for(&encoded) {
-                    sent.push(std::mem::take(&mut outbox).send(primary));
+                if unsent.is_full_for(&encoded) {
+                    sent.push(std::mem::take(&mut unsent).send(primary));
                 }
-                outbox.push(index, encoded);
+                unsent.push(index, encoded);
             }
-            Err(error) => outbox.failed.push((index, error)),
+            Err(error) => unsent.failed.push((index, error)),
         }
     }
-    sent.push(outbox.send(primary));
+    sent.push(unsent.send(primary));
     for outcome in sent {
         outcome
             .await_answers(deadline, config, |index, reply| {
@@ -193,7 +193,7 @@ pub(crate) fn dispatch(
     jobs: &mut [Job],
     encode: impl Fn(usize, Route) -> Result<QueuedGroup, StoreError>,
 ) -> Dispatched {
-    let mut outboxes: Vec<(Arc<Primary>, UnsentGroups)> = Vec::new();
+    let mut unsent_by_primary: Vec<(Arc<Primary>, UnsentGroups)> = Vec::new();
     let mut sent = Dispatched::new();
     for (index, job) in jobs.iter_mut().enumerate().filter(|(_, job)| job.reply.is_none()) {
         let primary = match &job.address {
@@ -207,18 +207,18 @@ pub(crate) fn dispatch(
                 continue;
             }
         };
-        let at = outboxes.iter().position(|(known, _)| Arc::ptr_eq(known, &primary)).unwrap_or_else(|| {
-            outboxes.push((primary.clone(), UnsentGroups::default()));
-            outboxes.len() - 1
+        let at = unsent_by_primary.iter().position(|(known, _)| Arc::ptr_eq(known, &primary)).unwrap_or_else(|| {
+            unsent_by_primary.push((primary.clone(), UnsentGroups::default()));
+            unsent_by_primary.len() - 1
         });
-        let outbox = &mut outboxes[at].1;
-        if outbox.is_full_for(&encoded) {
-            sent.push((primary.clone(), std::mem::take(outbox).send(&primary)));
+        let unsent = &mut unsent_by_primary[at].1;
+        if unsent.is_full_for(&encoded) {
+            sent.push((primary.clone(), std::mem::take(unsent).send(&primary)));
         }
-        outbox.push(index, encoded);
+        unsent.push(index, encoded);
     }
-    sent.extend(outboxes.into_iter().map(|(primary, outbox)| {
-        let sent = outbox.send(&primary);
+    sent.extend(unsent_by_primary.into_iter().map(|(primary, unsent)| {
+        let sent = unsent.send(&primary);
         (primary, sent)
     }));
     sent

@@ -28,7 +28,8 @@ impl LaneCount {
         (1..=SHARDS).contains(&usize::from(count)).then_some(Self(count))
     }
 
-    /// Returns the count for a new store. Two lanes per primary allow the cluster to double.
+    /// Returns the count for a new store. With two lanes per primary, the number of primaries can
+    /// double.
     pub(crate) fn for_primaries(primaries: usize) -> Self {
         Self((2 * primaries).clamp(1, SHARDS) as u8)
     }
@@ -37,7 +38,7 @@ impl LaneCount {
         self.0
     }
 
-    /// Returns the lane of a shard: the first shard of its range.
+    /// Returns the lane of a shard: the number of the first shard in its range.
     pub(crate) fn lane_of_shard(self, shard: u8) -> u8 {
         let (count, shard) = (usize::from(self.0), usize::from(shard));
         let range = shard * count / SHARDS;

@@ -26,9 +26,9 @@ pub(crate) struct Link {
 /// Reason why a call has no answer.
 #[derive(Clone, Debug)]
 pub(crate) enum CallError {
-    /// The store refused the call before it changed anything.
+    /// The store refused the call before the call changed anything.
     Refused(String),
-    /// The store refused the call before it changed anything, because the server is now a replica.
+    /// The server is now a replica, and refused the call before the call changed anything.
     ReadOnly(String),
     /// The keys are on another server of the cluster.
     Moved(String),
@@ -65,7 +65,8 @@ impl Link {
     /// # Errors
     /// Fails if the store cannot be used; the message gives the reason, for the log.
     pub(crate) async fn open(config: &Config, scripts: &Arc<Scripts>) -> Result<Self, String> {
-        // The client's own timeout does not cover the whole attempt, so this timeout wraps it.
+        // The client's own timeout does not cover the whole attempt, so this timeout encloses the
+        // attempt.
         let connection = timeout(CONNECT_TIMEOUT, connect(config, scripts)).await;
         // A server without TLS mistakes the TLS handshake for an incomplete command, and waits for more bytes.
         let is_tls = matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });
@@ -230,12 +231,12 @@ fn redirect_address(error: &RedisError, config: &Config) -> String {
     }
 }
 
-/// Error for a server that was not detected as a cluster node when the store was created. Used as a single server, it
-/// would serve some keys and redirect other keys, so the store would alternate between up and down.
+/// Error for a server that was not detected as a cluster node when the store was created. If it were used as a single
+/// server, it would serve some keys and redirect other keys, so the store would alternate between up and down.
 const UNDETECTED_CLUSTER: &str = "this server belongs to a Redis Cluster and did not answer at the start; write redis+cluster://host:port, or start again";
 
-/// Asks a single server whether it belongs to a cluster. If it does, returns the configuration of the cluster. A server
-/// that does not answer is treated as a single server until [`Link::open`] checks again.
+/// Asks a single server whether it belongs to a cluster. If so, returns the configuration of the cluster. A server that
+/// does not answer is treated as a single server until [`Link::open`] checks again.
 pub(crate) async fn find_cluster(config: Config) -> Config {
     if config.cluster.is_some() || config.sentinels.is_some() {
         return config;

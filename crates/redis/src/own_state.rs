@@ -187,8 +187,8 @@ fn restore_words(
     Ok(None)
 }
 
-/// Returns the time until the last lease ends. `last_end` is in microseconds, or 0 without leases. If the clock was set
-/// back, returns the full length of a lease.
+/// Returns the time until the last lease ends. `last_end` is the end of the last lease in microseconds, or 0 if there
+/// are no leases. If the clock was set back, returns the full length of a lease.
 pub(crate) fn leases_left(last_end: u64, now: &Now<'_>, lease: Nanos) -> Nanos {
     let lease = crate::params::micros_ceil(lease);
     let left = last_end.saturating_sub(now.mono().as_nanos() / 1_000);

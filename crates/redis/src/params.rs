@@ -215,7 +215,9 @@ pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
                 Phase::FirstRequest => 1,
                 Phase::Spread => 2,
                 Phase::Given(position) if position < Limits::MAX => 3 + position as u64,
-                Phase::Given(position) => return Err(format!("position {position} of a calendar window is beyond 7")),
+                Phase::Given(position) => {
+                    return Err(format!("calendar window position {position} is above the maximum of 7"));
+                }
             };
             window_fields(3, &window, &[phase])?
         }
@@ -243,8 +245,8 @@ fn bucket_fields(kind: u64, bucket: &BucketParams) -> Result<Vec<u64>, String> {
     let rate = bucket.rate;
     if u128::from(unit.ticks) * u128::from(unit.whole) + u128::from(unit.part) >= u128::from(EXACT) {
         return Err(format!(
-            "the rate of {rate} has a period of {}, which the store cannot represent exactly in microseconds; choose one that \
-             is a whole number of microseconds",
+            "the rate of {rate} has a period of {}, which the store cannot represent exactly in microseconds; choose \
+             a period that is a whole number of microseconds",
             rate.per()
         ));
     }
@@ -252,7 +254,7 @@ fn bucket_fields(kind: u64, bucket: &BucketParams) -> Result<Vec<u64>, String> {
         let largest = (EXACT - 1) / unit.part.max(1);
         return Err(format!(
             "burst plus debt is {most}, which is too large for exact arithmetic in the store at {rate}; it must be at \
-             most {largest}, or the rate must be rounder"
+             most {largest}, or the rate must have fewer significant digits"
         ));
     }
     Ok(vec![kind, unit.ticks, unit.whole, unit.part, bucket.burst, bucket.max_debt, bucket.initial])
@@ -293,8 +295,8 @@ fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
     Ok(vec![9, refill, micros, burst, max_debt, initial, first, offset.as_nanos() / 1_000, max_wait])
 }
 
-/// Returns the highest level of a leaky bucket at which a unit is still admitted, as whole microseconds and ticks. It
-/// is the free part plus the amount that leaks during the longest wait.
+/// Returns the highest level of a leaky bucket at which a unit is still admitted, as whole microseconds and ticks.
+/// The level is the free part plus the amount that leaks during the longest wait.
 fn max_admitted_level(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64; 2] {
     let unit = UnitTime::new(bucket);
     let ticks = u128::from(unit.ticks);
@@ -424,11 +426,11 @@ mod tests {
         check(
             bucket("77777777/day", 77_777_777),
             Err("burst plus debt is 155555554, which is too large for exact arithmetic in the store at 77777777/day; \
-                 it must be at most 67553119, or the rate must be rounder"),
+                 it must be at most 67553119, or the rate must have fewer significant digits"),
         );
         let odd = Rate::new(7, Nanos::from_nanos(3_153_599_999_999_999_999)).unwrap();
         let refused = encode_limit(&TokenBucket::new(odd, 1).unwrap().into()).unwrap_err();
-        assert!(refused.contains("choose one that is a whole number of microseconds"), "{refused}");
+        assert!(refused.contains("choose a period that is a whole number of microseconds"), "{refused}");
     }
 
     #[test]

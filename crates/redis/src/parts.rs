@@ -64,7 +64,7 @@ pub(crate) struct MergedAnswer {
 
 impl MergedAnswer {
     /// Adds this answer to `answers`.
-    pub(crate) fn answer(self, answers: &mut Answers) {
+    pub(crate) fn add_to(self, answers: &mut Answers) {
         for charge in self.charges {
             answers.push_answer(charge.outcome, charge.taken, charge.stamps, charge.reports);
         }

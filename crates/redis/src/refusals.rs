@@ -1,8 +1,8 @@
 //! A cache of refusals, so that a refused group can be refused again without asking the store.
 //!
-//! A group that was refused with a known wait is refused again until the wait has passed, for at most one second. This
-//! is correct because only time restores capacity, and further charges only use up more capacity. A key under attack
-//! therefore costs the store almost nothing.
+//! A refused group is refused again until its wait has passed, for at most one second. This is correct because only
+//! time restores capacity, and further charges only use up more capacity. A refusal that the release of a lease can
+//! end is not repeated. A key under attack therefore costs the store almost nothing.
 //!
 //! A remembered refusal is dropped when capacity may have been restored earlier. This can happen after a refund, a
 //! renewal or a reset of one of its keys, or after a charge of one of its keys under other parameters. It can also
@@ -44,8 +44,8 @@ pub(crate) struct Refusals {
 struct Refusal {
     charges: Arc<[RefusedCharge]>,
     marks: u64,
-    /// The refusal is repeated until this instant. It counts from before the request was sent, so the store would also
-    /// refuse until then.
+    /// The refusal is repeated until this instant. The wait counts from before the request was sent, so the store
+    /// would also refuse until this instant.
     until: Instant,
     /// When the answer arrived. Repeated waits count from this instant, so they are never too short.
     answered: Instant,
@@ -142,7 +142,7 @@ impl Refusals {
         Some(Repetition { charges: refusal.charges.clone(), passed, at: refusal.at.saturating_add(passed) })
     }
 
-    /// Remembers the store's answer if it is a refusal with a known wait.
+    /// Remembers the store's answer if it is a refusal that no release of a lease can end.
     pub(crate) fn remember(&self, group: &Group<'_>, lookup: &RefusalLookup, answer: &GroupAnswer<'_>, now: Instant) {
         let wait = match answer.outcome() {
             Outcome::Deny(Retry::After(wait)) => MAX_REPEAT_TIME.min(wait.into()),
@@ -178,7 +178,7 @@ pub(crate) struct Repetition {
 
 impl Repetition {
     /// Adds the refusal as the answer to the group, with shortened waits.
-    pub(crate) fn answer(&self, answers: &mut Answers) {
+    pub(crate) fn add_to(&self, answers: &mut Answers) {
         let left = |wait: Nanos| wait.saturating_sub(self.passed);
         for charge in &*self.charges {
             let outcome = match charge.outcome {
@@ -261,7 +261,7 @@ mod tests {
         let group = Group { verb: StoreVerb::Check, charges };
         let lookup = refusals.prepare(&group, 1, start + Duration::from_millis(millis)).unwrap();
         let mut answers = Answers::default();
-        refusals.find(&group, &lookup)?.answer(&mut answers);
+        refusals.find(&group, &lookup)?.add_to(&mut answers);
         match answers.group(0).unwrap().outcome() {
             Outcome::Deny(Retry::After(wait)) => Some(wait.as_nanos() / 1_000_000),
             outcome => panic!("{outcome:?}"),

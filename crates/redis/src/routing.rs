@@ -154,7 +154,7 @@ impl RedisStore {
         let mut errors: Vec<StoreError> = Vec::new();
         let mut note =
             |at: usize, answer: Result<PartAnswer, StoreError>, machine: &mut Parts, actions: &mut Vec<Action>| {
-                machine.on_reply(at, reply_of(&answer), actions);
+                machine.on_reply(at, to_part_reply(&answer), actions);
                 match answer {
                     Ok(answer) => return Some(answer),
                     Err(error) => errors.push(error),
@@ -285,7 +285,8 @@ impl RedisStore {
         Ok(group)
     }
 
-    /// Refunds charges. Returns the answers, or `None` for every charge if an answer is missing at `deadline`.
+    /// Refunds charges. Returns one answer per charge: `None` if the refund failed. If an answer is missing at
+    /// `deadline`, returns `None` for every charge.
     async fn refund(
         &self,
         cluster: &Arc<Cluster>,
@@ -333,7 +334,7 @@ fn part_to_take(action: &Action) -> Option<usize> {
 }
 
 /// Converts an answer for the state machine in [`tollgate_share::parts`].
-fn reply_of(answer: &Result<PartAnswer, StoreError>) -> PartReply {
+fn to_part_reply(answer: &Result<PartAnswer, StoreError>) -> PartReply {
     match answer {
         Ok(answer) if answer.is_admitted() => PartReply::Passed,
         Ok(_) => PartReply::Refused,

@@ -126,7 +126,7 @@ impl RedisStore {
 
     /// Returns statistics about the keys that this node decides locally.
     pub fn shared(&self) -> SharingStats {
-        self.sharing.read()
+        self.sharing.stats()
     }
 
     /// Returns the statistics so far.
@@ -250,8 +250,8 @@ impl RedisStore {
         answers: &mut Answers,
     ) {
         let part = match reply {
-            Some(Reply::Repeated(repetition)) => return repetition.answer(answers),
-            Some(Reply::Merged(merged)) => return merged.answer(answers),
+            Some(Reply::Repeated(repetition)) => return repetition.add_to(answers),
+            Some(Reply::Merged(merged)) => return merged.add_to(answers),
             Some(Reply::Single(part)) => part,
             Some(Reply::Failed(error)) => return answers.fail_group(error),
             None => return answers.fail_group(StoreError::Unknown { why: "no reply for a group".to_owned() }),

@@ -80,12 +80,12 @@ impl DebtLimitsCache {
 
 impl TallyShard {
     /// Estimates the store time at local time `at`, both in nanoseconds.
-    fn estimate(&self, at: u64) -> u64 {
+    fn estimate_store_time(&self, at: u64) -> u64 {
         u64::try_from(i128::from(at) + self.offset).unwrap_or(0)
     }
 
     /// Records the store time of an answer that arrives at local time `at`. Returns the store time in nanoseconds.
-    pub(super) fn record_time(&mut self, part: &ReplyPart, at: u64) -> u64 {
+    pub(super) fn record_store_time(&mut self, part: &ReplyPart, at: u64) -> u64 {
         let time = part.now.saturating_mul(1_000);
         self.offset = i128::from(time) - i128::from(at);
         time
@@ -100,7 +100,7 @@ pub(super) enum ViewError {
     Failed(StoreError),
 }
 
-fn unread(_: ReadReason) -> ViewError {
+fn to_view_error(_: ReadReason) -> ViewError {
     ViewError::Unread
 }
 
@@ -151,7 +151,8 @@ impl Cycle {
         let spread = spread(charge.key);
         let mut shard = self.lock(local_shard_of(charge, spread, self.shards.len()));
         let at = self.now();
-        let now = Now::at(shard.estimate(at)).with_spread(spread.wrapping_mul(1_000)).with_windows(charge.windows);
+        let now =
+            Now::at(shard.estimate_store_time(at)).with_spread(spread.wrapping_mul(1_000)).with_windows(charge.windows);
         let TallyShard { tally, indebted, .. } = &mut *shard;
         if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
             return Ok(refused);
@@ -161,14 +162,14 @@ impl Cycle {
             push_answer(charge, limits, verdict, own, words, &now, answers)
         });
         self.wake_if_urgent(tally);
-        taken.map_err(unread)
+        taken.map_err(to_view_error)
     }
 
     /// Decides a charge of a group that may still be refused. The amount is only reserved: it is sent to the store
     /// after [`confirm`](Self::confirm), or given back by [`release`](Self::release).
     pub(super) fn reserve(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LocalDecision, ViewError> {
         let (mut shard, at) = (self.lock(self.shard_of(charge)), self.now());
-        let now = now_for(charge, shard.estimate(at));
+        let now = now_for(charge, shard.estimate_store_time(at));
         let TallyShard { tally, indebted, .. } = &mut *shard;
         if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
             return Ok(refused);
@@ -177,7 +178,7 @@ impl Cycle {
         let taken = tally.reserve(&tally_charge(charge, limits, &now, at), |verdict, own, words| {
             push_answer(charge, limits, verdict, own, words, &now, answers)
         });
-        taken.map_err(unread)
+        taken.map_err(to_view_error)
     }
 
     /// Schedules a reserved amount to be sent to the store.
@@ -190,7 +191,7 @@ impl Cycle {
     /// Gives back a reserved amount.
     pub(super) fn release(&self, charge: &Charge<'_>, taken: Cost, stamps: Stamps) {
         let mut shard = self.lock(self.shard_of(charge));
-        let now = now_for(charge, shard.estimate(self.now()));
+        let now = now_for(charge, shard.estimate_store_time(self.now()));
         shard.tally.release(charge.key, &now, taken, stamps);
     }
 
@@ -204,22 +205,22 @@ impl Cycle {
     pub(super) fn peek(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LocalDecision, ViewError> {
         let mut shard = self.lock(self.shard_of(charge));
         let at = self.now();
-        let now = now_for(charge, shard.estimate(at));
+        let now = now_for(charge, shard.estimate_store_time(at));
         let peeked = shard.tally.peek(&tally_charge(charge, charge.limits, &now, at), |verdict, own, words| {
             push_answer(charge, charge.limits, verdict, own, words, &now, answers)
         });
-        peeked.map_err(unread)
+        peeked.map_err(to_view_error)
     }
 
     /// Refunds up to `taken` tokens that were not sent to the store yet. Returns the refunded amount.
     pub(super) fn put_back(&self, charge: &Charge<'_>, taken: Cost, stamps: Stamps) -> u64 {
         let mut shard = self.lock(self.shard_of(charge));
-        let now = now_for(charge, shard.estimate(self.now()));
+        let now = now_for(charge, shard.estimate_store_time(self.now()));
         shard.tally.put_back(charge.key, &now, taken, stamps)
     }
 
     /// Returns the limits for reading the key from the store, or `None` if the key has a usable view.
-    pub(super) fn to_read(&self, charge: &Charge<'_>) -> Result<Option<Arc<DebtLimits>>, StoreError> {
+    pub(super) fn limits_to_read(&self, charge: &Charge<'_>) -> Result<Option<Arc<DebtLimits>>, StoreError> {
         let mut shard = self.lock(self.shard_of(charge));
         if !shard.tally.must_be_read(charge.key, self.now()) {
             return Ok(None);
@@ -241,7 +242,7 @@ fn refuse_debt(
     let refused = tally.peek(&tally_charge(charge, charge.limits, now, at), |verdict, own, words| {
         (!verdict.is_admitted()).then(|| push_answer(charge, charge.limits, verdict, own, words, now, answers))
     });
-    refused.map_err(unread)
+    refused.map_err(to_view_error)
 }
 
 /// Adds the answer to a charge under `limits`. The state `words` has the parameters `own`.

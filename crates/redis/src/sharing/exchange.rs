@@ -27,19 +27,19 @@ use crate::request::{GroupKind, QueuedExchange, QueuedGroup, Route, spread};
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// Maximum number of exchanges started by one sweep. The limit leaves most of the queue to requests. The next sweep
 /// continues with the remaining leases.
-const MAX_STARTED: usize = 1_024;
+const MAX_EXCHANGES_PER_SWEEP: usize = 1_024;
 /// Maximum number of concurrent exchanges while a stopping node returns its leases.
 const MAX_CONCURRENT_RETURNS: usize = 256;
 
-/// A grant by the store.
+/// A grant, and when the store made it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Granted {
+pub(super) struct TimedGrant {
     pub(super) grant: Grant,
     /// Store time, in nanoseconds.
     pub(super) at: u64,
 }
 
-pub(super) type ExchangeResult = Result<Granted, NoLease>;
+pub(super) type ExchangeResult = Result<TimedGrant, NoLease>;
 
 /// The store's answer to an exchange.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Sharing {
         let (sharing, key, encoded) = (self.clone(), key.clone(), entry.encoded.clone());
         self.runtime.spawn(async move {
             let result = sharing.exchange(shard, &key, &encoded, &exchange).await;
-            let result = sharing.conclude(shard, &key, result);
+            let result = sharing.record_outcome(shard, &key, result);
             // Sending fails only if the caller gave up.
             let _ = done.send(result);
         });
@@ -91,21 +91,26 @@ impl Sharing {
         let replies = servers.send(&self.config, vec![group], Instant::now() + self.config.deadline).await.pop();
         let unknown = |why: &str| StoreError::Unknown { why: why.to_owned() };
         let part = replies.unwrap_or_else(|| Err(unknown("no reply for an exchange")))?;
-        let exchanged = read(&part, key, encoded.limits(), exchange.need);
+        let exchanged = decode_answer(&part, key, encoded.limits(), exchange.need);
         let exchanged = exchanged.map_err(|_| unknown("the reply of the script is too short"))?;
         Ok((exchanged, instant_nanos(part.now)))
     }
 
     /// Records the outcome of an exchange.
-    fn conclude(&self, shard: u8, key: &[u8], result: Result<(ExchangeAnswer, u64), StoreError>) -> ExchangeResult {
+    fn record_outcome(
+        &self,
+        shard: u8,
+        key: &[u8],
+        result: Result<(ExchangeAnswer, u64), StoreError>,
+    ) -> ExchangeResult {
         let mut entries = self.leases.lock(shard);
         let Some(entry) = entries.get_mut(key) else { return Err(NoLease::Strict) };
         let holder = &mut entry.holder;
         let result = match result {
             Ok((ExchangeAnswer::Granted(grant), at)) => {
-                self.leases.record_time(at);
+                self.leases.record_store_time(at);
                 holder.on_grant(now(), &grant);
-                Ok(Granted { grant, at })
+                Ok(TimedGrant { grant, at })
             }
             Ok((ExchangeAnswer::Settled(epoch), _)) => {
                 holder.on_no_grant(now(), epoch);
@@ -166,7 +171,7 @@ async fn sweep(sharing: Weak<Sharing>) {
             let at = now();
             entries.retain(|_, entry| !entry.holder.is_idle(at));
             for (key, entry) in entries.iter_mut() {
-                if started < MAX_STARTED && entry.holder.is_due(at) {
+                if started < MAX_EXCHANGES_PER_SWEEP && entry.holder.is_due(at) {
                     started += 1;
                     drop(sharing.start_exchange(shard, key, entry, Need::default(), false));
                 }
@@ -176,7 +181,7 @@ async fn sweep(sharing: Weak<Sharing>) {
 }
 
 /// Decodes the reply to an exchange; `exchange.lua` describes the format.
-fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<ExchangeAnswer, TooShort> {
+fn decode_answer(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<ExchangeAnswer, TooShort> {
     let time = instant_nanos(part.now);
     let now = Now::at(time).with_spread(spread(key).wrapping_mul(1_000));
     let mut bytes = ByteCursor::new(part.bytes());

@@ -72,8 +72,10 @@ impl RedisStore {
                 continue;
             }
             match (group.verb, group.charges) {
-                (StoreVerb::Check | StoreVerb::Peek, [charge]) => self.decide_one(batch, charge, groups, answers).await,
-                (StoreVerb::Check | StoreVerb::Peek, _) => self.decide_several(batch, group, answers).await,
+                (StoreVerb::Check | StoreVerb::Peek, [charge]) => {
+                    self.decide_single(batch, charge, groups, answers).await
+                }
+                (StoreVerb::Check | StoreVerb::Peek, _) => self.decide_multiple(batch, group, answers).await,
                 (StoreVerb::Refund, _) => self.refund_shared(batch, group, answers).await,
                 (StoreVerb::Reset, _) => self.reset_shared(batch, group, answers).await,
                 (StoreVerb::Renew, charges) => self.decide_strictly(batch, group.verb, charges, answers).await,
@@ -107,7 +109,7 @@ impl RedisStore {
 
     /// Decides the first group of `groups`, which has one charge. If its key must be read, the keys of the other groups
     /// are read in the same round trip.
-    async fn decide_one(&self, batch: Batch<'_>, charge: &Charge<'_>, groups: &[Group<'_>], answers: &mut Answers) {
+    async fn decide_single(&self, batch: Batch<'_>, charge: &Charge<'_>, groups: &[Group<'_>], answers: &mut Answers) {
         let verb = groups.first().map_or(StoreVerb::Check, |group| group.verb);
         if charge.consistency == Consistency::Leased {
             return self.decide_leased(batch, verb, charge, answers).await;
@@ -152,8 +154,8 @@ impl RedisStore {
             Ok(leased) => answers.end_group(leased.decision.at),
             Err(NoLease::Failed(error)) => answers.fail_group(error),
             Err(NoLease::Strict) => {
-                // Before a peek, the lease goes back to the store, because the store's tokens may be enough only
-                // together with the leased tokens.
+                // Before a peek, the leases of the key are returned to the store, because the store's tokens may
+                // be enough only together with the leased tokens.
                 if verb == StoreVerb::Peek {
                     self.sharing.settle_lease(charge).await;
                 }
@@ -170,7 +172,7 @@ impl RedisStore {
     }
 
     /// Decides a group of several charges.
-    async fn decide_several(&self, batch: Batch<'_>, group: &Group<'_>, answers: &mut Answers) {
+    async fn decide_multiple(&self, batch: Batch<'_>, group: &Group<'_>, answers: &mut Answers) {
         let deadline = Instant::now() + self.config.deadline;
         let mut locals: Vec<ViewCharge<'_>> = Vec::with_capacity(group.charges.len());
         for (position, charge) in group.charges.iter().enumerate() {
@@ -205,7 +207,7 @@ impl RedisStore {
         }
         // The store decides charges without a usable view.
         let is_unread =
-            |local: &ViewCharge<'_>| local.cycle.to_read(&local.charge).map_or(true, |unread| unread.is_some());
+            |local: &ViewCharge<'_>| local.cycle.limits_to_read(&local.charge).map_or(true, |unread| unread.is_some());
         locals.retain(|local| !is_unread(local));
         let is_leased = |position: usize| leased.iter().any(|leased| leased.position == position);
         let is_local = |position: usize| is_leased(position) || locals.iter().any(|local| local.position == position);
@@ -341,7 +343,7 @@ impl RedisStore {
         let mut reads: Vec<(&Charge<'_>, &Cycle, u8, Arc<DebtLimits>)> = Vec::new();
         for charge in charges {
             let Some(cycle) = self.cycle_of(charge) else { continue };
-            match cycle.to_read(charge) {
+            match cycle.limits_to_read(charge) {
                 Ok(Some(indebted)) if !reads.iter().any(|(known, ..)| known.key == charge.key) => {
                     let shard = cycle.shard_of(charge);
                     reads.push((charge, cycle, shard, indebted));
@@ -377,7 +379,7 @@ impl RedisStore {
             };
             let asked = StateQuery { limits: &indebted.with_debt, encoded: &indebted.encoded, carries_taken: false };
             let own = read_states(part.bytes(), &[asked], part.now).ok().and_then(|mut states| states.pop()?);
-            let time = shard.record_time(&part, at);
+            let time = shard.record_store_time(&part, at);
             match own {
                 Some(own) => {
                     let (limits, now) = (Arc::new(own.limits), now_of(charge.key, time));

@@ -2,8 +2,8 @@
 //!
 //! The protocol is [`tollgate_share::lease`], with one [`Holder`] per key on this node and the pool in `exchange.lua`.
 //! This module contains the clock, the locks and the decisions; `exchange.rs` contains the messages. Only charges of an
-//! exact amount are decided locally. For any other charge, the node returns the leases of the key, and then the store
-//! decides.
+//! exact amount above zero are decided locally. Before the store decides an `UpTo` or `Regardless` charge, the node
+//! returns the leases of the key.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -25,7 +25,7 @@ use crate::lanes::{SHARDS, local_shard_of};
 use crate::params::EncodedLimits;
 use crate::request::spread;
 
-/// Maximum number of keys with leases. The store decides further keys.
+/// Maximum number of keys with leases. The store decides the charges of further keys.
 const MAX_KEYS: usize = 1 << 18;
 
 /// The leases of this node.
@@ -73,8 +73,8 @@ enum NextStep {
     Asked(oneshot::Receiver<ExchangeResult>),
 }
 
-/// The result of a charge.
-enum Decided {
+/// The result of a locally decided charge.
+enum LocalResult {
     Held(Reservation),
     /// Taken by the store at this store time, in nanoseconds.
     Spent(u64),
@@ -112,13 +112,13 @@ impl Leases {
     }
 
     /// Records the store time, in nanoseconds, of an answer that just arrived.
-    pub(super) fn record_time(&self, time: u64) {
+    pub(super) fn record_store_time(&self, time: u64) {
         let offset = i128::from(time) - i128::from(now());
         self.offset.store(i64::try_from(offset).unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Estimates the store time at local time `now`.
-    fn estimate(&self, now: u64) -> Time<Wall> {
+    fn estimate_store_time(&self, now: u64) -> Time<Wall> {
         Time::from_nanos(now.saturating_add_signed(self.offset.load(Ordering::Relaxed)))
     }
 
@@ -139,7 +139,7 @@ impl Leases {
         &self,
         entry: Option<&Entry>,
         charge: &Charge<'_>,
-        decided: Decided,
+        decided: LocalResult,
         at: u64,
         answers: &mut Answers,
     ) -> LeaseDecision {
@@ -149,10 +149,10 @@ impl Leases {
         let stamps = |window_at: u64| entry.map(|entry| stamps_of(&entry.pool_limits, window_at)).unwrap_or_default();
         let (outcome, taken, stamps) = match &decided {
             // A lease ends within the window in which it was granted.
-            Decided::Held(from) => (Outcome::Allow, cost, stamps(from.slice_expiry().saturating_sub(1))),
-            Decided::Spent(time) => (Outcome::Allow, cost, stamps(*time)),
-            Decided::Refused(u64::MAX) => (Outcome::Deny(Retry::Never), Cost::ZERO, Stamps::default()),
-            Decided::Refused(wait) => {
+            LocalResult::Held(from) => (Outcome::Allow, cost, stamps(from.slice_expiry().saturating_sub(1))),
+            LocalResult::Spent(time) => (Outcome::Allow, cost, stamps(*time)),
+            LocalResult::Refused(u64::MAX) => (Outcome::Deny(Retry::Never), Cost::ZERO, Stamps::default()),
+            LocalResult::Refused(wait) => {
                 (Outcome::Deny(Retry::After(Nanos::from_nanos((*wait).max(1)))), Cost::ZERO, Stamps::default())
             }
         };
@@ -172,8 +172,11 @@ impl Leases {
             stamps,
             charge.limits.as_slice().iter().map(report),
         );
-        let reservation = if let Decided::Held(reservation) = decided { Some(reservation) } else { None };
-        LeaseDecision { decision: LocalDecision { taken, stamps, outcome, at: self.estimate(at) }, reservation }
+        let reservation = if let LocalResult::Held(reservation) = decided { Some(reservation) } else { None };
+        LeaseDecision {
+            decision: LocalDecision { taken, stamps, outcome, at: self.estimate_store_time(at) },
+            reservation,
+        }
     }
 
     /// Forgets the last refusal of a key, so that the next request asks the store. Used after tokens were returned to
@@ -253,9 +256,9 @@ impl Sharing {
                     let gone = |_| unknown("the runtime of the connection has ended".to_owned());
                     let granted = result.map_err(late)?.map_err(gone)??;
                     let decided = match granted.grant.refused {
-                        Some(wait) => Decided::Refused(wait),
+                        Some(wait) => LocalResult::Refused(wait),
                         None if holds => continue,
-                        None => Decided::Spent(granted.at),
+                        None => LocalResult::Spent(granted.at),
                     };
                     let entries = self.leases.lock(self.leases.shard_of(charge));
                     return Ok(self.leases.push_answer(entries.get(charge.key), charge, decided, now(), answers));
@@ -274,14 +277,14 @@ impl Sharing {
         let shard = leases.shard_of(charge);
         let mut entries = leases.lock(shard);
         if let Some(entry) = entries.get_mut(charge.key) {
-            return self.take_from(entry, shard, charge, holds, answers);
+            return self.take_from_entry(entry, shard, charge, holds, answers);
         }
         if entries.len() >= MAX_KEYS / leases.shards.len() {
             return Err(NoLease::Strict);
         }
         self.start_sweeping();
         let mut entry = self.new_entry(charge)?;
-        let step = self.take_from(&mut entry, shard, charge, holds, answers);
+        let step = self.take_from_entry(&mut entry, shard, charge, holds, answers);
         entries.insert(Arc::from(charge.key), entry);
         step
     }
@@ -298,7 +301,7 @@ impl Sharing {
         let entry = entries.get_mut(charge.key).filter(|entry| entry.can_lease(charge.limits, cost))?;
         let reservation = entry.holder.try_take(at, cost)?;
         self.renew_if_due(entry, shard, charge, at);
-        Some(leases.push_answer(Some(entry), charge, Decided::Held(reservation), at, answers).decision)
+        Some(leases.push_answer(Some(entry), charge, LocalResult::Held(reservation), at, answers).decision)
     }
 
     /// Starts an exchange without an immediate need, if the holder reports that an exchange is due.
@@ -308,7 +311,7 @@ impl Sharing {
         }
     }
 
-    fn take_from(
+    fn take_from_entry(
         self: &Arc<Self>,
         entry: &mut Entry,
         shard: u8,
@@ -326,7 +329,7 @@ impl Sharing {
             return Ok(NextStep::Decided(leases.push_answer(
                 Some(entry),
                 charge,
-                Decided::Refused(u64::MAX),
+                LocalResult::Refused(u64::MAX),
                 at,
                 answers,
             )));
@@ -334,9 +337,9 @@ impl Sharing {
         let decided = match entry.holder.take(at, cost) {
             TakeResult::Held(reservation) => {
                 self.renew_if_due(entry, shard, charge, at);
-                Decided::Held(reservation)
+                LocalResult::Held(reservation)
             }
-            TakeResult::Refused(wait) => Decided::Refused(wait),
+            TakeResult::Refused(wait) => LocalResult::Refused(wait),
             TakeResult::Wait => return Ok(NextStep::Wait(entry.answered.clone().notified_owned())),
             TakeResult::Ask => {
                 let need = if holds { Need::Hold(cost) } else { Need::Spend(cost) };
@@ -357,7 +360,7 @@ impl Sharing {
     }
 
     /// Returns the decision that [`take_leased`](Self::take_leased) would make from held leases, without taking. Fails
-    /// if the held tokens are not enough.
+    /// if the store must decide, for example because the held tokens are not enough.
     pub(super) fn peek_leased(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LeaseDecision, NoLease> {
         let (leases, at) = (&self.leases, now());
         let entries = leases.lock(leases.shard_of(charge));
@@ -366,7 +369,7 @@ impl Sharing {
         if !is_exact || charge.ask.cost().get() > entry.holder.held() || entry.encoded.limits() != charge.limits {
             return Err(NoLease::Strict);
         }
-        let decision = leases.push_answer(Some(entry), charge, Decided::Held(Reservation::default()), at, answers);
+        let decision = leases.push_answer(Some(entry), charge, LocalResult::Held(Reservation::default()), at, answers);
         Ok(LeaseDecision { reservation: None, ..decision })
     }
 

@@ -125,7 +125,7 @@ impl Sharing {
     }
 
     /// Returns the statistics.
-    pub(crate) fn read(&self) -> SharingStats {
+    pub(crate) fn stats(&self) -> SharingStats {
         let overshoot = self.overshoot.lock().unwrap_or_else(PoisonError::into_inner);
         let overshoot = overshoot.iter().map(|((domain, rule), tokens)| Overshoot {
             domain: domain.clone(),

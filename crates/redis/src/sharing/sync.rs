@@ -59,10 +59,11 @@ pub(super) async fn run(sharing: Weak<Sharing>, cycle: Arc<Cycle>) {
     }
 }
 
-/// Encoded limits by the address of the limits. The messages keep the limits alive.
+/// Encoded limits by the memory address of the limits. The messages keep the limits alive, so the
+/// addresses stay unique.
 type KnownLimits = HashMap<usize, Arc<EncodedLimits>>;
 
-fn address(limits: &Arc<Limits>) -> usize {
+fn limits_address(limits: &Arc<Limits>) -> usize {
     Arc::as_ptr(limits).addr()
 }
 
@@ -95,7 +96,7 @@ impl CycleSync<'_> {
             let (mut messages, mut groups, mut is_full) = (Vec::new(), Vec::new(), false);
             for shard in 0..cycle.shards.len() as u8 {
                 let before = messages.len();
-                is_full |= collect(&mut cycle.lock(shard), cycle.now(), shard, &mut messages);
+                is_full |= collect_messages(&mut cycle.lock(shard), cycle.now(), shard, &mut messages);
                 for (_, message) in &messages[before..] {
                     groups.push(self.encode(shard, message, &mut encoded));
                 }
@@ -123,11 +124,11 @@ impl CycleSync<'_> {
         let lane = self.servers.lane_of_shard(shard);
         let route = Route { lane, ..Route::default() };
         let mut charge = |verb: StoreVerb, key: &Key, limits: &Arc<Limits>, ask: Ask| {
-            let encoded = match known.get(&address(limits)) {
+            let encoded = match known.get(&limits_address(limits)) {
                 Some(encoded) => encoded.clone(),
                 None => {
                     let encoded = EncodedLimits::new(limits).map_err(|why| StoreError::Rejected { why })?;
-                    known.entry(address(limits)).or_insert(Arc::new(encoded)).clone()
+                    known.entry(limits_address(limits)).or_insert(Arc::new(encoded)).clone()
                 }
             };
             let charge = charge_of(key, limits, ask);
@@ -146,7 +147,7 @@ impl CycleSync<'_> {
                 let charges = items
                     .map(|item| charge(StoreVerb::Check, &item.key, &item.limits, ask(Cost::new(item.cost))))
                     .collect::<Result<_, StoreError>>()?;
-                let counter = self.counter(shard, lane);
+                let counter = self.counter_key(shard, lane);
                 let age = payload.charged_age(at).as_nanos() / 1_000;
                 let kind = GroupKind::Merge(MergeHead { counter, sequence: payload.sequence, age });
                 QueuedGroup { charges, route, kind, unsent: None }
@@ -156,7 +157,7 @@ impl CycleSync<'_> {
 
     /// Returns the key of this node's merge counter. No limit key has this name: without a cluster, limit keys contain
     /// braces; in a cluster, the part after the tag starts differently.
-    fn counter(&self, shard: u8, lane: u8) -> Vec<u8> {
+    fn counter_key(&self, shard: u8, lane: u8) -> Vec<u8> {
         let Self { sharing, cycle, .. } = self;
         let (namespace, node, every) = (&sharing.config.namespace, &sharing.node, cycle.every.length());
         let tag = if sharing.is_cluster {
@@ -171,8 +172,8 @@ impl CycleSync<'_> {
     fn apply(&self, shard: u8, message: &Message, part: &ReplyPart, encoded: &KnownLimits) {
         let mut shard = self.cycle.lock(shard);
         let at = self.cycle.now();
-        let time = shard.record_time(part, at);
-        let state = |limits: &'_ Arc<Limits>| encoded.get(&address(limits)).cloned();
+        let time = shard.record_store_time(part, at);
+        let state = |limits: &'_ Arc<Limits>| encoded.get(&limits_address(limits)).cloned();
         match message {
             Message::Read(key, limits) => {
                 let Some(encoded) = state(limits) else { return };
@@ -211,7 +212,7 @@ impl CycleSync<'_> {
 }
 
 /// Collects the messages that a shard has to send. Returns whether more messages remain.
-fn collect(shard: &mut TallyShard, at: u64, number: u8, messages: &mut Vec<(u8, Message)>) -> bool {
+fn collect_messages(shard: &mut TallyShard, at: u64, number: u8, messages: &mut Vec<(u8, Message)>) -> bool {
     if shard.tally.payload(at).is_some_and(|payload| payload.age(at) > GIVE_UP_AFTER) {
         shard.tally.give_up();
     }
