@@ -3,7 +3,7 @@
 mod support;
 
 use allocation_counter::{AllocationInfo, measure};
-use support::{bench, parse_limits, poll_ready};
+use support::{bench, parse_limits, poll_once};
 use tollgate_engine::{Attribute, CandidateRules, Decisions, Item, Request};
 
 fn count_allocations(mut call: impl FnMut()) -> u64 {
@@ -37,7 +37,7 @@ fn decision_allocates_nothing() {
     let request = Request::new("d", &items);
     let mut decisions = Decisions::default();
     let check = || {
-        let decision = poll_ready(bench.engine.check(&request, &mut decisions)).unwrap();
+        let decision = poll_once(bench.engine.check(&request, &mut decisions)).unwrap();
         assert_eq!((decision.is_admitted(), decision.rule(), decision.reports().count()), (true, Some("client"), 1));
     };
     assert_eq!(count_allocations(check), 0);
@@ -52,7 +52,7 @@ fn decision_by_several_rules_allocates_nothing() {
     let request = Request::new("d", &items);
     let mut decisions = Decisions::default();
     let check = || {
-        let decision = poll_ready(bench.engine.check(&request, &mut decisions)).unwrap();
+        let decision = poll_once(bench.engine.check(&request, &mut decisions)).unwrap();
         assert_eq!((decision.is_admitted(), decision.reports().count()), (true, 2));
     };
     assert_eq!(count_allocations(check), 0);
@@ -77,7 +77,7 @@ fn many_rules_refusals_and_new_keys_allocate_nothing() {
         let mut check = |name: &String, allowed: bool| {
             let attributes = [Attribute::new("client", name)];
             let items = [Item::new(&attributes)];
-            let decision = poll_ready(bench.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
+            let decision = poll_once(bench.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
             assert_eq!((decision.is_admitted(), decision.reports().count()), (allowed, count));
         };
         // The first refusal grows several buffers.
@@ -98,7 +98,7 @@ fn batch_allocates_nothing() {
     let requests: Vec<Request<'_>> = items.iter().map(|items| Request::without_rules(items)).collect();
     let mut decisions = Decisions::default();
     let check = || {
-        poll_ready(bench.engine.check_batch(&requests, &mut decisions));
+        poll_once(bench.engine.check_batch(&requests, &mut decisions));
         assert!(decisions.iter().all(|decision| decision.is_ok_and(|decision| decision.is_admitted())));
     };
     assert_eq!(count_allocations(check), 0);
@@ -120,7 +120,7 @@ fn overrides_calendars_bans_and_expressions_allocate_nothing() {
         let bench = bench(&format!("- {rule}\n"));
         let mut decisions = Decisions::default();
         let mut check = || {
-            let decision = poll_ready(bench.engine.check(&request, &mut decisions)).unwrap();
+            let decision = poll_once(bench.engine.check(&request, &mut decisions)).unwrap();
             assert!(decision.is_admitted() && decision.reports().count() == 1);
         };
         // Searching a tree of patterns uses two buffers in turn.

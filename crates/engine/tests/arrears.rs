@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
-use support::{Bench, FlakyStore, Memory, START, memory_store, poll_ready, unavailable_error, unknown_error};
+use support::{Bench, FlakyStore, Memory, START, memory_store, poll_once, unavailable_error, unknown_error};
 use tollgate::Limits;
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
@@ -45,17 +45,17 @@ fn refund_after_the_repayment_is_applied_in_the_store() {
         let receipt = take(&mut bench, 40);
         take(&mut bench, 10);
         bench.engine.store().recover();
-        poll_ready(bench.engine.repay());
+        poll_once(bench.engine.repay());
         assert_eq!(left(&mut bench), 50, "{limit}");
         // A refund that was not sent can be repeated.
         stall_store(bench.engine.store());
-        assert!(poll_ready(bench.engine.refund(&receipt)).is_err(), "{limit}");
+        assert!(poll_once(bench.engine.refund(&receipt)).is_err(), "{limit}");
         bench.engine.store().recover();
-        assert_eq!(poll_ready(bench.engine.refund(&receipt)).map(Cost::get), Ok(40), "{limit}");
+        assert_eq!(poll_once(bench.engine.refund(&receipt)).map(Cost::get), Ok(40), "{limit}");
         assert_eq!(left(&mut bench), 90, "{limit}");
         // The store refunds at most the repaid amount.
         take(&mut bench, 20);
-        (0..3).for_each(|_| drop(poll_ready(bench.engine.refund(&receipt))));
+        (0..3).for_each(|_| drop(poll_once(bench.engine.refund(&receipt))));
         assert_eq!(left(&mut bench), 80, "{limit}");
     }
 }
@@ -67,7 +67,7 @@ fn smaller_commit_after_the_repayment_refunds_the_rest_in_the_store() {
     let receipt = bench.decide(&[], Some(40), |decision| decision.receipt());
     bench.engine.store().recover();
     assert_eq!(bench.remaining(&[]), [60]);
-    assert_eq!(poll_ready(bench.engine.commit(&receipt, Cost::new(15))).map(|settled| settled.refunded.get()), Ok(25));
+    assert_eq!(poll_once(bench.engine.commit(&receipt, Cost::new(15))).map(|settled| settled.refunded.get()), Ok(25));
     assert_eq!(bench.remaining(&[]), [85]);
 }
 
@@ -77,10 +77,7 @@ fn repeated_commits_into_debt_are_charged() {
     stall_store(bench.engine.store());
     let receipts: Vec<_> = (0..4).map(|_| bench.decide(&[], Some(1), |decision| decision.receipt())).collect();
     for receipt in &receipts {
-        assert_eq!(
-            poll_ready(bench.engine.commit(receipt, Cost::new(11))).map(|settled| settled.charged.get()),
-            Ok(10)
-        );
+        assert_eq!(poll_once(bench.engine.commit(receipt, Cost::new(11))).map(|settled| settled.charged.get()), Ok(10));
     }
     bench.engine.store().recover();
     // 44 tokens are used, although the capacity is 10.
@@ -106,9 +103,9 @@ fn arrears_above_the_debt_limit_are_charged_later() {
     nodes.iter_mut().for_each(|node| assert_eq!(node.check_cost(&[], 10), "allow"));
     store.recover();
     // With the raised debt limit, the store accepts a usage of 30, so the arrears of two nodes cannot be charged yet.
-    nodes.iter().for_each(|node| poll_ready(node.engine.repay()));
+    nodes.iter().for_each(|node| poll_once(node.engine.repay()));
     clock.advance(DAY);
-    nodes.iter().for_each(|node| poll_ready(node.engine.repay()));
+    nodes.iter().for_each(|node| poll_once(node.engine.repay()));
     (0..2).for_each(|_| clock.advance(DAY));
     assert_eq!(nodes[0].remaining(&[]), [0], "more than 30 were charged");
 }
@@ -213,10 +210,10 @@ fn failing_server_does_not_delay_repayments_to_the_other_server() {
         // With the unknown error, the failing server may have executed this request.
         assert_eq!(bench.check(&[("k", "dead")]), "allow");
         assert_eq!(bench.remaining(&[("k", "399")]), [60], "the next request charges the arrears");
-        poll_ready(bench.engine.repay());
+        poll_once(bench.engine.repay());
         let memory = bench.engine.store();
         memory.is_down.store(true, Ordering::Relaxed);
-        poll_ready(bench.engine.repay());
+        poll_once(bench.engine.repay());
         memory.is_down.store(false, Ordering::Relaxed);
         for key in &keys[300..] {
             assert_eq!(bench.remaining(&[("k", key)]), [60], "repay charges the arrears once");

@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use support::{Bench, FlakyStore, START, bench, outcome_text, poll_ready, unavailable_error};
+use support::{Bench, FlakyStore, START, bench, outcome_text, poll_once, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
@@ -108,7 +108,7 @@ fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
     let items =
         [&mallory, &mallory, &mallory, &other, &mallory, &other, &mallory].map(|attributes| Item::new(attributes));
     let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
-    poll_ready(bench.engine.check_batch(&requests, &mut bench.decisions));
+    poll_once(bench.engine.check_batch(&requests, &mut bench.decisions));
     let decided = |at: usize| {
         let decision = bench.decisions.get(at).unwrap();
         assert_eq!(decision.refusal().and_then(|refusal| refusal.status), (!decision.is_admitted()).then_some(403));
@@ -157,18 +157,18 @@ fn every_kind_of_take_is_banned_and_a_peek_starts_no_ban() {
     assert_eq!(bench.engine.counts().bans, 0);
     let items = [Item::default().cost(1)];
     let request = Request::new("d", &items);
-    let taken = poll_ready(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap();
+    let taken = poll_once(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap();
     assert_eq!((outcome_text(taken.outcome()), taken.is_banned()), ("deny 3600s".into(), true));
     bench.advance(Nanos::from_secs(3_599));
     for charges in [false, true] {
         let decision = match charges {
-            true => poll_ready(bench.engine.charge(&request, &mut bench.decisions)).unwrap(),
-            false => poll_ready(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap(),
+            true => poll_once(bench.engine.charge(&request, &mut bench.decisions)).unwrap(),
+            false => poll_once(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap(),
         };
         assert_eq!((outcome_text(decision.outcome()), decision.is_banned()), ("deny 1s".into(), true));
     }
     bench.advance(Nanos::SECOND);
-    assert!(poll_ready(bench.engine.charge(&request, &mut bench.decisions)).unwrap().is_admitted());
+    assert!(poll_once(bench.engine.charge(&request, &mut bench.decisions)).unwrap().is_admitted());
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn refusals_far_apart_start_no_ban_and_a_reset_lifts_a_ban() {
     bench.advance(Nanos::from_secs(30));
     assert_eq!(bench.check(&[]), "deny 30s");
     let items = [Item::default()];
-    poll_ready(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)).unwrap();
+    poll_once(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)).unwrap();
     assert_eq!(bench.check(&[]), "allow");
 }
 
@@ -217,7 +217,7 @@ fn reset_discards_refusals_that_count_towards_a_ban() {
             ("allow".into(), "deny 3600s".into(), "deny 3600s".into())
         });
         let items = [Item::default()];
-        let reset = poll_ready(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions));
+        let reset = poll_once(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions));
         assert_eq!(reset.unwrap(), 1, "side counters are not counted");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{Bench, bench, outcome_text, poll_ready};
+use support::{Bench, bench, outcome_text, poll_once};
 use tollgate::core::Nanos;
 use tollgate_engine::{Item, Request};
 
@@ -13,7 +13,7 @@ fn from_seconds(seconds: u64) -> Nanos {
 /// Charges `cost` into debt if necessary.
 fn charge_into_debt(bench: &mut Bench, cost: u64) -> String {
     let items = [Item::default().cost(cost)];
-    let decision = poll_ready(bench.engine.charge(&Request::new("d", &items), &mut bench.decisions));
+    let decision = poll_once(bench.engine.charge(&Request::new("d", &items), &mut bench.decisions));
     outcome_text(decision.expect("a valid request").outcome())
 }
 

@@ -2,13 +2,13 @@
 
 use crate::support;
 
-use support::{Bench, bench, poll_ready};
+use support::{Bench, bench, poll_once};
 use tollgate::core::Nanos;
 use tollgate_engine::{Attribute, Explanation, Item, MatchResult, PooledDecisions, Request, RuleEffect};
 
 fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
     let attributes: Vec<Attribute<'_>> = attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
-    poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).expect("a valid request")
+    poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).expect("a valid request")
 }
 
 /// Returns the explanation text without rule positions.
@@ -159,7 +159,7 @@ fn decision_is_explained_by_the_rules_that_decided_it() {
     let items = [Item::new(&attributes)];
     let request = Request::new("d", &items);
     let mut decisions = PooledDecisions::take();
-    poll_ready(bench.engine.check_batch(std::slice::from_ref(&request), &mut decisions));
+    poll_once(bench.engine.check_batch(std::slice::from_ref(&request), &mut decisions));
     let before = bench.engine.explain_decided(&request, &decisions, 0).expect("it was decided");
     bench.put("- {id: other, limit: 1/h}\n- {id: r, limit: 9/h}\n");
     let after = bench.engine.explain_decided(&request, &decisions, 0).expect("the previous rules are known");
@@ -179,7 +179,7 @@ fn decision_is_explained_with_its_state_and_values_can_be_concealed() {
     let items = [Item::new(&bob), Item::new(&alice).cost(2), Item::new(&alice)];
     let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
     let mut decisions = PooledDecisions::take();
-    poll_ready(bench.engine.check_batch(&requests, &mut decisions));
+    poll_once(bench.engine.check_batch(&requests, &mut decisions));
     // Time passes before the decisions are explained.
     bench.advance(Nanos::from_secs(60));
     let explained = |place: usize| {

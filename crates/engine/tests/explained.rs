@@ -3,7 +3,7 @@
 use crate::support;
 
 use std::sync::Arc;
-use support::{Bench, FlakyStore, START, assert_explained, bench, explain_matching, poll_ready, unavailable_error};
+use support::{Bench, FlakyStore, START, assert_explained, bench, explain_matching, poll_once, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::{Attribute, Enforcement, Exactness, Item};
@@ -14,7 +14,7 @@ fn attribute_of_a_cost_can_be_concealed() {
     for value in ["secret", "987654"] {
         let attributes = [Attribute::new("bytes", value)];
         let mut decisions = tollgate_engine::Decisions::default();
-        let mut explanation = poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut decisions)).unwrap();
+        let mut explanation = poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut decisions)).unwrap();
         explanation.conceal(|_| "…".into());
         assert!(!explanation.to_string().contains(value), "{explanation}");
     }
@@ -29,7 +29,7 @@ fn cost_of_a_kind_of_request_is_explained_and_can_be_concealed() {
     assert!(explain_matching(&mut bench, &[("path", "/")], None).contains("costs 1\n"), "no case matches");
     let attributes = [Attribute::new("path", "/s/secret")];
     let mut decisions = tollgate_engine::Decisions::default();
-    let mut explanation = poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut decisions)).unwrap();
+    let mut explanation = poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut decisions)).unwrap();
     assert!(explanation.to_string().contains("costs 5 (since path is like"), "{explanation}");
     explanation.conceal(|_| "…".into());
     assert!(!explanation.to_string().contains("secret"), "{explanation}");
@@ -41,7 +41,7 @@ fn value_that_is_not_an_address_is_explained() {
     let attributes = [Attribute::new("client_ip", "alice")];
     let mut decisions = tollgate_engine::Decisions::default();
     let explanation =
-        poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut decisions)).unwrap().to_string();
+        poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut decisions)).unwrap().to_string();
     assert!(explanation.contains("an address in 10.0.0.0/8"), "{explanation}");
 }
 
@@ -162,7 +162,7 @@ fn refusal_that_starts_a_ban_is_explained_by_the_ban() {
     let items = [Item::new(&attributes)];
     let request = tollgate_engine::Request::new("d", &items);
     for expected in ["matches, counted by ip = \"m\", costs 1: refuses", "costs 1: refuses", "costs 1: banned"] {
-        while poll_ready(bench.engine.check(&request, &mut bench.decisions)).unwrap().is_admitted() {}
+        while poll_once(bench.engine.check(&request, &mut bench.decisions)).unwrap().is_admitted() {}
         let text = bench.engine.explain_decided(&request, &bench.decisions, 0).unwrap().to_string();
         assert!(text.contains(expected), "{text}");
     }
@@ -173,7 +173,7 @@ fn inline_limit_is_explained_without_a_rule() {
     let mut bench = bench("- {id: r, limit: 1/s}\n");
     let limits = bench.engine.intern_limits(&support::parse_limits("3/m", None)).unwrap();
     let item = Item::inline("alice", &limits);
-    let explanation = poll_ready(bench.engine.explain(b"d", &item, &mut bench.decisions)).unwrap().to_string();
+    let explanation = poll_once(bench.engine.explain(b"d", &item, &mut bench.decisions)).unwrap().to_string();
     let expected = "allowed, by the inline limit\n\
                     + inline limit: matches, counted by key = \"alice\", costs 1\n    3 of 3 left\n";
     assert!(explanation.starts_with(expected), "{explanation}");
@@ -191,7 +191,7 @@ fn explanation_says_why_rules_are_not_evaluated() {
     );
     let attributes = [Attribute::new("b", "y")];
     let text =
-        poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap().to_string();
+        poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap().to_string();
     let explanation: Vec<&str> = text.lines().filter(|line| line.starts_with("- ")).collect();
     assert_eq!(
         explanation,

@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use support::{assert_explained, bench, explain_matching, poll_ready};
+use support::{assert_explained, bench, explain_matching, poll_once};
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source, entry};
 use tollgate_engine::{Attribute, Item};
@@ -106,7 +106,7 @@ fn values_of_the_request_in_overrides_can_be_concealed() {
     ] {
         let attributes = [Attribute::new("key", key), Attribute::new("plan", plan)];
         let mut explanation =
-            poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap();
+            poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap();
         let text = explanation.to_string();
         assert!(text.contains(shown), "{text}");
         explanation.conceal(|value| format!("<{}>", value.len()));
@@ -120,7 +120,7 @@ fn values_compared_with_overrides_can_be_concealed() {
     let bench = bench(PLAN_RULES);
     let attributes = [Attribute::new("api_key", "secret"), Attribute::new("plan", "hidden")];
     let mut explanation =
-        poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut tollgate_engine::Decisions::default()))
+        poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut tollgate_engine::Decisions::default()))
             .unwrap();
     explanation.conceal(|_| "…".into());
     let text = explanation.to_string();

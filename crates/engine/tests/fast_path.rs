@@ -6,7 +6,7 @@ use crate::support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use support::{Bench, Memory, START, memory_store, parse_limits, poll_ready, unavailable_error};
+use support::{Bench, Memory, START, memory_store, parse_limits, poll_once, unavailable_error};
 use tollgate::Limits;
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
@@ -113,8 +113,8 @@ fn fast_path_agrees_with_the_slow_path() {
             [&alone, &together].iter().for_each(|bench| bench.engine.set_enforcement(Enforcement::Observe));
         }
         let unknown = Request::new("unknown", &ruled);
-        poll_ready(alone.engine.check_batch(&[request(0)], &mut first));
-        poll_ready(together.engine.check_batch(&[request(1), unknown], &mut second));
+        poll_once(alone.engine.check_batch(&[request(0)], &mut first));
+        poll_once(together.engine.check_batch(&[request(1), unknown], &mut second));
         assert_eq!(describe_decision(first.get(0).unwrap()), describe_decision(second.get(0).unwrap()), "step {step}");
         refused += u32::from(!first.get(0).unwrap().is_admitted());
         [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(pick(15, 8) * 10)));
@@ -146,9 +146,9 @@ fn planned_checks_agree_with_checks_one_by_one() {
         for (place, decisions) in planned.iter_mut().enumerate() {
             let attributes = attributes(place);
             let one_by_one =
-                poll_ready(alone.engine.check(&Request::new("d", &[Item::new(&attributes)]), &mut single)).unwrap();
+                poll_once(alone.engine.check(&Request::new("d", &[Item::new(&attributes)]), &mut single)).unwrap();
             refused += u32::from(!one_by_one.is_admitted());
-            let decided = poll_ready(together.engine.check_planned(decisions)).unwrap();
+            let decided = poll_once(together.engine.check_planned(decisions)).unwrap();
             assert_eq!(describe_decision(one_by_one), describe_decision(decided), "round {round}, request {place}");
             [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(20)));
         }
@@ -164,7 +164,7 @@ fn planned_check_uses_the_rules_of_its_plan() {
     let attributes = [Attribute::new("user", "u0")];
     bench.engine.plan_check(&Request::new("d", &[Item::new(&attributes)]), &mut decisions);
     bench.engine.put(&tollgate_engine::rules::Rules::default()).unwrap();
-    assert_eq!(poll_ready(bench.engine.check_planned(&mut decisions)).unwrap().rule(), Some("per-user"));
+    assert_eq!(poll_once(bench.engine.check_planned(&mut decisions)).unwrap().rule(), Some("per-user"));
 }
 
 /// A memory store that marks decisions for `leased` and `eventual` rules as made by this node.
@@ -271,8 +271,8 @@ fn fast_path_of_shared_rules_agrees_with_the_slow_path() {
         if step == 500 {
             [&fast, &slow].iter().for_each(|bench| bench.engine.set_enforcement(Enforcement::Observe));
         }
-        poll_ready(fast.engine.check_batch(&request, &mut first));
-        poll_ready(slow.engine.check_batch(&request, &mut second));
+        poll_once(fast.engine.check_batch(&request, &mut first));
+        poll_once(slow.engine.check_batch(&request, &mut second));
         assert_eq!(describe_decision(first.get(0).unwrap()), describe_decision(second.get(0).unwrap()), "step {step}");
         [&fast, &slow].iter().for_each(|bench| bench.advance(Nanos::from_millis(random / 36 % 16 * 10)));
     }

@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::Arc;
 
 use support::{
-    Bench, FlakyStore, START, outcome_text, parse_limits, poll_ready, stale_error, unavailable_error, unknown_error,
+    Bench, FlakyStore, START, outcome_text, parse_limits, poll_once, stale_error, unavailable_error, unknown_error,
 };
 use tollgate::clock::ManualClock;
 use tollgate::core::{Nanos, Time};
@@ -105,7 +105,7 @@ fn receipt_of_the_fallback_is_refunded_to_the_fallback() {
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
     let receipt: Receipt = receipt.to_string().parse().unwrap();
     assert_eq!(bench.check(&[]), "deny 60s");
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 1);
+    assert_eq!(poll_once(bench.engine.refund(&receipt)).unwrap().get(), 1);
     bench.engine.store().recover();
     assert_eq!(bench.remaining(&[]), [1], "the refunded amount is not charged to the store");
 }
@@ -115,9 +115,9 @@ fn refunds_and_resets_report_store_failures() {
     let mut bench = bench("- {id: r, limit: 9/m}\n");
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
     bench.engine.store().fail_times(unknown_error(), UNTIL_RECOVERY);
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)), Err(EngineError::Store(unknown_error())));
+    assert_eq!(poll_once(bench.engine.refund(&receipt)), Err(EngineError::Store(unknown_error())));
     let items = [Item::default()];
-    let reset = poll_ready(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default()));
+    let reset = poll_once(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default()));
     assert_eq!(reset, Err(EngineError::Store(unknown_error())));
 }
 
@@ -128,7 +128,7 @@ fn reset_discards_usage_of_the_fallback() {
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
     bench.engine.store().recover();
     let items = [Item::default()];
-    assert_eq!(poll_ready(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(1));
+    assert_eq!(poll_once(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(1));
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!(bench.check(&[]), "allow");
 }
@@ -167,7 +167,7 @@ fn only_failed_groups_of_a_batch_fall_back() {
     let items = [Item::default()];
     let requests = [Request::new("d", &items); 6];
     let mut decisions = Decisions::default();
-    poll_ready(bench.engine.check_batch(&requests, &mut decisions));
+    poll_once(bench.engine.check_batch(&requests, &mut decisions));
     let shown: Vec<_> = decisions
         .iter()
         .map(|decision| decision.map(|decision| (decision.is_admitted(), decision.exactness().as_str())).unwrap())

@@ -6,7 +6,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Memory, START, memory_store, poll_ready};
+use support::{Memory, START, memory_store, poll_once};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{ImportedRules, Metadata, Rules, Source};
@@ -51,7 +51,7 @@ impl ImportedService {
             .collect();
         let items: Vec<Item<'_>> = attributes.iter().map(|attributes| Item::new(attributes)).collect();
         let request = Request::new(&self.domain, &items);
-        poll_ready(self.engine.check(&request, &mut Decisions::default())).unwrap().is_admitted()
+        poll_once(self.engine.check(&request, &mut Decisions::default())).unwrap().is_admitted()
     }
 
     /// Sends up to [`ABOVE_EVERY_LIMIT`] requests with one descriptor, until one is refused. Returns the number of
@@ -388,7 +388,7 @@ fn rule_has_the_metadata_of_its_descriptor() {
     let attributes = [Attribute::new("a", "v")];
     let items = [Item::new(&attributes)];
     let mut decisions = Decisions::default();
-    let decision = poll_ready(service.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
+    let decision = poll_once(service.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
     let text = |text: &str| Metadata::Text(text.into());
     let inner = [("y".into(), text("1")), ("z".into(), Metadata::List([text("b")].into()))];
     let expected = Metadata::Map([("x".into(), Metadata::Map(inner.into()))].into());

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 
 use proptest::prelude::*;
-use support::poll_ready;
+use support::poll_once;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request};
 
@@ -177,7 +177,7 @@ proptest! {
                     .collect();
             let items: Vec<Item<'_>> = attributes.iter().map(|attributes| Item::new(attributes)).collect();
             let mut decisions = Decisions::default();
-            let decision = poll_ready(engine.peek(&Request::new("d", &items), &mut decisions)).expect("a request");
+            let decision = poll_once(engine.peek(&Request::new("d", &items), &mut decisions)).expect("a request");
             let mut found: Vec<u64> = decision.reports().map(|report| report.report.limit).collect();
             found.sort_unstable();
             prop_assert_eq!(found, charged_limits(&tree, descriptors), "{:?} by\n{}", descriptors, text);

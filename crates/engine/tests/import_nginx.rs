@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use support::poll_ready;
+use support::poll_once;
 use tollgate_engine::rules::{Dialect, ImportedRules, Rules, Source};
 use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request};
 use tollgate_testkit::golden;
@@ -96,7 +96,7 @@ fn assert_limits(config: &str, requests: &[(&str, &str, &[u64])]) {
     for (host, path, expected) in requests {
         let attributes = [Attribute::new("host", *host), Attribute::new("path", *path)];
         let (items, mut decisions) = ([Item::new(&attributes)], Decisions::default());
-        let decision = poll_ready(engine.peek(&Request::new("web", &items), &mut decisions)).unwrap();
+        let decision = poll_once(engine.peek(&Request::new("web", &items), &mut decisions)).unwrap();
         let mut found: Vec<u64> = decision.reports().map(|report| report.report.limit).collect();
         found.sort_unstable();
         assert_eq!(found, *expected, "{host}{path} with\n{}", imported.yaml);
@@ -149,7 +149,7 @@ fn limits_of_one_zone_share_their_counters() {
     let passes = |path: &str| {
         let attributes = [Attribute::new("client_ip", "192.0.2.1"), Attribute::new("path", path)];
         let (items, mut decisions) = ([Item::new(&attributes)], Decisions::default());
-        poll_ready(engine.check(&Request::new("web", &items), &mut decisions)).unwrap().is_admitted()
+        poll_once(engine.check(&Request::new("web", &items), &mut decisions)).unwrap().is_admitted()
     };
     assert!(passes("/a") && passes("/a") && !passes("/a"));
     assert!(passes("/b") && passes("/b") && !passes("/b"), "two of four were spent in the other location");

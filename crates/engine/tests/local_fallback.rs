@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use support::{
-    Bench, FlakyStore, Memory, START, memory_store, outcome_text, poll_ready, unavailable_error, unknown_error,
+    Bench, FlakyStore, Memory, START, memory_store, outcome_text, poll_once, unavailable_error, unknown_error,
 };
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
@@ -208,13 +208,13 @@ fn repay_charges_keys_without_further_requests() {
         (0..40).for_each(|_| assert_eq!(bench.check(&[("k", key)]), "allow"));
     }
     // No arrears are lost while the store does not answer.
-    poll_ready(bench.engine.repay());
+    poll_once(bench.engine.repay());
     bench.engine.store().recover();
-    poll_ready(bench.engine.repay());
+    poll_once(bench.engine.repay());
     for key in ["a", "b", "c"] {
         assert_eq!(bench.remaining(&[("k", key)]), [60], "{key}");
     }
-    poll_ready(bench.engine.repay());
+    poll_once(bench.engine.repay());
     assert_eq!(bench.remaining(&[("k", "a")]), [60], "charged once");
 }
 
@@ -253,7 +253,7 @@ fn keys_of_a_dead_server_do_not_block_other_repayments() {
     let keys: Vec<String> = (0..200).map(|n| if n % 10 == 0 { format!("dead{n}") } else { n.to_string() }).collect();
     keys.iter().for_each(|key| assert_eq!(bench.check(&[("k", key)]), "allow"));
     bench.engine.store().is_down.store(false, Ordering::Relaxed);
-    poll_ready(bench.engine.repay());
+    poll_once(bench.engine.repay());
     assert_eq!(bench.engine.store().answered.load(Ordering::Relaxed), 180, "one answer per live key");
 }
 
@@ -262,7 +262,7 @@ fn shortfall_of_a_reservation_is_charged_in_the_calendar_window() {
     let mut bench = bench("- {id: r, limit: 100/month, algorithm: fixed_window}\n", 1);
     stall_store(&bench);
     let receipt = bench.decide(&[], Some(10), |decision| decision.receipt());
-    assert_eq!(poll_ready(bench.engine.commit(&receipt, Cost::new(15))).map(|settled| settled.charged.get()), Ok(5));
+    assert_eq!(poll_once(bench.engine.commit(&receipt, Cost::new(15))).map(|settled| settled.charged.get()), Ok(5));
     bench.engine.store().recover();
     assert_eq!(bench.remaining(&[]), [85]);
     bench.advance(Nanos::from_secs(1_388_800));
@@ -324,12 +324,12 @@ fn refund_and_reset_reduce_arrears() {
     stall_store(&bench);
     let receipt = bench.decide(&[("k", "a")], Some(40), |decision| decision.receipt());
     assert_eq!(bench.check_cost(&[("k", "a")], 10), "allow");
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)).map(Cost::get), Ok(40));
+    assert_eq!(poll_once(bench.engine.refund(&receipt)).map(Cost::get), Ok(40));
     assert_eq!(bench.check_cost(&[("k", "b")], 10), "allow");
     bench.engine.store().recover();
     let attributes = [Attribute::new("k", "b")];
     let items = [Item::new(&attributes)];
-    assert_eq!(poll_ready(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
+    assert_eq!(poll_once(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
     assert_eq!((bench.remaining(&[("k", "a")]), bench.remaining(&[("k", "b")])), (vec![90], vec![100]));
 }
 
@@ -369,7 +369,7 @@ fn request_with_unknown_outcome_causes_no_arrears() {
             bench.engine.store().executes_failed_batches.store(is_carried_out, Ordering::Relaxed);
             bench.engine.store().fail_times(unknown_error(), 3);
             (0..3).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
-            poll_ready(bench.engine.repay());
+            poll_once(bench.engine.repay());
             let charged = if is_carried_out && rules != several { 3 } else { 0 };
             assert_eq!(bench.remaining(&[])[0], 99 - charged, "{rules}, {is_carried_out}");
         }
@@ -481,7 +481,7 @@ fn slots_held_in_the_store_are_not_free_in_the_fallback() {
     stall_store(&bench);
     assert_eq!(count_admitted_by_fallback(&mut bench), (2, "deny until release".into()), "half of the four free slots");
     bench.engine.store().recover();
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)).map(Cost::get), Ok(6));
+    assert_eq!(poll_once(bench.engine.refund(&receipt)).map(Cost::get), Ok(6));
     stall_store(&bench);
     assert_eq!(count_admitted_by_fallback(&mut bench).0, 5, "the store reported the released slots");
     // Slots that are never released become free when their leases expire.
@@ -494,7 +494,7 @@ fn reset_key_has_a_share_of_the_full_limit() {
     let mut bench = bench("- {id: r, limit: 100/day}\n", 2);
     assert_eq!(bench.check_cost(&[], 100), "allow");
     let items = [Item::default()];
-    assert_eq!(poll_ready(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
+    assert_eq!(poll_once(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
     stall_store(&bench);
     assert_eq!(count_admitted_by_fallback(&mut bench).0, 50);
 }

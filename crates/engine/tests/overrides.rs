@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{START, bench, poll_ready};
+use support::{START, bench, poll_once};
 use tollgate::core::Nanos;
 
 #[test]
@@ -85,7 +85,7 @@ fn refund_applies_to_the_limits_of_the_charge() {
     let receipt = bench.decide(&[("a", "x")], Some(50), |decision| decision.receipt());
     assert_eq!(bench.check_cost(&[("a", "x")], 20), "allow");
     let receipt = receipt.to_string().parse().unwrap();
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 50);
+    assert_eq!(poll_once(bench.engine.refund(&receipt)).unwrap().get(), 50);
     assert_eq!(bench.remaining(&[("a", "x")]), [80]);
 }
 
@@ -131,6 +131,6 @@ fn refund_finds_a_state_that_is_kept_in_a_larger_table() {
     let receipt = bench.decide(&[], Some(7), |decision| decision.receipt());
     assert_eq!(bench.remaining(&[]), [38]);
     let receipt = receipt.to_string().parse().unwrap();
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 7);
+    assert_eq!(poll_once(bench.engine.refund(&receipt)).unwrap().get(), 7);
     assert_eq!(bench.remaining(&[]), [45]);
 }

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{bench, poll_ready};
+use support::{bench, poll_once};
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Attribute, Decisions, Item, Request};
 
@@ -44,7 +44,7 @@ fn refund_without_a_receipt_never_exceeds_the_usage() {
     let mut refund = |cost: u64| {
         let items = [Item { cost: Some(Cost::new(cost)), ..Item::new(&attributes) }];
         let request = Request::new("d", &items);
-        poll_ready(bench.engine.refund_request(&request, &mut Decisions::default())).expect("memory answers");
+        poll_once(bench.engine.refund_request(&request, &mut Decisions::default())).expect("memory answers");
         bench.remaining(TOKEN_ATTRIBUTES)
     };
     assert_eq!(refund(10), [70]);

@@ -3,7 +3,7 @@
 use crate::support;
 
 use std::sync::Arc;
-use support::{Bench, FlakyStore, bench, parse_rules, poll_ready};
+use support::{Bench, FlakyStore, bench, parse_rules, poll_once};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source};
@@ -74,10 +74,10 @@ fn receipt_is_valid_after_a_rule_change() {
     let mut bench = bench("- {id: r, limit: 10/m}\n");
     let receipt = bench.decide(&[], Some(4), |decision| decision.receipt());
     bench.put("- {id: r, limit: 20/m}\n");
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 4);
+    assert_eq!(poll_once(bench.engine.refund(&receipt)).unwrap().get(), 4);
     assert_eq!(bench.remaining(&[]), [20]);
     bench.put("- {id: s, limit: 20/m}\n");
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 0, "the rule was removed");
+    assert_eq!(poll_once(bench.engine.refund(&receipt)).unwrap().get(), 0, "the rule was removed");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn rules_are_replaced_during_decisions() {
                 let items = [tollgate_engine::Item::default()];
                 for _ in 0..3_000 {
                     let request = tollgate_engine::Request::new("d", &items);
-                    assert!(poll_ready(engine.check(&request, &mut decisions)).unwrap().is_admitted());
+                    assert!(poll_once(engine.check(&request, &mut decisions)).unwrap().is_admitted());
                 }
             }));
         }

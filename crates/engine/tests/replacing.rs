@@ -5,7 +5,7 @@ use crate::support;
 
 use std::sync::{Arc, Mutex};
 
-use support::{Bench, FlakyStore, Memory, START, bench, memory_store, outcome_text, poll_ready, unavailable_error};
+use support::{Bench, FlakyStore, Memory, START, bench, memory_store, outcome_text, poll_once, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate_engine::store::{Answers, Batch};
 use tollgate_engine::{Attribute, Decisions, Engine, Exactness, Item, Request, RuleEffect, Store};
@@ -56,7 +56,7 @@ fn denials_and_bans_are_replaced_like_limits() {
 fn replaced_rule_is_explained() {
     let mut bench = bench(RULES);
     let attributes = [Attribute::new("area", "read"), Attribute::new("page", "search")];
-    let explained = poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap();
+    let explained = poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap();
     let effects: Vec<(&str, RuleEffect)> =
         explained.matching_rules().map(|(rule, met)| (&*rule.rule, met.effect)).collect();
     assert_eq!(effects, [("reading", RuleEffect::Replaced), ("search", RuleEffect::Limits)]);
@@ -120,7 +120,7 @@ impl Store for ContendedStore {
         if let Some(name) = next {
             let (attributes, mut decisions) = ([Attribute::new(name, "")], Decisions::default());
             assert!(
-                poll_ready(self.others.check(&Request::new("d", &[Item::new(&attributes)]), &mut decisions))
+                poll_once(self.others.check(&Request::new("d", &[Item::new(&attributes)]), &mut decisions))
                     .is_ok_and(|decision| decision.is_admitted())
             );
         }
@@ -157,7 +157,7 @@ fn requests_of_a_batch_see_earlier_charges_of_the_batch() {
     let items = [Item::new(&attributes)];
     let requests = [Request::new("d", &items); 5];
     let mut decisions = Decisions::default();
-    poll_ready(bench.engine.check_batch(&requests, &mut decisions));
+    poll_once(bench.engine.check_batch(&requests, &mut decisions));
     let passed: Vec<bool> = (0..5).map(|place| decisions.get(place).unwrap().is_admitted()).collect();
     assert_eq!(passed, [true, true, true, false, false]);
 }
@@ -255,6 +255,6 @@ fn numbered_attribute_is_a_single_value() {
     assert_eq!(bench.check(&of(&["z", "y"])), "allow");
     let attributes = [Attribute::new("tag", "a"), Attribute::new("tag", "x")];
     let explained =
-        poll_ready(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap().to_string();
+        poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap().to_string();
     assert!(explained.contains("tag#2") && explained.contains("\"x\""), "{explained}");
 }

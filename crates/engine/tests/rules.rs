@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{bench, outcome_text, parse_limits, poll_ready};
+use support::{bench, outcome_text, parse_limits, poll_once};
 use tollgate::Outcome;
 use tollgate::core::Nanos;
 use tollgate_engine::{Attribute, Decisions, Enforcement, Exactness, Item, Receipt, Request, RequestError};
@@ -64,9 +64,9 @@ fn request_without_a_matching_rule_passes() {
 fn unknown_domain_is_an_error() {
     let bench = bench("- {id: r, limit: 1/m}\n");
     let (items, mut decisions) = ([Item::default()], Decisions::default());
-    let error = poll_ready(bench.engine.check(&Request::new("dd", &items), &mut decisions)).unwrap_err();
+    let error = poll_once(bench.engine.check(&Request::new("dd", &items), &mut decisions)).unwrap_err();
     assert_eq!(error, RequestError::UnknownDomain { domain: "dd".into() });
-    let error = poll_ready(bench.engine.check(&Request::new("d", &[]), &mut decisions)).unwrap_err();
+    let error = poll_once(bench.engine.check(&Request::new("d", &[]), &mut decisions)).unwrap_err();
     assert_eq!(error, RequestError::NoItems);
 }
 
@@ -75,7 +75,7 @@ fn oversized_requests_are_refused() {
     let bench = bench("- {id: r, limit: 1/m}\n");
     let mut decisions = Decisions::default();
     let mut check = |items: &[Item<'_>]| {
-        poll_ready(bench.engine.check(&Request::new("d", items), &mut decisions)).map(|_| ()).unwrap_err().to_string()
+        poll_once(bench.engine.check(&Request::new("d", items), &mut decisions)).map(|_| ()).unwrap_err().to_string()
     };
     assert_eq!(check(&[Item::default(); 65]), "too many items: 65 (maximum 64)");
     let attributes = [Attribute::new("a", "b"); 129];
@@ -205,14 +205,14 @@ fn receipt_refunds_exactly_the_charged_amount() {
     let receipt = bench.decide(&user, Some(2), |decision| decision.receipt());
     assert_eq!(bench.remaining(&user), [8, 1]);
     let travelled: Receipt = receipt.to_string().parse().unwrap();
-    assert_eq!(poll_ready(bench.engine.refund(&travelled)).unwrap().get(), 2);
+    assert_eq!(poll_once(bench.engine.refund(&travelled)).unwrap().get(), 2);
     assert_eq!(bench.remaining(&user), [10, 3]);
-    assert_eq!(poll_ready(bench.engine.refund(&travelled)).unwrap().get(), 0, "a second refund does nothing");
+    assert_eq!(poll_once(bench.engine.refund(&travelled)).unwrap().get(), 0, "a second refund does nothing");
     // A charge of the previous window is not refunded in the current window.
     let receipt = bench.decide(&user, Some(2), |decision| decision.receipt());
     bench.advance(Nanos::from_secs(60));
     assert_eq!(bench.check(&user), "allow");
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 0);
+    assert_eq!(poll_once(bench.engine.refund(&receipt)).unwrap().get(), 0);
     assert_eq!(bench.remaining(&user), [9, 2]);
 }
 
@@ -224,7 +224,7 @@ fn reset_discards_usage() {
     }
     let attributes = [Attribute::new("user", "a")];
     let items = [Item::new(&attributes)];
-    assert_eq!(poll_ready(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(2));
+    assert_eq!(poll_once(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(2));
     assert_eq!(bench.remaining(&[("user", "a")]), [1, 9]);
     assert_eq!(bench.remaining(&[("user", "b")])[0], 0);
 }
@@ -245,11 +245,11 @@ fn inline_limit_needs_no_rules() {
 
     let items = [Item::inline("k", &one)];
     let mut decisions = Decisions::default();
-    let decision = poll_ready(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap();
+    let decision = poll_once(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap();
     assert_eq!((decision.is_admitted(), decision.rule()), (true, Some("")), "a different counter without a domain");
     let receipt: Receipt = decision.receipt().to_string().parse().unwrap();
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)).unwrap().get(), 1);
-    assert!(poll_ready(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap().is_admitted());
+    assert_eq!(poll_once(bench.engine.refund(&receipt)).unwrap().get(), 1);
+    assert!(poll_once(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap().is_admitted());
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn batch_is_decided_in_order_and_independently() {
     let mut requests: Vec<Request<'_>> = items.iter().map(|items| Request::new("d", items)).collect();
     requests[2].domain = b"nobody";
     let mut decisions = Decisions::default();
-    poll_ready(bench.engine.check_batch(&requests, &mut decisions));
+    poll_once(bench.engine.check_batch(&requests, &mut decisions));
     assert_eq!(decisions.len(), 40);
     let outcomes: Vec<_> = decisions
         .iter()

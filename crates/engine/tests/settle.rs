@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, FlakyStore, START, bench, poll_ready, unavailable_error};
+use support::{Bench, FlakyStore, START, bench, poll_once, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{CommitResult, Receipt, Store};
@@ -17,7 +17,7 @@ fn reserve<S: Store>(bench: &mut Bench<S>, cost: u64) -> Receipt {
 
 fn commit<S: Store>(bench: &Bench<S>, receipt: &Receipt, cost: u64) -> (u64, u64, u64) {
     let CommitResult { refunded, charged, unpaid } =
-        poll_ready(bench.engine.commit(receipt, Cost::new(cost))).expect("a store");
+        poll_once(bench.engine.commit(receipt, Cost::new(cost))).expect("a store");
     (refunded.get(), charged.get(), unpaid.get())
 }
 
@@ -90,11 +90,11 @@ fn exhausted_shadow_rule_does_not_block_a_commit() {
 fn cancelled_reservation_is_refunded_and_a_forgotten_one_is_charged() {
     let mut bench = bench(RULES);
     let receipt = reserve(&mut bench, 30);
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)), Ok(Cost::new(30)));
+    assert_eq!(poll_once(bench.engine.refund(&receipt)), Ok(Cost::new(30)));
     assert_eq!(bench.remaining(&[("user", "a")]), [100, 1000]);
     let receipt = reserve(&mut bench, 30);
     bench.advance(Nanos::from_secs(3_600));
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)), Ok(Cost::ZERO), "the usage has already refilled");
+    assert_eq!(poll_once(bench.engine.refund(&receipt)), Ok(Cost::ZERO), "the usage has already refilled");
     assert_eq!(bench.remaining(&[("user", "a")]), [100, 1000]);
 }
 
@@ -130,13 +130,13 @@ fn slot_is_held_while_it_is_renewed() {
     let receipt = reserve(&mut bench, 1);
     for _ in 0..5 {
         bench.advance(Nanos::from_secs(9));
-        assert_eq!(poll_ready(bench.engine.renew(&receipt)), Ok(true));
+        assert_eq!(poll_once(bench.engine.renew(&receipt)), Ok(true));
         assert_eq!(bench.check(&[("user", "a")]), "deny until release");
     }
     bench.advance(Nanos::from_secs(10));
-    assert_eq!(poll_ready(bench.engine.renew(&receipt)), Ok(false), "it was lost");
+    assert_eq!(poll_once(bench.engine.renew(&receipt)), Ok(false), "it was lost");
     assert_eq!(bench.check(&[("user", "a")]), "allow");
     let mut bench = support::bench("- {id: all, limit: 100/m}\n");
     let receipt = reserve(&mut bench, 1);
-    assert_eq!(poll_ready(bench.engine.renew(&receipt)), Ok(false), "no slot is held");
+    assert_eq!(poll_once(bench.engine.renew(&receipt)), Ok(false), "no slot is held");
 }

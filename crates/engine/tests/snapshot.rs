@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, START, bench, memory_store, parse_limits, poll_ready};
+use support::{Bench, START, bench, memory_store, parse_limits, poll_once};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::core::Nanos;
 use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
@@ -78,7 +78,7 @@ fn lease_taken_before_the_restart_is_released_after_it() {
     assert_eq!(before.check(&attributes), "allow");
     let mut after = restore(&take_snapshot(&before), &before, Nanos::from_secs(60), RULES).unwrap();
     assert_eq!(after.remaining(&attributes), [0]);
-    assert_eq!(poll_ready(after.engine.refund(&receipt)).unwrap().get(), 1);
+    assert_eq!(poll_once(after.engine.refund(&receipt)).unwrap().get(), 1);
     assert_eq!(after.remaining(&attributes), [1]);
 }
 
@@ -96,7 +96,7 @@ fn inline_limits_survive_a_restart() {
     let spend = |bench: &Bench, decisions: &mut Decisions| {
         let inline = bench.engine.intern_limits(&parse_limits("5/h", None)).unwrap();
         let items = [Item { limit: Some(Inline { key: b"alice", limits: &inline }), ..Item::new(&[]) }];
-        poll_ready(bench.engine.check(&Request::new("d", &items), decisions))
+        poll_once(bench.engine.check(&Request::new("d", &items), decisions))
             .unwrap()
             .reports()
             .next()

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, FlakyStore, START, bench, outcome_text, poll_ready, unavailable_error};
+use support::{Bench, FlakyStore, START, bench, outcome_text, poll_once, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Attribute, Enforcement, Item, Request, RequestError, Store, TakeMode};
@@ -15,9 +15,9 @@ fn take_with_mode<S: Store>(bench: &mut Bench<S>, take_mode: TakeMode, user: &st
     let items = [Item::new(&attributes).cost(cost)];
     let request = Request::new("d", &items);
     let decision = match take_mode {
-        TakeMode::Exactly => poll_ready(bench.engine.check(&request, &mut bench.decisions)),
-        TakeMode::UpTo => poll_ready(bench.engine.take_up_to(&request, &mut bench.decisions)),
-        TakeMode::Regardless => poll_ready(bench.engine.charge(&request, &mut bench.decisions)),
+        TakeMode::Exactly => poll_once(bench.engine.check(&request, &mut bench.decisions)),
+        TakeMode::UpTo => poll_once(bench.engine.take_up_to(&request, &mut bench.decisions)),
+        TakeMode::Regardless => poll_once(bench.engine.charge(&request, &mut bench.decisions)),
     };
     let decision = decision.expect("a valid request");
     (outcome_text(decision.outcome()), decision.taken().get())
@@ -42,11 +42,11 @@ fn reports_and_receipt_reflect_the_amount_taken() {
     let mut bench = bench(TWO_RULES);
     let (attributes, mut remaining) = ([Attribute::new("user", "a")], Vec::new());
     let items = [Item::new(&attributes).cost(9)];
-    let decision = poll_ready(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
+    let decision = poll_once(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
     remaining.extend(decision.reports().map(|limit| limit.report.remaining));
     let receipt = decision.receipt();
     assert_eq!(remaining, [0, 6]);
-    assert_eq!(poll_ready(bench.engine.refund(&receipt)), Ok(Cost::new(4)));
+    assert_eq!(poll_once(bench.engine.refund(&receipt)), Ok(Cost::new(4)));
     assert_eq!(bench.remaining(&[("user", "a")]), [4, 10], "the receipt contains the final amounts");
 }
 
@@ -87,7 +87,7 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
     let drain = |bench: &mut Bench<FlakyStore>, user: &str| {
         let attributes = [Attribute::new("user", user)];
         let items = [Item { cost: Some(Cost::MAX), ..Item::new(&attributes) }];
-        let decision = poll_ready(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
+        let decision = poll_once(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
         (outcome_text(decision.outcome()), decision.taken().get(), decision.is_counted())
     };
     // One user is unlimited, one is allowed by a rule, and one matches no rule.
@@ -130,7 +130,7 @@ fn take_up_to_needs_an_amount_and_one_item() {
     let attributes = [Attribute::new("user", "a")];
     let item = Item::new(&attributes);
     let wrong = |bench: &mut Bench, items: &[Item<'_>]| {
-        poll_ready(bench.engine.take_up_to(&Request::new("d", items), &mut bench.decisions)).map(|_| ()).unwrap_err()
+        poll_once(bench.engine.take_up_to(&Request::new("d", items), &mut bench.decisions)).map(|_| ()).unwrap_err()
     };
     assert_eq!(wrong(&mut bench, &[item]), RequestError::NoAmount);
     assert_eq!(wrong(&mut bench, &[]), RequestError::NoItems);

@@ -72,7 +72,7 @@ const DEFAULT_SLICES: u64 = 10;
 pub(super) const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
 
 /// Returns the limit, or a list of at least one mistake.
-pub(crate) fn read<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
+pub(crate) fn parse_limit<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
     let mut reader = LimitParser { words, mistakes: Vec::new(), has_calendar_mistake: false };
     let calendar = reader.calendar();
     reader.has_calendar_mistake = !reader.mistakes.is_empty();

@@ -69,7 +69,7 @@ impl<S: Store> Bench<S> {
         item.cost = cost.map(tollgate::core::Cost::new);
         let items = [item];
         let request = Request::new("d", &items);
-        read(poll_ready(self.engine.check(&request, &mut self.decisions)).expect("a valid request"))
+        read(poll_once(self.engine.check(&request, &mut self.decisions)).expect("a valid request"))
     }
 
     /// Returns the remaining amount of every matching limit.
@@ -78,13 +78,13 @@ impl<S: Store> Bench<S> {
             attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
         let items = [Item::new(&attributes)];
         let request = Request::new("d", &items);
-        let decision = poll_ready(self.engine.peek(&request, &mut self.decisions)).expect("a valid request");
+        let decision = poll_once(self.engine.peek(&request, &mut self.decisions)).expect("a valid request");
         decision.reports().map(|report| report.report.remaining).collect()
     }
 
     /// Checks one request with these items and returns the outcome as text.
     pub(crate) fn check_items(&mut self, items: &[Item<'_>]) -> Result<String, RequestError> {
-        let decision = poll_ready(self.engine.check(&Request::new("d", items), &mut self.decisions))?;
+        let decision = poll_once(self.engine.check(&Request::new("d", items), &mut self.decisions))?;
         Ok(outcome_text(decision.outcome()))
     }
 
@@ -113,7 +113,7 @@ pub(crate) fn outcome_text(outcome: Outcome) -> String {
 }
 
 /// Runs a future that is ready immediately, like every future of a memory store.
-pub(crate) fn poll_ready<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn poll_once<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("the future is not ready"),
@@ -214,7 +214,7 @@ pub(crate) fn explain_matching<S: Store>(
 ) -> String {
     let attributes: Vec<Attribute<'_>> = attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
     let item = Item { cost: cost.map(tollgate::core::Cost::new), ..Item::new(&attributes) };
-    let explanation = poll_ready(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("a valid request");
+    let explanation = poll_once(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("a valid request");
     let text = explanation.to_string();
     let unmet = text.find("\n- ").map_or(text.len(), |at| at + 1);
     text[..unmet].trim_end().to_owned()
