@@ -17,7 +17,7 @@ use crate::wire::limits::LimitsCode;
 pub struct Ask {
     /// Identifies the request in its answer.
     pub id: u64,
-    /// How far the request has travelled when the receiver gets it.
+    /// How far the request has travelled when it reaches the receiver.
     pub hop: Hop,
     /// Operation to perform on the charges.
     pub verb: Verb,

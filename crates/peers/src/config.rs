@@ -243,7 +243,7 @@ fn is_valid_name(text: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Parses `host`, `host:port`, `address`, `[address]:port`.
+/// Parses `host`, `host:port`, `address` or `[address]:port`.
 fn parse_host(text: &str) -> Result<(String, u16), String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok((address.ip().to_string(), address.port()));

@@ -1,7 +1,7 @@
 //! Framing on a link: a four-byte little-endian length, one byte for the kind, and the body. The length includes the
 //! kind and the body.
 //!
-//! FrameBuffer with kind [`FIRST_LINK_KIND`] or higher belong to the link itself. [`crate::wire`] defines the lower kinds.
+//! Frames with kind [`FIRST_LINK_KIND`] or higher belong to the link itself. [`crate::wire`] defines the lower kinds.
 
 use std::fmt;
 

@@ -14,7 +14,8 @@ use tollgate::fingerprint::Fingerprint;
 
 use crate::NodeId;
 
-/// One node's view of the homes. The mesh replaces it whenever the view changes.
+/// One node's view of the homes. The mesh replaces this view whenever a node, its state or its link
+/// changes.
 #[derive(Clone, Debug)]
 pub struct Homes {
     own: NodeId,

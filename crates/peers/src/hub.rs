@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     pub(crate) homes: ArcSwap<Homes>,
     pub(crate) outboxes: ArcSwap<HashMap<NodeId, Arc<Outbox>>>,
     pub(crate) asks: PendingAsks,
-    /// Wakes the peers thread: many charges are unsent, or this node should leave.
+    /// Wakes the peers thread, for example because many charges are unsent or a link ended.
     pub(crate) urgent: Notify,
     /// Wakes the timers: work is due earlier than the time that [`Shared::run_due_work`] returned.
     pub(crate) earlier: Notify,
@@ -120,7 +120,7 @@ pub(crate) struct AcceptedLink {
     pub(crate) generation: u64,
 }
 
-/// Maximum size of `logged`. Further refusals are only counted, so connection attempts cannot flood the log.
+/// Maximum size of `logged`. Further refusals are not logged, so connection attempts cannot flood the log.
 const MAX_LOGGED_REFUSALS: usize = 256;
 /// Interval after which `logged` is cleared and refusals are logged again.
 const REFUSAL_LOG_INTERVAL: Nanos = Nanos::from_secs(3_600);
@@ -310,7 +310,7 @@ impl Shared {
         hub.links.remove(&peer);
         hub.members.record_link_end(peer);
         self.publish_outboxes(hub);
-        self.asks.lost(peer);
+        self.asks.end_asks_to(peer);
         let Hub { mesh, actions, .. } = hub;
         mesh.on(now, Event::LinkDown { peer }, actions);
     }

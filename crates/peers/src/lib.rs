@@ -60,7 +60,8 @@ pub use hub::Stage;
 pub use status::{LinkCounts, NodeInfo, NodeStatus, PeerStatus};
 pub use store::PeerStore;
 
-/// A process in the cluster. Each start draws a random id, so a restarted node counts as a new node.
+/// Id of a process in the cluster. Each start draws a random id, so a restarted node counts as a new
+/// node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 

@@ -338,7 +338,7 @@ mod tests {
             assert_eq!((beat.all.len(), beat.all_to.len()), (6, FANOUT));
             reached.extend(beat.all_to);
         }
-        assert_eq!(reached.len(), 5, "all peers within two heartbeats");
+        assert_eq!(reached.len(), 5, "all peers get all records within two heartbeats");
         let late = members.due_heartbeat(at(10_000)).unwrap();
         assert_eq!(late.all.len(), 1, "only live records");
     }

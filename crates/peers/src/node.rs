@@ -46,7 +46,7 @@ pub(crate) async fn run(
 ) {
     tokio::select! {
         () = stop => {}
-        () = accept(&shared, &listener, tls.as_ref()) => {}
+        () = accept_connections(&shared, &listener, tls.as_ref()) => {}
         () = run_timers(&shared, tls.as_ref()) => {}
         () = expire_asks(&shared) => {}
         () = resolve_seeds(&shared) => {}
@@ -102,7 +102,7 @@ async fn run_timers(shared: &Arc<Shared>, tls: Option<&LinkTls>) {
     }
 }
 
-async fn accept(shared: &Arc<Shared>, listener: &TcpListener, tls: Option<&LinkTls>) {
+async fn accept_connections(shared: &Arc<Shared>, listener: &TcpListener, tls: Option<&LinkTls>) {
     let ungreeted = Arc::new(Semaphore::new(MAX_UNGREETED));
     loop {
         let Ok((stream, from)) = listener.accept().await else {
@@ -194,7 +194,7 @@ async fn run_connection<R: AsyncRead + Unpin, W: AsyncWrite + Send + Unpin + 'st
     }
     let peer = record.node;
     let Some(AcceptedLink { outbox, generation }) = shared.accept_link(record, dialled) else { return Ok(()) };
-    let mut receiver = Receiver {
+    let mut receiver = LinkReceiver {
         shared,
         peer,
         generation,
@@ -276,7 +276,7 @@ async fn next_frame<S: AsyncRead + Unpin>(
 }
 
 /// Handles the frames of one link.
-struct Receiver<'a> {
+struct LinkReceiver<'a> {
     shared: &'a Arc<Shared>,
     peer: NodeId,
     generation: u64,
@@ -293,7 +293,7 @@ struct Receiver<'a> {
     answered: usize,
 }
 
-impl Receive for Receiver<'_> {
+impl Receive for LinkReceiver<'_> {
     fn frame(&mut self, whole: &[u8]) -> Result<(), String> {
         self.received += whole.len();
         if let Some(ask) = wire::decode_single_ask(whole)
@@ -329,7 +329,7 @@ impl Receive for Receiver<'_> {
             self.outbox.flush();
         } else {
             // The woken callers may ask again at once. Their asks then share a write with the held asks.
-            self.shared.asks.answer(self.peer, &mut self.answers);
+            self.shared.asks.deliver_answers(self.peer, &mut self.answers);
             self.outbox.release_asks();
         }
         if std::mem::take(&mut self.urgent) {
@@ -338,7 +338,7 @@ impl Receive for Receiver<'_> {
     }
 }
 
-impl Receiver<'_> {
+impl LinkReceiver<'_> {
     /// Decides an ask with one charge, if this node is its home. Otherwise returns `false` and does nothing.
     fn try_answer(&mut self, ask: &SingleAsk<'_>) -> bool {
         let (shared, limits, out) = (self.shared, &mut self.limits, &mut self.own_answers);
@@ -379,7 +379,9 @@ impl Receiver<'_> {
             AskAction::Forward(to, mut ask) => {
                 let is_sent = shared.outboxes.load().get(&to).is_some_and(|outbox| {
                     let deadline = Instant::now() + RELAY_TIMEOUT;
-                    let Some(here) = shared.asks.relay(to, self.outbox.clone(), id, deadline) else { return false };
+                    let Some(here) = shared.asks.register_relayed(to, self.outbox.clone(), id, deadline) else {
+                        return false;
+                    };
                     ask.id = here;
                     let is_queued = outbox.push_ask(false, |out| wire::encode(&Frame::Ask(ask), out));
                     if !is_queued {

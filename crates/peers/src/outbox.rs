@@ -1,7 +1,7 @@
 //! The send queue of a link.
 //!
-//! FrameBuffer are appended to one buffer. A flush takes the whole buffer together with the write half of the connection,
-//! and writes without holding the lock. FrameBuffer that are queued during a write share the next write.
+//! Frames are appended to one buffer. A flush takes the whole buffer together with the write half of the connection,
+//! and writes without holding the lock. Frames that are queued during a write share the next write.
 //!
 //! The link's own task flushes the queue, on the peers thread. Each switch of threads delays an ask, so two kinds of
 //! frames are written elsewhere. If an ask is this node's only unanswered ask, its caller writes it. Answers are

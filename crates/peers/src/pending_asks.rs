@@ -114,14 +114,20 @@ impl Drop for PendingAsk<'_> {
 
 impl PendingAsks {
     /// Registers an ask of this node. Returns `None` if there are already [`MAX_ASKS`] asks.
-    pub(crate) fn ask(&self, peer: NodeId, deadline: Instant) -> Option<PendingAsk<'_>> {
+    pub(crate) fn register(&self, peer: NodeId, deadline: Instant) -> Option<PendingAsk<'_>> {
         let (id, is_only) = self.add(peer, deadline, Waiter::Caller(None))?;
         Some(PendingAsk { asks: self, id, is_pending: true, is_only })
     }
 
     /// Registers an ask that is relayed from another node to `peer`, and returns its local id. Returns `None` if
     /// there are already [`MAX_ASKS`] asks.
-    pub(crate) fn relay(&self, peer: NodeId, outbox: Arc<Outbox>, id: u64, deadline: Instant) -> Option<u64> {
+    pub(crate) fn register_relayed(
+        &self,
+        peer: NodeId,
+        outbox: Arc<Outbox>,
+        id: u64,
+        deadline: Instant,
+    ) -> Option<u64> {
         self.add(peer, deadline, Waiter::Relay { outbox, id }).map(|(id, _)| id)
     }
 
@@ -172,7 +178,7 @@ impl PendingAsks {
     }
 
     /// Ends the asks sent to `peer`, whose link has ended.
-    pub(crate) fn lost(&self, peer: NodeId) {
+    pub(crate) fn end_asks_to(&self, peer: NodeId) {
         let mut state = self.state();
         let (_, wakers) = state.end(AskError::Lost, |asked, _| asked == peer);
         drop(state);
@@ -384,44 +390,45 @@ mod tests {
     #[tokio::test]
     async fn answer_reaches_its_caller_only_if_the_asked_node_sent_it() {
         let asks = PendingAsks::default();
-        let asked = asks.ask(PEER, millis_from_now(10)).unwrap();
+        let asked = asks.register(PEER, millis_from_now(10)).unwrap();
         let id = asked.id;
-        asks.answer(NodeId(2), &mut vec![answer(id)]);
+        asks.deliver_answers(NodeId(2), &mut vec![answer(id)]);
         assert_eq!(asks.len(), 1, "another node answered");
-        asks.answer(PEER, &mut vec![answer(id)]);
+        asks.deliver_answers(PEER, &mut vec![answer(id)]);
         assert_eq!(asked.answer().await.unwrap().id, id);
-        asks.answer(PEER, &mut vec![answer(id)]);
+        asks.deliver_answers(PEER, &mut vec![answer(id)]);
         assert_eq!(asks.len(), 0, "a second answer is dropped");
     }
 
     #[tokio::test]
     async fn cancelled_and_lost_asks_are_removed() {
         let asks = PendingAsks::default();
-        drop(asks.ask(PEER, millis_from_now(10)));
+        drop(asks.register(PEER, millis_from_now(10)));
         assert_eq!(asks.len(), 0);
-        let asked = asks.ask(PEER, millis_from_now(10)).unwrap();
-        let other = asks.ask(NodeId(2), millis_from_now(10)).unwrap();
-        asks.lost(PEER);
+        let asked = asks.register(PEER, millis_from_now(10)).unwrap();
+        let other = asks.register(NodeId(2), millis_from_now(10)).unwrap();
+        asks.end_asks_to(PEER);
         assert_eq!(asked.answer().await, Err(AskError::Lost));
         assert_eq!(asks.len(), 1);
         asks.close();
         assert_eq!(other.answer().await, Err(AskError::Lost));
-        assert!(asks.ask(PEER, millis_from_now(10)).is_none(), "no thread would answer");
+        assert!(asks.register(PEER, millis_from_now(10)).is_none(), "no thread would answer");
     }
 
     #[tokio::test(start_paused = true)]
     async fn slots_are_reused_under_new_ids_and_dropped_after_a_peak() {
         let asks = PendingAsks::default();
-        let first = asks.ask(PEER, millis_from_now(10)).unwrap().id;
-        let second = asks.ask(PEER, millis_from_now(10)).unwrap();
+        let first = asks.register(PEER, millis_from_now(10)).unwrap().id;
+        let second = asks.register(PEER, millis_from_now(10)).unwrap();
         assert_eq!(asks.state().slots.len(), 1);
-        asks.answer(PEER, &mut vec![answer(first)]);
+        asks.deliver_answers(PEER, &mut vec![answer(first)]);
         assert_eq!(asks.len(), 1, "the answer to an earlier ask of the slot is dropped");
-        asks.answer(PEER, &mut vec![answer(second.id)]);
+        asks.deliver_answers(PEER, &mut vec![answer(second.id)]);
         assert_eq!((asks.len(), asks.state().free.len()), (0, 0), "the answer waits for its caller");
         drop(second);
         assert_eq!(asks.state().free.len(), 1);
-        let mut peak: Vec<_> = (0..=KEPT_SLOTS + 9).map(|_| asks.ask(PEER, millis_from_now(10)).unwrap()).collect();
+        let mut peak: Vec<_> =
+            (0..=KEPT_SLOTS + 9).map(|_| asks.register(PEER, millis_from_now(10)).unwrap()).collect();
         let slots = || asks.state().slots.len();
         assert_eq!(slots(), KEPT_SLOTS + 10);
         let used = peak.iter().position(|ask| ask.id as usize & (MAX_ASKS - 1) == KEPT_SLOTS + 3).expect("a slot");
@@ -430,7 +437,7 @@ mod tests {
         asks.expire().await;
         assert_eq!((asks.len(), slots()), (0, KEPT_SLOTS + 4), "a result that is not taken keeps its slot");
         assert_eq!(used.answer().await, Err(AskError::Expired));
-        let _next = asks.ask(PEER, millis_from_now(10)).unwrap();
+        let _next = asks.register(PEER, millis_from_now(10)).unwrap();
         asks.expire().await;
         assert_eq!(slots(), KEPT_SLOTS);
         assert!(asks.state().free.iter().all(|index| usize::from(*index) < KEPT_SLOTS));
@@ -442,12 +449,12 @@ mod tests {
         let outbox = Arc::new(Outbox::default());
         let start = Instant::now();
         let wait_for = async |millis: u64| {
-            assert_eq!(asks.ask(PEER, millis_from_now(millis)).unwrap().answer().await, Err(AskError::Expired));
+            assert_eq!(asks.register(PEER, millis_from_now(millis)).unwrap().answer().await, Err(AskError::Expired));
             start.elapsed().as_millis() as u64
         };
         let waits = async {
             // The second ask expires before the first one, and the relayed ask after both.
-            asks.relay(PEER, outbox, 7, millis_from_now(5_000)).unwrap();
+            asks.register_relayed(PEER, outbox, 7, millis_from_now(5_000)).unwrap();
             let ended = tokio::join!(wait_for(30), wait_for(10));
             assert!((30..=31).contains(&ended.0) && (10..=11).contains(&ended.1), "{ended:?}");
             assert!((40..=42).contains(&wait_for(10).await));
@@ -472,12 +479,12 @@ mod tests {
     async fn relayed_asks_are_answered_and_all_asks_are_bounded() {
         let asks = PendingAsks::default();
         let outbox = Arc::new(Outbox::default());
-        let relay = || asks.relay(PEER, outbox.clone(), 7, millis_from_now(10));
+        let relay = || asks.register_relayed(PEER, outbox.clone(), 7, millis_from_now(10));
         let id = relay().unwrap();
-        asks.answer(PEER, &mut vec![answer(id)]);
+        asks.deliver_answers(PEER, &mut vec![answer(id)]);
         assert!(outbox.queued_bytes() > 0, "the answer is relayed");
         while relay().is_some() {}
         assert_eq!(asks.len(), MAX_ASKS);
-        assert!(asks.ask(PEER, millis_from_now(10)).is_none());
+        assert!(asks.register(PEER, millis_from_now(10)).is_none());
     }
 }

@@ -100,8 +100,8 @@ impl PeerStore {
         stage.wait_for(|stage| *stage != Stage::Joining).await.map_or(Stage::Left, |stage| *stage)
     }
 
-    /// Leaves the cluster: the node stops being a home and waits until the other nodes acknowledge its charges. Closes
-    /// all links and returns after about three seconds at the latest.
+    /// Leaves the cluster: the node stops being a home and waits until the other nodes acknowledge its charges. Then
+    /// closes all links. Returns after at most 3.5 seconds.
     pub async fn leave(&self) {
         self.shared.leave();
         let mut stage = self.watch_stage();
@@ -137,7 +137,7 @@ impl PeerStore {
     }
 
     /// Determines the limits and the deciding node of each charge.
-    fn resolve<'a>(&self, group: &Group<'a>) -> Result<SmallVec<[ResolvedCharge<'a>; 1]>, StoreError> {
+    fn resolve_charges<'a>(&self, group: &Group<'a>) -> Result<SmallVec<[ResolvedCharge<'a>; 1]>, StoreError> {
         let homes = self.shared.homes.load();
         let table = &self.shared.table;
         let part = |charge: &'a EngineCharge<'a>| {
@@ -167,7 +167,7 @@ impl PeerStore {
         mut each: impl FnMut(&ResolvedCharge<'_>, ChargeAnswer),
     ) -> Time<Wall> {
         let now = self.shared.now();
-        let charges: Vec<Charge<'_>> = parts.iter().map(|part| part.here()).collect();
+        let charges: Vec<Charge<'_>> = parts.iter().map(|part| part.to_table_charge()).collect();
         let decided = self.shared.table.decide(&now, verb, &charges, |index, decided| {
             let mut answer = ChargeAnswer::new(decided, charges[index].ask.cost());
             if verb == Verb::Peek {
@@ -186,7 +186,8 @@ impl PeerStore {
         now.wall()
     }
 
-    /// Decides a group of one eventual charge, if its key already has an entry.
+    /// Fast path: decides a group of one eventual charge. Returns `None` if the fast path does not
+    /// apply.
     fn try_decide_here(&self, charge: &EngineCharge<'_>, answers: &mut Answers) -> Option<bool> {
         let (Consistency::Eventual(_), Amount::Exactly(cost)) = (charge.consistency, charge.ask) else { return None };
         let (table, now) = (&self.shared.table, self.shared.now());
@@ -223,7 +224,7 @@ impl PeerStore {
         deadline: Instant,
     ) -> Result<PendingAsk<'_>, StoreError> {
         let [part] = parts else {
-            return self.ask(node, verb, parts.iter().map(ResolvedCharge::to_ask).collect(), deadline);
+            return self.ask(node, verb, parts.iter().map(ResolvedCharge::to_ask_charge).collect(), deadline);
         };
         let EngineCharge { ask: amount, stamps, .. } = *part.charge;
         let (key, limits, stamps) = (part.key, &part.limits.code()[..], stamps.copied());
@@ -242,7 +243,7 @@ impl PeerStore {
         let unavailable = |why: &str| StoreError::Unavailable { why: why.to_owned() };
         let outboxes = self.shared.outboxes.load();
         let outbox = outboxes.get(&node).ok_or_else(|| unavailable("no link to the key's home"))?;
-        let asked = self.shared.asks.ask(node, deadline);
+        let asked = self.shared.asks.register(node, deadline);
         let asked = asked.ok_or_else(|| unavailable("too many requests in flight to peers"))?;
         if !outbox.push_ask(asked.is_only, |to| encode(asked.id, to)) {
             return Err(unavailable("the link queue to the key's home is full"));
@@ -252,7 +253,12 @@ impl PeerStore {
     }
 
     /// Waits for the answer to an ask with `count` charges.
-    async fn wait(&self, asked: PendingAsk<'_>, verb: Verb, count: usize) -> Result<ChargeAnswers, StoreError> {
+    async fn wait_for_answer(
+        &self,
+        asked: PendingAsk<'_>,
+        verb: Verb,
+        count: usize,
+    ) -> Result<ChargeAnswers, StoreError> {
         let unknown = |why: String| StoreError::Unknown { why };
         let answer = match asked.answer().await {
             Ok(answer) => answer.result,
@@ -287,16 +293,16 @@ impl PeerStore {
         let deadline = Instant::now() + self.shared.config.deadline;
         let mut steps: SmallVec<[GroupProgress<'_>; 1]> = SmallVec::new();
         for group in batch.groups {
-            let step = self.begin(group, deadline, steps.is_empty().then_some(&mut *answers)).await;
+            let step = self.begin_group(group, deadline, steps.is_empty().then_some(&mut *answers)).await;
             steps.extend(step);
         }
         for step in steps {
             match step {
                 GroupProgress::Decided(decided) => decided.write(answers),
                 GroupProgress::Failed(error) => answers.fail_group(error),
-                GroupProgress::Asked(asked, verb, count) => match self.wait(asked, verb, count).await {
+                GroupProgress::Asked(asked, verb, count) => match self.wait_for_answer(asked, verb, count).await {
                     Ok(charges) => {
-                        charges.into_iter().for_each(|charge| push(answers, Exactness::Exact, charge));
+                        charges.into_iter().for_each(|charge| push_charge_answer(answers, Exactness::Exact, charge));
                         answers.end_group(self.shared.now().wall());
                     }
                     Err(error) => answers.fail_group(error),
@@ -307,13 +313,13 @@ impl PeerStore {
 
     /// Starts deciding a group. `answers` is present if no earlier group is pending. Returns `None` if the group was
     /// decided and its answer was written to `answers`.
-    async fn begin<'s>(
+    async fn begin_group<'s>(
         &'s self,
         group: &Group<'_>,
         deadline: Instant,
         answers: Option<&mut Answers>,
     ) -> Option<GroupProgress<'s>> {
-        let parts = match self.resolve(group) {
+        let parts = match self.resolve_charges(group) {
             Ok(parts) => parts,
             Err(error) => return Some(GroupProgress::Failed(error)),
         };
@@ -343,13 +349,13 @@ impl PeerStore {
             let at = self.decide_here(verb, &here, |part, answer| decided.push((part.exactness(), answer)));
             return Some(GroupProgress::Decided(GroupDecision { answers: decided, at }));
         };
-        let at = self.decide_here(verb, &here, |part, answer| push(answers, part.exactness(), answer));
+        let at = self.decide_here(verb, &here, |part, answer| push_charge_answer(answers, part.exactness(), answer));
         answers.end_group(at);
         None
     }
 }
 
-/// Returns whether this node's own state decides the charge.
+/// Returns whether the charge's rule is `eventual`, so that this node's own state decides.
 fn is_eventual(charge: &EngineCharge<'_>) -> bool {
     matches!(charge.consistency, Consistency::Eventual(_))
 }
@@ -368,12 +374,12 @@ impl ResolvedCharge<'_> {
         if is_eventual(self.charge) { Exactness::Eventual } else { Exactness::Exact }
     }
 
-    fn here(&self) -> Charge<'_> {
+    fn to_table_charge(&self) -> Charge<'_> {
         let EngineCharge { ask, stamps, .. } = *self.charge;
         Charge { key: self.key, limits: &self.limits, ask, stamps: stamps.copied() }
     }
 
-    fn to_ask(&self) -> AskCharge {
+    fn to_ask_charge(&self) -> AskCharge {
         let EngineCharge { ask, stamps, .. } = *self.charge;
         AskCharge { key: self.key, limits: self.limits.code().clone(), amount: ask, stamps: stamps.copied() }
     }
@@ -393,12 +399,12 @@ struct GroupDecision {
 
 impl GroupDecision {
     fn write(self, answers: &mut Answers) {
-        self.answers.into_iter().for_each(|(exactness, answer)| push(answers, exactness, answer));
+        self.answers.into_iter().for_each(|(exactness, answer)| push_charge_answer(answers, exactness, answer));
         answers.end_group(self.at);
     }
 }
 
-fn push(answers: &mut Answers, exactness: Exactness, answer: ChargeAnswer) {
+fn push_charge_answer(answers: &mut Answers, exactness: Exactness, answer: ChargeAnswer) {
     answers.push_answer_of_exactness(exactness, answer.outcome, answer.taken, answer.stamps, answer.reports);
 }
 

@@ -106,7 +106,7 @@ pub enum Event {
         /// Node at the other end.
         peer: NodeId,
     },
-    /// A frame arrived. FrameBuffer are passed in sending order. [`Frame::Ask`] and [`Frame::Answer`]
+    /// A frame arrived. Frames are passed in sending order. [`Frame::Ask`] and [`Frame::Answer`]
     /// are ignored here.
     Frame {
         /// Sender of the frame.

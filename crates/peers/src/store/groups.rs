@@ -32,7 +32,7 @@ impl PeerStore {
                         group.on(None, Ok(answers), &mut actions);
                     }
                     GroupAction::Ask { home: Some(node), verb, charges } => {
-                        let asked = charges.iter().map(|index| parts[*index].to_ask()).collect();
+                        let asked = charges.iter().map(|index| parts[*index].to_ask_charge()).collect();
                         match self.ask(node, verb, asked, deadline) {
                             Ok(asked) => pending.push_back((node, verb, charges.len(), asked)),
                             Err(error) => group.on(Some(node), Err(error), &mut actions),
@@ -45,7 +45,7 @@ impl PeerStore {
             }
             if actions.is_empty() {
                 let Some((node, verb, count, asked)) = pending.pop_front() else { break };
-                let result = self.wait(asked, verb, count).await;
+                let result = self.wait_for_answer(asked, verb, count).await;
                 group.on(Some(node), result.map(SmallVec::into_vec), &mut actions);
             }
         }
@@ -68,7 +68,7 @@ impl PeerStore {
                 let refunds = charges.iter().map(|(index, cost, stamps)| Charge {
                     ask: Amount::Exactly(*cost),
                     stamps: Some(*stamps),
-                    ..parts[*index].here()
+                    ..parts[*index].to_table_charge()
                 });
                 let refunds: Vec<Charge<'_>> = refunds.collect();
                 self.shared.table.decide(&self.shared.now(), verb, &refunds, |_, _| ());
@@ -77,7 +77,7 @@ impl PeerStore {
                 let refunds = charges.iter().map(|(index, cost, stamps)| AskCharge {
                     amount: Amount::Exactly(*cost),
                     stamps: Some(*stamps),
-                    ..parts[*index].to_ask()
+                    ..parts[*index].to_ask_charge()
                 });
                 // Best effort: an unreachable home keeps the tokens as spent.
                 drop(self.ask(node, verb, refunds.collect(), deadline));

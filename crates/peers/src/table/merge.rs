@@ -201,7 +201,7 @@ pub(super) fn used(limits: &Limits, words: &[u64], now: &Now<'_>) -> Vec<UsedAmo
 
 /// Raises the used amount of each limit to another node's value. A larger local value is kept. A bucket keeps the
 /// later of the two times at which it is full again.
-pub(super) fn raise(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[UsedAmount]) {
+pub(super) fn raise_used(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[UsedAmount]) {
     let mut first = 0;
     for (limit, other) in limits.as_slice().iter().zip(used) {
         let mut cells = Offset { cells: &mut *words, first };

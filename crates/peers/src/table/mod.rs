@@ -313,7 +313,7 @@ impl Table {
         }
         // Usage from before a reset no longer counts.
         if known.generation == entry.generation {
-            entry.raise(&now, &known.used);
+            entry.raise_used(&now, &known.used);
         }
     }
 

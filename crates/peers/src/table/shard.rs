@@ -22,10 +22,11 @@ fn overflow_slot(limits: &SharedLimits) -> u32 {
     limits.number() % MAX_OVERFLOW
 }
 
-/// How long a hold can be undone exactly, in nanoseconds. Later, an undo is a refund.
+/// Minimum time for which a hold can be undone exactly, in nanoseconds. Later, an undo may be a
+/// refund.
 const EXACT_UNDO_TIME: u64 = 1_000_000_000;
 
-/// State words. State words of a key. A single bucket needs two words.
+/// State words of a key. A single bucket needs two words.
 type Words = SmallVec<[u64; 2]>;
 
 #[derive(Debug)]
@@ -138,9 +139,9 @@ impl Entry {
         merge::apply(&self.limits.with_debt, &mut self.words, now, age, cost)
     }
 
-    pub(super) fn raise(&mut self, now: &Now<'_>, used: &[UsedAmount]) {
+    pub(super) fn raise_used(&mut self, now: &Now<'_>, used: &[UsedAmount]) {
         self.is_reset = false;
-        merge::raise(&self.limits.with_debt, &mut self.words, now, used);
+        merge::raise_used(&self.limits.with_debt, &mut self.words, now, used);
     }
 
     /// Discards the usage.
@@ -249,7 +250,7 @@ impl Shard {
 
     /// Returns the verdict for a charge without changing the state.
     pub(super) fn weigh(&self, charge: &Charge<'_>, ask: Ask, now: &Now<'_>) -> Verdict<Stamps> {
-        match self.find(charge, now) {
+        match self.find_entry(charge, now) {
             Some(entry) => entry.weigh(charge.limits, now, ask),
             None => Entry::new(charge.limits, now).weigh(charge.limits, now, ask),
         }
@@ -299,7 +300,7 @@ impl Shard {
         now: &Now<'_>,
         each: impl FnOnce(&DecidedCharge<'_>),
     ) {
-        match self.find(charge, now) {
+        match self.find_entry(charge, now) {
             Some(entry) => each(&entry.decided_charge(charge.limits, verdict, now)),
             None => each(&Entry::new(charge.limits, now).decided_charge(charge.limits, verdict, now)),
         }
@@ -322,7 +323,7 @@ impl Shard {
         urgent
     }
 
-    /// Undoes a hold. Restores the state before a hold, if the hold moved the key to other limits and nothing was
+    /// Undoes a hold. Restores the previous state if the hold moved the key to other limits and nothing was
     /// charged since. Otherwise refunds the hold. Returns whether the change should be sent immediately.
     pub(super) fn undo(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&DecidedCharge<'_>)) -> bool {
         let held = self.held.remove(&charge.key);
@@ -411,7 +412,7 @@ impl Shard {
     }
 
     /// Returns the entry that decides the charge. `None` if the key is new.
-    fn find(&self, charge: &Charge<'_>, now: &Now<'_>) -> Option<&Entry> {
+    fn find_entry(&self, charge: &Charge<'_>, now: &Now<'_>) -> Option<&Entry> {
         match self.entries.get(&charge.key) {
             Some(entry) => Some(entry).filter(|entry| !entry.is_new_under(charge.limits, now)),
             None => self.overflow.get(&overflow_slot(charge.limits)).filter(|_| self.is_full()),

@@ -1,7 +1,7 @@
 //! Simulates nodes that share limits without a store: `tollgate-peers` on 2 to 100 nodes.
 //!
 //! Each run has one rule, `eventual` or `strict`. It has one key, or several keys that requests charge as groups.
-//! FrameBuffer are encoded and decoded, and every node runs its own membership (`membership.rs`). The checks (`check.rs`):
+//! Frames are encoded and decoded, and every node runs its own membership (`membership.rs`). The checks (`check.rs`):
 //!
 //! - no node applies a delta twice;
 //! - every interval admits at most `B + r·T + E`;

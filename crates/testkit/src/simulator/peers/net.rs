@@ -25,7 +25,7 @@ struct Direction {
 /// A connection between two hosts. Each side may see it as open or closed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Session {
-    /// Number of connections between this pair so far. FrameBuffer of earlier connections are lost.
+    /// Number of connections between this pair so far. Frames of earlier connections are lost.
     number: u64,
     /// Whether the connection is open for the lower and the higher host.
     is_up: [bool; 2],
@@ -56,7 +56,7 @@ impl Net {
         cuts.iter().filter(|(start, end)| (start..end).contains(&&now)).map(|(_, end)| *end).max()
     }
 
-    /// Returns the arrival time of a frame sent now. FrameBuffer sent during a cut are resent after it.
+    /// Returns the arrival time of a frame sent now. Frames sent during a cut are resent after it.
     pub(super) fn arrival(&mut self, random: &mut Random, from: usize, to: usize, now: u64, extra: u64) -> u64 {
         let mut sent = now;
         while let Some(end) = self.cut_until(from, to, sent) {
