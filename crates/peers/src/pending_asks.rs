@@ -148,7 +148,7 @@ impl PendingAsks {
     }
 
     /// Passes the answers of one read to their waiters. Drops answers without a waiter and answers from the wrong node.
-    pub(crate) fn answer(&self, from: NodeId, answers: &mut Vec<Answer>) {
+    pub(crate) fn deliver_answers(&self, from: NodeId, answers: &mut Vec<Answer>) {
         if answers.is_empty() {
             return;
         }
