@@ -197,7 +197,7 @@ impl<S: Store> App<S> {
     /// # Errors
     /// Returns an error if the audit-log queue is full. The caller must then skip the action.
     pub fn reserve_audit_slot(&self, queue: AuditQueue) -> Result<Option<AuditSlot<'_>>, OpError> {
-        self.source.audit().map(|audit| audit.reserve_entry(queue)).transpose()
+        self.source.audit_queues().map(|audit| audit.reserve_entry(queue)).transpose()
     }
 
     /// Sets the kill switch of this server.

@@ -132,7 +132,7 @@ fn markdown_table() -> String {
         ),
         (
             "xDS: time without a message after which the connection is closed",
-            seconds(xds::PROBE_EVERY + xds::ANSWER_TIMEOUT),
+            seconds(xds::PROBE_INTERVAL + xds::ANSWER_TIMEOUT),
         ),
         ("rules service: one rule or override", bytes(api::MAX_RULE_BYTES)),
         ("rules service: a rule file", bytes(api::MAX_FILE_BYTES)),

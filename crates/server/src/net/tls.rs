@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::protocol::Protocol;
 use super::shutdown::ConnectionGuard;
-use crate::rules_source::watch::{POLL_EVERY, WatchedFile};
+use crate::rules_source::watch::{POLL_INTERVAL, WatchedFile};
 
 /// The files of a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Tls {
             file
         };
         let mut files = [watched(&self.files.certificate), watched(&self.files.key)];
-        let mut ticks = tokio::time::interval(POLL_EVERY);
+        let mut ticks = tokio::time::interval(POLL_INTERVAL);
         loop {
             ticks.tick().await;
             let tls = self.clone();

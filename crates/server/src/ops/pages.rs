@@ -53,7 +53,7 @@ fn readiness_text<S: Store>(app: &App<S>) -> String {
 fn metrics_text<S: Store>(app: &App<S>) -> String {
     let status = app.source.status(app.now());
     app.metrics.to_text(&Gauges {
-        audit_refused: app.source.audit().map_or(0, AuditQueues::refused),
+        audit_refused: app.source.audit_queues().map_or(0, AuditQueues::refused),
         keys: app.snapshots.key_count(),
         capacity: Some(app.snapshots.key_capacity()).filter(|capacity| *capacity > 0),
         snapshot_age: app.snapshots.snapshot_age_seconds(app.now()),
@@ -70,7 +70,7 @@ fn metrics_text<S: Store>(app: &App<S>) -> String {
         engine: app.engine.counts(),
         rules: app.engine.rules(),
         // Only rules from a database have comparable revisions. Rules from files and from an xDS server count loads.
-        revision: app.source.audit().and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
+        revision: app.source.audit_queues().and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
         rules_age: app.metrics.polls.age_seconds(app.now()),
     })
 }

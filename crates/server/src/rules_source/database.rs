@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use tokio::sync::watch;
 use tollgate_engine::Store;
 
-use super::{InstallOutcome, install};
+use super::{InstallOutcome, install_snapshot};
 use crate::app::App;
 use crate::control::Control;
 use crate::control::model::Snapshot;
@@ -20,7 +20,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// # Errors
 /// Returns an error if the database is unreachable or its rules are refused. The server must not start then, because a
 /// server without its rules would admit every request.
-pub async fn load<S: Store + 'static>(
+pub async fn load_rules<S: Store + 'static>(
     app: &Arc<App<S>>,
     control: &Control,
 ) -> anyhow::Result<(watch::Receiver<i64>, Arc<Snapshot>)> {
@@ -28,7 +28,7 @@ pub async fn load<S: Store + 'static>(
     // The revision is marked as seen before the rules are read, so that a change in between is not missed.
     revisions.borrow_and_update();
     let snapshot = control.snapshot().await.context("cannot read the rules from the database")?;
-    let installed = install(app, &snapshot).await;
+    let installed = install_snapshot(app, &snapshot).await;
     control.set_installed(snapshot.revision);
     match installed {
         InstallOutcome::New | InstallOutcome::Unchanged => Ok((revisions, snapshot)),
@@ -39,7 +39,11 @@ pub async fn load<S: Store + 'static>(
 }
 
 /// Installs later changes, until `revisions` is closed. While the database is unreachable, the rules in force stay.
-pub async fn follow<S: Store + 'static>(app: Arc<App<S>>, control: Arc<Control>, mut revisions: watch::Receiver<i64>) {
+pub async fn follow_revisions<S: Store + 'static>(
+    app: Arc<App<S>>,
+    control: Arc<Control>,
+    mut revisions: watch::Receiver<i64>,
+) {
     let mut failed = false;
     loop {
         if !failed && revisions.changed().await.is_err() {
@@ -53,7 +57,7 @@ pub async fn follow<S: Store + 'static>(app: Arc<App<S>>, control: Arc<Control>,
                     tracing::info!("rules database reachable again");
                 }
                 failed = false;
-                install(&app, &snapshot).await;
+                install_snapshot(&app, &snapshot).await;
                 control.set_installed(snapshot.revision);
             }
             Err(error) => {

@@ -11,7 +11,7 @@ use tollgate_engine::rules::{Mistakes, Rules, Source};
 
 use super::folder::rule_files;
 use super::install::{put_in_force, record_refusal};
-use super::watch::{MISSING_POLLS, POLL_EVERY, WatchedFile};
+use super::watch::{MAX_MISSING_POLLS, POLL_INTERVAL, WatchedFile};
 use crate::app::App;
 use crate::control::sha256_hex;
 
@@ -20,7 +20,7 @@ use crate::control::sha256_hex;
 /// # Errors
 /// Returns all mistakes in the files, with their positions.
 pub fn parse_all(sources: &[Source<'_>]) -> Result<Rules, Mistakes> {
-    parse_with_lists(sources).0
+    parse_with_value_files(sources).0
 }
 
 /// Parses only the valid rules of files with mistakes. The result is for inspection and must not be installed.
@@ -34,7 +34,7 @@ fn value_file(rules: &str, file: &str) -> WatchedFile {
 }
 
 /// Parses rule files. Also returns the value files that the rules name.
-fn parse_with_lists(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<WatchedFile>) {
+fn parse_with_value_files(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<WatchedFile>) {
     let lists: RefCell<Vec<WatchedFile>> = RefCell::default();
     let read = |rules: &str, file: &str| {
         let mut list = value_file(rules, file);
@@ -54,7 +54,7 @@ fn parse_with_lists(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<Wat
 ///
 /// # Errors
 /// Returns an error if a rule file cannot be read, or if the rules have mistakes.
-pub fn load<S: Store>(app: &App<S>, files: &mut WatchedFiles) -> anyhow::Result<()> {
+pub fn load_files<S: Store>(app: &App<S>, files: &mut WatchedFiles) -> anyhow::Result<()> {
     let name = files.name();
     let texts = files.read().with_context(|| format!("cannot read the rules {name}"))?;
     install_texts(app, files, &texts).with_context(|| format!("the rules {name} have mistakes"))
@@ -75,8 +75,8 @@ fn install_texts<S: Store>(app: &App<S>, files: &mut WatchedFiles, texts: &[File
 /// mistakes and keeps the rules in force.
 ///
 /// The work runs on a blocking thread, because compiling may take long and a network file system may hang.
-pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut files: WatchedFiles) {
-    let mut polls = tokio::time::interval(POLL_EVERY);
+pub async fn watch_files<S: Store + 'static>(app: Arc<App<S>>, mut files: WatchedFiles) {
+    let mut polls = tokio::time::interval(POLL_INTERVAL);
     loop {
         polls.tick().await;
         let app = app.clone();
@@ -156,7 +156,7 @@ impl WatchedFiles {
     /// Parses the rules, and watches the value files that they name.
     fn parse(&mut self, texts: &[FileText]) -> Result<Rules, Mistakes> {
         let sources: Vec<Source<'_>> = texts.iter().map(|(name, text)| Source { name, text }).collect();
-        let (rules, mut lists) = parse_with_lists(&sources);
+        let (rules, mut lists) = parse_with_value_files(&sources);
         if rules.is_err() {
             // Parsing may have stopped before all value files were read. Value files that were already watched stay
             // watched, because the mistake may be in one of them.
@@ -179,7 +179,7 @@ impl WatchedFiles {
             Ok(found) => found,
             Err(error) => {
                 self.missed = self.missed.saturating_add(1);
-                return if self.missed == MISSING_POLLS { Err(error) } else { Ok(None) };
+                return if self.missed == MAX_MISSING_POLLS { Err(error) } else { Ok(None) };
             }
         };
         self.missed = 0;
@@ -250,7 +250,7 @@ mod tests {
         for name in ["b.yaml", "c.yml"] {
             std::fs::remove_file(folder.path().join(name)).unwrap();
         }
-        assert_eq!((0..3 * MISSING_POLLS).filter(|_| files.poll().is_err()).count(), 1, "reported once");
+        assert_eq!((0..3 * MAX_MISSING_POLLS).filter(|_| files.poll().is_err()).count(), 1, "reported once");
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(poll_joined(&mut file), None);
         assert_eq!(poll_joined(&mut file).as_deref(), Some("new"));
         std::fs::remove_file(&path).unwrap();
-        assert_eq!((0..3 * MISSING_POLLS).filter(|_| file.poll().is_err()).count(), 1);
+        assert_eq!((0..3 * MAX_MISSING_POLLS).filter(|_| file.poll().is_err()).count(), 1);
         assert!(file.read().is_err());
     }
 
@@ -298,7 +298,7 @@ mod tests {
         let texts = file.read().unwrap();
         assert!(file.parse(&texts).unwrap_err().to_string().contains("cannot read `blocked.txt`"));
         let mut next =
-            || (0..3 * MISSING_POLLS).find_map(|_| file.poll().ok().flatten()).map(|texts| file.parse(&texts));
+            || (0..3 * MAX_MISSING_POLLS).find_map(|_| file.poll().ok().flatten()).map(|texts| file.parse(&texts));
         assert!(next().is_none(), "nothing has changed");
         std::fs::write(&list, "# none yet\n").unwrap();
         assert!(next().unwrap().unwrap_err().to_string().contains("`blocked.txt` contains no values"));

@@ -1,11 +1,11 @@
-//! Installs rules. This is the only code that puts rules in force, for every source.
+//! Installs rules. Every source of rules uses this module to put its rules in force.
 
 use std::sync::Arc;
 
 use tollgate_engine::Store;
 use tollgate_engine::rules::{Mistakes, Rules, Source};
 
-use super::status::Counts;
+use super::status::RuleSetCounts;
 use crate::app::App;
 use crate::control::model::Snapshot;
 use crate::control::sha256_hex;
@@ -30,7 +30,7 @@ pub enum InstallOutcome {
 const MAX_WARNINGS: usize = 100;
 
 /// Installs a snapshot. Compiles its rules on a blocking thread.
-pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, snapshot: &Arc<Snapshot>) -> InstallOutcome {
+pub async fn install_snapshot<S: Store + 'static>(app: &Arc<App<S>>, snapshot: &Arc<Snapshot>) -> InstallOutcome {
     let compiled = tokio::task::spawn_blocking({
         let (app, snapshot) = (app.clone(), snapshot.clone());
         move || compile_snapshot(&app, &snapshot)
@@ -102,7 +102,7 @@ pub(super) fn put_in_force<S: Store>(app: &App<S>, rules: &Rules) -> Result<u64,
     // The warnings compare the new rules with the rules in force, so they are computed before the rules are replaced.
     let mut warnings = app.engine.warnings(rules);
     let version = app.engine.put(rules)?;
-    app.source.set_counts(Counts::of(rules));
+    app.source.set_counts(RuleSetCounts::of(rules));
     warnings.extend_from_slice(rules.left_out().map(Mistakes::as_slice).unwrap_or_default());
     for warning in warnings.iter().take(MAX_WARNINGS) {
         tracing::warn!("{warning}");
@@ -133,8 +133,8 @@ mod tests {
     #[tokio::test]
     async fn unchanged_rules_are_not_compiled_again() {
         let app = test_app();
-        assert_eq!(install(&app, &test_snapshot(1, VALID_RULES)).await, InstallOutcome::New);
-        assert_eq!(install(&app, &test_snapshot(2, VALID_RULES)).await, InstallOutcome::Unchanged);
+        assert_eq!(install_snapshot(&app, &test_snapshot(1, VALID_RULES)).await, InstallOutcome::New);
+        assert_eq!(install_snapshot(&app, &test_snapshot(2, VALID_RULES)).await, InstallOutcome::Unchanged);
         let status = app.source.status(app.now());
         assert_eq!((app.engine.rules().version(), status.revision), (1, Some(2)));
     }
@@ -145,23 +145,23 @@ mod tests {
         let observe = |revision, rules| {
             Arc::new(Snapshot { mode: FleetMode::Observe, ..(*test_snapshot(revision, rules)).clone() })
         };
-        install(&app, &observe(1, VALID_RULES)).await;
+        install_snapshot(&app, &observe(1, VALID_RULES)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe);
         app.set_server_enforcement(Enforcement::Enforce);
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "the fleet observes");
-        install(&app, &test_snapshot(2, VALID_RULES)).await;
+        install_snapshot(&app, &test_snapshot(2, VALID_RULES)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Enforce);
-        install(&app, &observe(3, "{")).await;
+        install_snapshot(&app, &observe(3, "{")).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "although the rules were refused");
         app.set_server_enforcement(Enforcement::Observe);
-        install(&app, &test_snapshot(4, VALID_RULES)).await;
+        install_snapshot(&app, &test_snapshot(4, VALID_RULES)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "the server observes");
     }
 
     #[tokio::test]
     async fn bad_rules_never_replace_good_ones() {
         let app = test_app();
-        install(&app, &test_snapshot(1, VALID_RULES)).await;
+        install_snapshot(&app, &test_snapshot(1, VALID_RULES)).await;
         let damaged = Snapshot { rules: VALID_RULES.replace('1', "9"), ..(*test_snapshot(2, VALID_RULES)).clone() };
         for (bad, reason) in [
             (test_snapshot(2, r#"{"domain":"a","rules":[{"id":"b","limt":"1/s"}]}"#), "limt"),
@@ -175,7 +175,7 @@ mod tests {
             ),
             (Arc::new(damaged), "checksum"),
         ] {
-            let why = match install(&app, &bad).await {
+            let why = match install_snapshot(&app, &bad).await {
                 InstallOutcome::Refused(why) | InstallOutcome::Damaged(why) => why,
                 installed @ (InstallOutcome::New | InstallOutcome::Unchanged) => panic!("{installed:?}"),
             };

@@ -13,4 +13,4 @@ pub mod status;
 pub mod watch;
 pub mod xds;
 
-pub use install::{InstallOutcome, install};
+pub use install::{InstallOutcome, install_snapshot};

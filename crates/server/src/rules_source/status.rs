@@ -47,19 +47,19 @@ pub struct SourceStatus {
 #[derive(Debug, Default)]
 struct LoadState {
     loaded: Option<(i64, String, Time<Mono>)>,
-    counts: Counts,
+    counts: RuleSetCounts,
     refused: Option<RefusedRevision>,
 }
 
 /// Numbers of domains, rules and overrides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RuleSetCounts {
     domains: usize,
     rules: usize,
     overrides: usize,
 }
 
-impl Counts {
+impl RuleSetCounts {
     /// Counts the rules, their overrides, and the domains that have rules.
     pub fn of(rules: &Rules) -> Self {
         let domains = rules.domains().iter().filter(|domain| !domain.rules().is_empty());
@@ -108,7 +108,7 @@ impl SourceStatus {
     }
 
     /// Returns the queues of audit entries, if this server has a database or follows a rules service.
-    pub fn audit(&self) -> Option<&AuditQueues> {
+    pub fn audit_queues(&self) -> Option<&AuditQueues> {
         match &self.source {
             RulesSource::Database(service) => Some(service.audit()),
             RulesSource::Service(followed) => Some(&followed.audit),
@@ -117,24 +117,24 @@ impl SourceStatus {
     }
 
     /// Records the numbers of domains, rules and overrides in force.
-    pub fn set_counts(&self, counts: Counts) {
-        self.state().counts = counts;
+    pub fn set_counts(&self, counts: RuleSetCounts) {
+        self.lock_state().counts = counts;
     }
 
     /// Records that a revision has been in force since `now`, and clears the last refusal.
     pub fn set_loaded(&self, revision: i64, checksum: &str, now: Time<Mono>) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         (state.loaded, state.refused) = (Some((revision, checksum.to_owned(), now)), None);
     }
 
     /// Records that a revision was refused. The previous revision stays in force.
     pub fn set_refused(&self, revision: i64, why: &str) {
-        self.state().refused = Some(RefusedRevision { revision, why: why.to_owned() });
+        self.lock_state().refused = Some(RefusedRevision { revision, why: why.to_owned() });
     }
 
     /// Returns the status at `now`.
     pub fn status(&self, now: Time<Mono>) -> RulesStatus {
-        let state = self.state();
+        let state = self.lock_state();
         let counts = state.loaded.as_ref().map(|_| state.counts);
         RulesStatus {
             source: self.to_string(),
@@ -165,7 +165,7 @@ impl SourceStatus {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, LoadState> {
+    fn lock_state(&self) -> MutexGuard<'_, LoadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -199,7 +199,9 @@ mod tests {
         assert_eq!((source.status(at(0)).revision, source.status(at(0)).source.as_str()), (None, "https://rules:8080"));
         let text =
             b"domain: a\nrules: [{id: b, limit: 1/s, overrides: [{when: {c: d}, limit: 2/s}]}, {id: e, deny: true}]";
-        source.set_counts(Counts::of(&Rules::read(&[tollgate_engine::rules::Source { name: "a", text }]).unwrap()));
+        source.set_counts(RuleSetCounts::of(
+            &Rules::read(&[tollgate_engine::rules::Source { name: "a", text }]).unwrap(),
+        ));
         source.set_loaded(7, "abc", at(10));
         source.set_refused(8, "a mistake");
         let status = source.status(at(25));

@@ -10,25 +10,25 @@ use std::time::{Duration, SystemTime};
 
 use tollgate_engine::rules::MAX_FILE_BYTES;
 
-/// Interval between polls. A changed file is read once it stays unchanged for one interval.
-pub const POLL_EVERY: Duration = Duration::from_millis(500);
+/// Interval between polls. A changed file is read after it has stayed unchanged for one interval.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Number of consecutive polls after which a missing file is reported.
-pub(super) const MISSING_POLLS: u32 = 10;
+pub(super) const MAX_MISSING_POLLS: u32 = 10;
 
 /// A file, and its metadata at the last read and at the last poll.
 #[derive(Debug)]
 pub struct WatchedFile {
     path: PathBuf,
-    read: Option<Stat>,
-    seen: Option<Stat>,
+    read: Option<FileVersion>,
+    seen: Option<FileVersion>,
     /// Number of consecutive polls that did not find the file.
     missed: u32,
 }
 
 /// Metadata that distinguishes one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stat {
+struct FileVersion {
     modified: Option<SystemTime>,
     len: u64,
     inode: u64,
@@ -53,7 +53,7 @@ impl WatchedFile {
     /// Returns an error if the file cannot be read or is too large.
     pub fn read(&mut self) -> io::Result<Vec<u8>> {
         let metadata = std::fs::metadata(&self.path)?;
-        let stat = Stat::from_metadata(&metadata);
+        let stat = FileVersion::from_metadata(&metadata);
         // Stored before the file is read, so that an unreadable file is reported only once. New permissions change the
         // metadata and cause another attempt.
         (self.read, self.seen) = (Some(stat), Some(stat));
@@ -79,17 +79,17 @@ impl WatchedFile {
     /// change counts as read, so each change is reported once. A file that is missing only briefly counts as unchanged.
     ///
     /// # Errors
-    /// Returns an error once if the file is missing for [`MISSING_POLLS`] polls in a row.
+    /// Returns an error once if the file is missing for [`MAX_MISSING_POLLS`] polls in a row.
     pub(crate) fn has_changed(&mut self) -> io::Result<bool> {
         let metadata = match std::fs::metadata(&self.path) {
             Ok(metadata) => metadata,
             Err(error) => {
                 self.missed = self.missed.saturating_add(1);
-                return if self.missed == MISSING_POLLS { Err(error) } else { Ok(false) };
+                return if self.missed == MAX_MISSING_POLLS { Err(error) } else { Ok(false) };
             }
         };
         self.missed = 0;
-        let stat = Some(Stat::from_metadata(&metadata));
+        let stat = Some(FileVersion::from_metadata(&metadata));
         let settled = self.seen == stat;
         self.seen = stat;
         let changed = settled && self.read != stat;
@@ -100,7 +100,7 @@ impl WatchedFile {
     }
 }
 
-impl Stat {
+impl FileVersion {
     fn from_metadata(metadata: &Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
         Self {

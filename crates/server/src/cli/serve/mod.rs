@@ -251,7 +251,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = stop.wait() => tracing::warn!("second signal: stopping immediately"),
     }
     workers.stop();
-    if let Some(audit) = app.source.audit() {
+    if let Some(audit) = app.source.audit_queues() {
         audit.flush().await;
     }
     rules.stop();

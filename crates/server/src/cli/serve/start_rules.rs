@@ -35,8 +35,8 @@ pub(super) async fn start<S: Store + 'static>(
         RulesConfig::File(path) => {
             let app = Arc::new(app.with_source(RulesSource::File(path.clone())));
             let mut watched = WatchedFiles::new(path.clone());
-            file::load(&app, &mut watched)?;
-            drop(background.handle().spawn(file::watch(app.clone(), watched)));
+            file::load_files(&app, &mut watched)?;
+            drop(background.handle().spawn(file::watch_files(app.clone(), watched)));
             app
         }
         RulesConfig::Database(database) => {
@@ -44,7 +44,7 @@ pub(super) async fn start<S: Store + 'static>(
             let service = Service::new(control.clone(), background.handle().clone(), app.connections.clone());
             let app = Arc::new(app.with_source(RulesSource::Database(Box::new(service))));
             let (loading, from) = (app.clone(), control.clone());
-            let (changes, set) = background.run(async move { database::load(&loading, &from).await }).await??;
+            let (changes, set) = background.run(async move { database::load_rules(&loading, &from).await }).await??;
             if config.tokens == TokenPolicy::Required && !set.tokens.iter().any(|token| token.grant.role == Role::Admin)
             {
                 let place = match &database.data {
@@ -56,7 +56,7 @@ pub(super) async fn start<S: Store + 'static>(
                      yet; create one with: tollgate tokens create --role admin {place}"
                 );
             }
-            drop(background.handle().spawn(database::follow(app.clone(), control, changes)));
+            drop(background.handle().spawn(database::follow_revisions(app.clone(), control, changes)));
             app
         }
         RulesConfig::Service(service) => {

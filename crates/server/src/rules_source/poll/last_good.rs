@@ -21,14 +21,14 @@ const FORMAT_VERSION: u32 = 1;
 
 /// The file with the last good rules of a service.
 #[derive(Clone, Debug)]
-pub(super) struct LastGood {
+pub(super) struct LastGoodFile {
     path: PathBuf,
     service: String,
 }
 
 /// The content of the file.
 #[derive(Serialize, Deserialize)]
-struct FileContent {
+struct LastGoodContent {
     format: u32,
     /// The service that sent the rules. A file from another service is refused.
     service: String,
@@ -47,7 +47,7 @@ struct FormatHeader {
     format: u32,
 }
 
-impl LastGood {
+impl LastGoodFile {
     /// Returns the last-good file in the directory `data`, for the service at the address `service`.
     pub(super) fn new(data: &Path, service: &str) -> Self {
         Self { path: data.join("last-good.json"), service: service.to_owned() }
@@ -63,7 +63,7 @@ impl LastGood {
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub(super) fn write(&self, etag: Option<&str>, snapshot: &Snapshot) -> anyhow::Result<()> {
-        let content = FileContent {
+        let content = LastGoodContent {
             format: FORMAT_VERSION,
             service: self.service.clone(),
             etag: etag.map(str::to_owned),
@@ -120,10 +120,10 @@ impl LastGood {
         Ok(Some((content.etag, Arc::new(content.snapshot))))
     }
 
-    fn check_content(&self, bytes: &[u8]) -> anyhow::Result<FileContent> {
+    fn check_content(&self, bytes: &[u8]) -> anyhow::Result<LastGoodContent> {
         let FormatHeader { format } = serde_json::from_slice(bytes).context("damaged")?;
         ensure!(format == FORMAT_VERSION, "unsupported format {format} (this program reads {FORMAT_VERSION})");
-        let content: FileContent = serde_json::from_slice(bytes).context("damaged")?;
+        let content: LastGoodContent = serde_json::from_slice(bytes).context("damaged")?;
         ensure!(content.sha256 == sha256_hex(&serde_json::to_vec(&content.snapshot)?), "damaged: checksum mismatch");
         ensure!(content.service == self.service, "rules of {}, not of {}", content.service, self.service);
         Ok(content)
@@ -148,9 +148,9 @@ mod tests {
     use super::*;
     use crate::control::model::{FleetMode, Role, TokenGrant, Verifier};
 
-    fn test_file() -> (tempfile::TempDir, LastGood) {
+    fn test_file() -> (tempfile::TempDir, LastGoodFile) {
         let folder = tempfile::tempdir().unwrap();
-        let file = LastGood::new(&folder.path().join("data"), "https://rules:1/");
+        let file = LastGoodFile::new(&folder.path().join("data"), "https://rules:1/");
         (folder, file)
     }
 
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(std::fs::metadata(file.path()).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1, "no temporary file remains");
-        let other = LastGood::new(folder, "https://other:1/");
+        let other = LastGoodFile::new(folder, "https://other:1/");
         assert!(format!("{:#}", other.read().unwrap_err()).contains("of https://rules:1/, not of https://other:1/"));
     }
 

@@ -16,10 +16,10 @@ use anyhow::{Context, bail};
 use tokio::time::{Instant, sleep};
 use tollgate_engine::Store;
 
-use self::last_good::LastGood;
-use self::request::{NodeState, PollAnswer, Timeouts, fetch};
-pub use self::schedule::{PollOutcome, pause};
-use super::{InstallOutcome, install};
+use self::last_good::LastGoodFile;
+use self::request::{NodeState, PollAnswer, PollTimeouts, fetch_snapshot};
+pub use self::schedule::{PollOutcome, pause_after};
+use super::{InstallOutcome, install_snapshot};
 use crate::app::App;
 use crate::client::Client;
 use crate::control::model::{RefusedRevision, Snapshot};
@@ -40,7 +40,7 @@ pub struct FollowConfig {
 pub struct Follower<S> {
     app: Arc<App<S>>,
     config: FollowConfig,
-    last_good: Option<LastGood>,
+    last_good: Option<LastGoodFile>,
     node: NodeState,
     /// The ETag of the last snapshot, even if that snapshot was refused.
     known_etag: Option<String>,
@@ -56,7 +56,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for the response body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeouts of a long poll. A lost request is detected a few seconds after the service should have answered.
-const POLL_TIMEOUTS: Timeouts = Timeouts { wait: POLL_WAIT, head: HEAD_TIMEOUT, body: BODY_TIMEOUT };
+const POLL_TIMEOUTS: PollTimeouts = PollTimeouts { wait: POLL_WAIT, head: HEAD_TIMEOUT, body: BODY_TIMEOUT };
 /// Timeout for the head of the first response, and also for its body if the node has rules on disk.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
 /// If the service replies `unchanged` sooner than this, it did not hold the request.
@@ -70,20 +70,20 @@ impl<S: Store + 'static> Follower<S> {
     /// Returns an error if neither can be installed, because a server without its rules would admit every request.
     pub async fn start(app: Arc<App<S>>, config: FollowConfig) -> anyhow::Result<Self> {
         let url = config.client.url().to_string();
-        let last_good = config.data.as_deref().map(|data| LastGood::new(data, &url));
+        let last_good = config.data.as_deref().map(|data| LastGoodFile::new(data, &url));
         let node = NodeState { node: config.node.clone(), ..NodeState::default() };
         let mut follower = Self { app, config, last_good, node, known_etag: None, failures: 0, logged_failure: None };
-        let on_disk = follower.last_good.as_ref().map_or(Ok(None), LastGood::read);
+        let on_disk = follower.last_good.as_ref().map_or(Ok(None), LastGoodFile::read);
         let has_some = matches!(on_disk, Ok(Some(_)));
         // Without rules on disk, waits longer for the body, because the snapshot may be large.
-        let timeouts = Timeouts {
+        let timeouts = PollTimeouts {
             wait: Duration::ZERO,
             head: START_TIMEOUT,
             body: if has_some { START_TIMEOUT } else { BODY_TIMEOUT },
         };
         // The tokens and the kill switch of a refused snapshot stay in force when the rules on disk are installed.
         let mut refused = None;
-        let why = match fetch(&follower.config.client, &follower.node, None, timeouts).await {
+        let why = match fetch_snapshot(&follower.config.client, &follower.node, None, timeouts).await {
             Ok(PollAnswer::Snapshot(etag, snapshot)) => match follower.install_and_store(etag, &snapshot).await {
                 outcome @ (PollOutcome::Changed | PollOutcome::Unchanged | PollOutcome::NoWait) => {
                     follower.app.metrics.polls.add(outcome, follower.app.now());
@@ -106,7 +106,7 @@ impl<S: Store + 'static> Follower<S> {
         if let Some(refused) = refused {
             snapshot = Arc::new(Snapshot { tokens: refused.tokens.clone(), mode: refused.mode, ..(*snapshot).clone() });
         }
-        match install(&follower.app, &snapshot).await {
+        match install_snapshot(&follower.app, &snapshot).await {
             InstallOutcome::New | InstallOutcome::Unchanged => {
                 tracing::warn!(
                     revision = snapshot.revision,
@@ -131,9 +131,11 @@ impl<S: Store + 'static> Follower<S> {
         let mut outcome = if self.failures > 0 { PollOutcome::Failed } else { PollOutcome::Changed };
         loop {
             // If no random number is available, the pause has its maximum length.
-            sleep(pause(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
+            sleep(pause_after(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
             let begun = Instant::now();
-            outcome = match fetch(&self.config.client, &self.node, self.known_etag.as_deref(), POLL_TIMEOUTS).await {
+            outcome = match fetch_snapshot(&self.config.client, &self.node, self.known_etag.as_deref(), POLL_TIMEOUTS)
+                .await
+            {
                 Ok(PollAnswer::Unchanged) => PollOutcome::Unchanged,
                 Ok(PollAnswer::Snapshot(etag, snapshot)) => self.install_and_store(etag, &snapshot).await,
                 Err(why) => {
@@ -157,7 +159,7 @@ impl<S: Store + 'static> Follower<S> {
         if let Some(running) = self.node.running.filter(|running| *running > snapshot.revision) {
             tracing::warn!(running, sent = snapshot.revision, "the rules service returned an earlier revision");
         }
-        match install(&self.app, snapshot).await {
+        match install_snapshot(&self.app, snapshot).await {
             InstallOutcome::Unchanged if self.node.running == Some(snapshot.revision) && self.known_etag == etag => {
                 PollOutcome::Unchanged
             }
@@ -204,7 +206,7 @@ impl<S: Store + 'static> Follower<S> {
     /// contains the path.
     async fn with_last_good_file(
         &self,
-        work: impl FnOnce(&LastGood) -> anyhow::Result<()> + Send + 'static,
+        work: impl FnOnce(&LastGoodFile) -> anyhow::Result<()> + Send + 'static,
     ) -> Result<(), (anyhow::Error, String)> {
         let Some(file) = self.last_good.clone() else { return Ok(()) };
         let path = file.path().display().to_string();
@@ -237,7 +239,7 @@ mod tests {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", silent.local_addr().unwrap());
         let (client, begun) = (Client::new(&url, None, None).unwrap(), Instant::now());
-        let why = fetch(&client, &NodeState::default(), Some("\"1\""), POLL_TIMEOUTS).await.unwrap_err();
+        let why = fetch_snapshot(&client, &NodeState::default(), Some("\"1\""), POLL_TIMEOUTS).await.unwrap_err();
         assert_eq!(why, "no answer within 35 s");
         let waited = begun.elapsed();
         assert!((POLL_WAIT..=POLL_WAIT + Duration::from_secs(6)).contains(&waited), "{waited:?}");

@@ -36,7 +36,7 @@ pub(super) struct NodeState {
 
 /// Timeouts of the parts of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timeouts {
+pub(super) struct PollTimeouts {
     /// Maximum time that the service waits for a change, in whole seconds.
     pub(super) wait: Duration,
     /// Timeout for the response head, counted from the end of `wait`.
@@ -58,11 +58,11 @@ pub(super) enum PollAnswer {
 ///
 /// # Errors
 /// Returns the reason for the failure, as text for the log.
-pub(super) async fn fetch(
+pub(super) async fn fetch_snapshot(
     client: &Client,
     node: &NodeState,
     known: Option<&str>,
-    timeouts: Timeouts,
+    timeouts: PollTimeouts,
 ) -> Result<PollAnswer, String> {
     let mut request = client.request(Method::GET, &["v1", "snapshot"]).header("tollgate-node", &node.node);
     if !timeouts.wait.is_zero() {
@@ -94,7 +94,7 @@ pub(super) async fn fetch(
     let body = timeout(timeouts.body, read_body(response, most)).await;
     let body = body.map_err(|_| late("incomplete answer", timeouts.body))?;
     if status != StatusCode::OK {
-        return Err(describe_refusal(status, &body.unwrap_or_default()));
+        return Err(describe_error_response(status, &body.unwrap_or_default()));
     }
     let body = body?;
     // Parses on a blocking thread, because a large snapshot would block this thread.
@@ -131,7 +131,7 @@ fn root_cause(error: &reqwest::Error) -> String {
 }
 
 /// Describes an error response.
-fn describe_refusal(status: StatusCode, body: &[u8]) -> String {
+fn describe_error_response(status: StatusCode, body: &[u8]) -> String {
     let detail = serde_json::from_slice::<ProblemDetails>(body).map(|problem| problem.detail).unwrap_or_default();
     // Control characters are removed, because the text comes from another server and is logged.
     let detail: String = detail.chars().filter(|char| !char.is_control()).collect();
@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn refusal_says_what_to_do() {
+    fn error_response_is_described_with_a_remedy() {
         let problem = br#"{"detail":"the token has expired\u001b[0m"}"#;
-        let text = describe_refusal(StatusCode::UNAUTHORIZED, problem);
+        let text = describe_error_response(StatusCode::UNAUTHORIZED, problem);
         assert_eq!(
             text,
             "the answer is 401 Unauthorized: the token has expired[0m; set a valid token with --rules-token"
         );
-        assert_eq!(describe_refusal(StatusCode::BAD_GATEWAY, b"<html>"), "the answer is 502 Bad Gateway");
+        assert_eq!(describe_error_response(StatusCode::BAD_GATEWAY, b"<html>"), "the answer is 502 Bad Gateway");
     }
 }

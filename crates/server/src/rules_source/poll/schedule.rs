@@ -31,7 +31,7 @@ const MAX_JITTER: Duration = Duration::from_millis(50);
 const NO_WAIT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the pause after a poll. `failures` counts the consecutive failures, and `random` is uniformly distributed.
-pub fn pause(outcome: PollOutcome, failures: u32, random: u64) -> Duration {
+pub fn pause_after(outcome: PollOutcome, failures: u32, random: u64) -> Duration {
     match outcome {
         PollOutcome::Changed | PollOutcome::Refused | PollOutcome::Unchanged => random_fraction(MAX_JITTER, random),
         PollOutcome::NoWait => NO_WAIT_INTERVAL / 2 + random_fraction(NO_WAIT_INTERVAL, random),
@@ -65,9 +65,13 @@ mod tests {
             (33, 30_000),
             (u32::MAX, 30_000),
         ] {
-            assert_eq!(pause(PollOutcome::Failed, failures, u64::MAX), Duration::from_millis(longest), "{failures}");
-            assert_eq!(pause(PollOutcome::Failed, failures, 0), Duration::ZERO);
-            let half = pause(PollOutcome::Failed, failures, u64::MAX / 2);
+            assert_eq!(
+                pause_after(PollOutcome::Failed, failures, u64::MAX),
+                Duration::from_millis(longest),
+                "{failures}"
+            );
+            assert_eq!(pause_after(PollOutcome::Failed, failures, 0), Duration::ZERO);
+            let half = pause_after(PollOutcome::Failed, failures, u64::MAX / 2);
             assert!(half.abs_diff(Duration::from_millis(longest) / 2) < Duration::from_micros(1), "{half:?}");
         }
     }
@@ -75,10 +79,10 @@ mod tests {
     #[test]
     fn service_that_does_not_wait_is_polled_less_often() {
         for outcome in [PollOutcome::Changed, PollOutcome::Refused, PollOutcome::Unchanged] {
-            assert_eq!(pause(outcome, 0, 0), Duration::ZERO);
-            assert_eq!(pause(outcome, 9, u64::MAX), MAX_JITTER);
+            assert_eq!(pause_after(outcome, 0, 0), Duration::ZERO);
+            assert_eq!(pause_after(outcome, 9, u64::MAX), MAX_JITTER);
         }
-        assert_eq!(pause(PollOutcome::NoWait, 0, 0), NO_WAIT_INTERVAL / 2);
-        assert_eq!(pause(PollOutcome::NoWait, 0, u64::MAX), NO_WAIT_INTERVAL * 3 / 2);
+        assert_eq!(pause_after(PollOutcome::NoWait, 0, 0), NO_WAIT_INTERVAL / 2);
+        assert_eq!(pause_after(PollOutcome::NoWait, 0, u64::MAX), NO_WAIT_INTERVAL * 3 / 2);
     }
 }

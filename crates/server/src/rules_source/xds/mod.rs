@@ -36,7 +36,7 @@ use tollgate_engine::rules::{Rules, Source};
 use self::stream::ClientStream;
 use self::wire::{ConfigFile, DiscoveryRequest, DiscoveryResponse, TYPE_URL};
 use super::install::{put_in_force, record_refusal};
-use super::poll::{PollOutcome, pause};
+use super::poll::{PollOutcome, pause_after};
 use crate::app::App;
 use crate::control::sha256_hex;
 
@@ -50,7 +50,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time that a starting node waits for the first rules.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between probes of an idle server.
-pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(30);
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 /// Timeout for the answer to a probe, and for writing a request.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -235,7 +235,7 @@ impl<S: Store + 'static> XdsFollower<S> {
                 }
             }
         }
-        bail!("the xDS server {} cannot be used within {} s: {why}", follower.config, START_TIMEOUT.as_secs())
+        bail!("no usable rules from the xDS server {} within {} s: {why}", follower.config, START_TIMEOUT.as_secs())
     }
 
     /// Follows the server and installs every change. Never returns.
@@ -260,7 +260,7 @@ impl<S: Store + 'static> XdsFollower<S> {
         };
         let outcome = match subscription.next_message().await? {
             None if subscription.stream.is_closing => {
-                sleep(pause(PollOutcome::NoWait, 0, random_u64())).await;
+                sleep(pause_after(PollOutcome::NoWait, 0, random_u64())).await;
                 return Ok(PollOutcome::NoWait);
             }
             None => PollOutcome::Unchanged,
@@ -279,7 +279,7 @@ impl<S: Store + 'static> XdsFollower<S> {
     ) -> Result<PollOutcome, String> {
         let response = DiscoveryResponse::decode(message).map_err(|error| format!("malformed response: {error}"))?;
         let nonce = String::from_utf8_lossy(response.nonce).into_owned();
-        let outcome = self.install(&response).await;
+        let outcome = self.install_resources(&response).await;
         let error = self.refused.as_ref().map(|refused| &*refused.why);
         let request = DiscoveryRequest { version: &self.version, node: &self.config.node, nonce: &nonce, error };
         let request = request.to_bytes();
@@ -289,7 +289,7 @@ impl<S: Store + 'static> XdsFollower<S> {
             let at = subscription.delayed.take().map(|(at, _)| at);
             let at = at.unwrap_or_else(|| {
                 self.refusals = self.refusals.saturating_add(1);
-                Instant::now() + pause(PollOutcome::Failed, self.refusals, random_u64())
+                Instant::now() + pause_after(PollOutcome::Failed, self.refusals, random_u64())
             });
             subscription.delayed = Some((at, request));
         } else {
@@ -302,7 +302,7 @@ impl<S: Store + 'static> XdsFollower<S> {
     }
 
     /// Installs the resources of a response, unless the same resources are in force or were just refused.
-    async fn install(&mut self, response: &DiscoveryResponse<'_>) -> PollOutcome {
+    async fn install_resources(&mut self, response: &DiscoveryResponse<'_>) -> PollOutcome {
         let (digest, version) = (resources_digest(response), String::from_utf8_lossy(response.version).into_owned());
         if self.refused.as_ref().is_some_and(|refused| refused.digest == digest) {
             return PollOutcome::Refused;
@@ -342,7 +342,7 @@ impl<S: Store + 'static> XdsFollower<S> {
             tracing::warn!(service = %self.config, why, "xDS server unavailable; the rules in force stay");
             self.logged_failure = Some(why.to_owned());
         }
-        sleep(pause(PollOutcome::Failed, self.failures, random_u64())).await;
+        sleep(pause_after(PollOutcome::Failed, self.failures, random_u64())).await;
     }
 
     fn record_success(&mut self, outcome: PollOutcome) {
@@ -387,7 +387,7 @@ impl Subscription {
     /// Returns the next message, or `None` if the server answered a probe or closes the connection gracefully. Sends a
     /// delayed refusal after its pause.
     async fn next_message(&mut self) -> Result<Option<Vec<u8>>, String> {
-        let (mut is_probing, mut silent_until) = (false, Instant::now() + PROBE_EVERY);
+        let (mut is_probing, mut silent_until) = (false, Instant::now() + PROBE_INTERVAL);
         loop {
             if let Some(message) = self.messages.pop_front() {
                 return Ok(Some(message));
@@ -405,7 +405,7 @@ impl Subscription {
                 Err(_) if is_probing => return Err("the server does not answer".to_owned()),
                 Err(_) => {
                     silent_until = Instant::now() + ANSWER_TIMEOUT;
-                    self.stream.ping();
+                    self.stream.send_ping();
                     is_probing = true;
                 }
                 Ok(Ok(0)) => return Err("the server closed the connection".to_owned()),
@@ -421,7 +421,7 @@ impl Subscription {
                     if is_probing && self.messages.is_empty() {
                         return Ok(None);
                     }
-                    silent_until = Instant::now() + PROBE_EVERY;
+                    silent_until = Instant::now() + PROBE_INTERVAL;
                 }
             }
         }
@@ -479,7 +479,7 @@ mod tests {
         let mut silent = Subscription::new(Box::new(near), stream);
         let begun = Instant::now();
         assert_eq!(silent.next_message().await, Err("the server does not answer".to_owned()));
-        assert_eq!(begun.elapsed(), PROBE_EVERY + ANSWER_TIMEOUT);
+        assert_eq!(begun.elapsed(), PROBE_INTERVAL + ANSWER_TIMEOUT);
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl ClientStream {
     }
 
     /// Sends a keepalive PING. Any input from the server counts as an answer.
-    pub fn ping(&mut self) {
+    pub fn send_ping(&mut self) {
         frame::put_frame(&mut self.out, FrameKind::Ping, 0, 0, &KEEPALIVE_PAYLOAD);
     }
 
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn requests_wait_for_the_windows_of_the_server() {
         let mut stream = open_test_stream();
-        // An initial window of 3.
+        // The server announces an initial window of 3 bytes.
         receive(&mut stream, &encode_frame(FrameKind::Settings, 0, 0, &[0, 4, 0, 0, 0, 3])).expect("a frame");
         stream.out.clear();
         stream.send(b"ab").expect("room");

@@ -15,7 +15,7 @@ pub const MAX_RESOURCES: usize = 10_000;
 pub const MAX_DEPTH: usize = 16;
 
 /// Maximum number of bytes of the error text in a refusal.
-pub const MAX_STATUS_MESSAGE_BYTES: usize = 4 * 1024;
+pub const MAX_ERROR_TEXT_BYTES: usize = 4 * 1024;
 
 /// `DiscoveryRequest`: a subscription, or the acknowledgement or refusal of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl DiscoveryRequest<'_> {
             put_message(&mut out, 6, |out| {
                 // INVALID_ARGUMENT.
                 put_number(out, 1, 3);
-                put_bytes(out, 2, &error.as_bytes()[..error.floor_char_boundary(MAX_STATUS_MESSAGE_BYTES)]);
+                put_bytes(out, 2, &error.as_bytes()[..error.floor_char_boundary(MAX_ERROR_TEXT_BYTES)]);
             });
         }
         out
