@@ -126,7 +126,7 @@ def main():
             print(f"| {name} | {speed:.2f} | {memory_of[name]:.0f} | {goal}{' (missed)' if is_missed else ''} |")
         growth = memory_of[LONG] / memory_of["plain"]
         missed |= growth > GOAL_GROWTH
-        print(f"memory with {LONGER} times the lines, relative: {growth:.2f} (at most {GOAL_GROWTH})")
+        print(f"memory with {LONGER} times as many lines, relative to the shorter log: {growth:.2f} (at most {GOAL_GROWTH})")
         sys.exit(missed)
 
 

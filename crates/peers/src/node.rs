@@ -156,7 +156,7 @@ async fn connect(shared: &Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>
 }
 
 fn tls_error_message(error: &io::Error) -> String {
-    // rustls reports its errors with this kind.
+    // rustls errors have the kind `InvalidData`.
     let hint = if error.kind() == io::ErrorKind::InvalidData { "; all nodes need the same secret" } else { "" };
     format!("no TLS with the peer: {error}{hint}")
 }

@@ -190,7 +190,7 @@ impl Outbox {
         true
     }
 
-    /// Sends the held asks, because answers have arrived.
+    /// Sends the held asks, after answers have arrived or asks have expired.
     pub(crate) fn release_asks(&self) {
         self.lock().hold.on_answers(Instant::now());
         self.flush();

@@ -41,9 +41,10 @@ pub struct RedisStore {
     membership: Membership,
     pub(crate) counters: Arc<CallCounters>,
     encoded: Arc<EncodedLimitsCache>,
-    /// `None` if the scripts use a test clock, which is unrelated to the process clock.
+    /// Remembered refusals. `None` if the scripts use a test clock, which is unrelated to the
+    /// process clock.
     pub(crate) refusals: Option<Arc<Refusals>>,
-    /// Used only in a cluster.
+    /// Recently refused keys, used only in a cluster.
     pub(crate) suspects: Suspects,
     /// Keys that this node decides locally.
     pub(crate) sharing: Arc<Sharing>,

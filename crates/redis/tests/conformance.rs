@@ -27,7 +27,7 @@ impl Subject for RedisSubject {
     }
 
     fn unit(&self) -> Nanos {
-        // Longer than the usual delays on a loaded machine.
+        // This unit is longer than the usual delays on a loaded machine.
         Nanos::SECOND
     }
 

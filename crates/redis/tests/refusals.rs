@@ -53,7 +53,8 @@ fn request_is_admitted_after_the_wait_of_a_repeated_refusal() {
                 return;
             }
         }
-        // Reached only if the machine stalled for longer than a wait, so that no refusal was repeated.
+        // This line is reached only if the machine stalled for longer than a wait, so that no refusal
+        // was repeated.
     });
 }
 

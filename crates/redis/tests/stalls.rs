@@ -150,10 +150,10 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         engines.push(Arc::new(start_node(&server, Duration::from_millis(25)).await));
     }
     for engine in &engines {
-        // The Tollgate server does the same.
+        // The Tollgate server also passes the node count to its engine.
         let mut count = engine.store().watch_nodes();
         let counted = tokio::time::timeout(Duration::from_secs(30), count.wait_for(|count| u64::from(*count) == nodes));
-        engine.set_node_count(*counted.await.expect("the nodes count each other").unwrap());
+        engine.set_node_count(*counted.await.expect("the nodes did not count each other").unwrap());
     }
     // Waits until every node has an answer from the store for every key.
     for engine in &engines {
@@ -205,7 +205,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     // The store recovers on its own.
     for engine in &engines {
         support::wait_until_up(engine.store()).await;
-        // The Tollgate server does the same.
+        // The Tollgate server also repays arrears when the store is up again.
         engine.repay().await;
     }
     tokio::time::sleep(Duration::from_millis(300)).await;

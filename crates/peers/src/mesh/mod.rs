@@ -319,7 +319,7 @@ impl Mesh {
         members::publish_changed_homes(self, actions);
     }
 
-    /// Returns the latest time for the next [`Event::Timer`].
+    /// Returns the time at which the next [`Event::Timer`] is due.
     pub fn wake_at(&self) -> Time<Mono> {
         let urgent = if self.is_urgent { self.flushed_at.saturating_add(MIN_URGENT_INTERVAL) } else { u64::MAX };
         let pull = self.pull.as_ref().and_then(Pull::wake_at).unwrap_or(u64::MAX);

@@ -9,7 +9,7 @@ use crate::NodeId;
 use crate::table::DrainedCharges;
 use crate::wire::{Delta, DeltaBody, Frame, Hello, VERSION};
 
-/// Maximum number of items in a delta.
+/// Approximate maximum number of keys in a delta.
 const MAX_DELTA_CHARGES: usize = 32_768;
 /// Maximum bytes of unacknowledged deltas in flight to one peer.
 const MAX_IN_FLIGHT_BYTES: u64 = 4 << 20;

@@ -355,7 +355,7 @@ fn new_process_at_an_address_replaces_the_old_one_in_the_count() {
     cluster.on(0, Event::Members(vec![member(1, "b:7400", MemberState::Ready)]));
     cluster.cut_link(0, 1);
     cluster.on(0, Event::Members(vec![member(9, "b:7400", MemberState::Ready)]));
-    assert_eq!(cluster.nodes[0].mesh.status().nodes, 2, "this one and the new one");
+    assert_eq!(cluster.nodes[0].mesh.status().nodes, 2, "this node and the new node");
 }
 
 #[test]

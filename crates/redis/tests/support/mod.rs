@@ -39,7 +39,7 @@ impl Subject for RealTime {
     }
 
     fn unit(&self) -> Nanos {
-        // Longer than the usual delays on a loaded machine.
+        // This unit is longer than the usual delays on a loaded machine.
         Nanos::SECOND
     }
 
