@@ -8,7 +8,7 @@
 //! 2. `used` is the exact amount used at the instant of the request, including debt ([`Limit::used`]).
 //! 3. The request passes exactly when `used + cost ≤ capacity` of the new parameters (`capacity + max_debt` for a
 //!    charge). A `max_wait` or a minimum gap of the new parameters applies as well. The wait is the time until `used`
-//!    has decreased far enough under the state's own parameters ([`Limit::until_used`]). A retry after this wait
+//!    has decreased far enough under the state's own parameters ([`Limit::until_used_at_most`]). A retry after this wait
 //!    succeeds; a retry one nanosecond earlier does not.
 //! 4. Only an admitted request that takes something writes. The request converts the state to the new parameters
 //!    ([`Algorithm::convert`]) with the same used amount, rounded up to their precision. The precision is a tick for
@@ -52,7 +52,7 @@ pub(crate) fn now_for_own_parameters<'a, S: Cells + ?Sized>(
 /// now.
 fn retry_under_new_limit<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, ask: Ask) -> Retry {
     let own_now = now_for_own_parameters(new, own, state, now);
-    let wait = |at_most| own.until_used(state, &own_now, at_most);
+    let wait = |at_most| own.until_used_at_most(state, &own_now, at_most);
     let wait_for = |room: Option<Tokens>| room.map_or(Retry::Never, wait);
     // `UpTo` passes as soon as one unit is available.
     let ask = match ask {
@@ -72,7 +72,7 @@ fn retry_under_new_limit<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S,
         Limit::SlidingLog(limit) => {
             let gap = match (ask, own) {
                 (Ask::Exactly(cost), Limit::SlidingLog(own)) if cost > Cost::ZERO => {
-                    own.until_gap(state, now, limit.gap())
+                    own.until_gap_ends(state, now, limit.gap())
                 }
                 // Only a log records the time of the previous request.
                 _ => Retry::NOW,

@@ -218,7 +218,7 @@ impl Algorithm for Limit {
             (Self::Concurrency(new), Self::Concurrency(own)) => new.convert(own, state, now),
             (new, own) => {
                 let used = own.used(state, &now.without_windows());
-                dispatch!(new, unlimited: (), deny_all: (), algorithm => algorithm.start_with(state, now, used));
+                dispatch!(new, unlimited: (), deny_all: (), algorithm => algorithm.init_with_used(state, now, used));
             }
         }
     }
@@ -234,8 +234,8 @@ impl Limit {
 
     /// Returns the time until at most `at_most` is used, if nothing is taken before then. Returns [`Retry::OnRelease`]
     /// if a lease has to be released or expire first.
-    pub fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        dispatch!(self, unlimited: Retry::NOW, deny_all: Retry::NOW, algorithm => algorithm.until_used(state, now, at_most))
+    pub fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        dispatch!(self, unlimited: Retry::NOW, deny_all: Retry::NOW, algorithm => algorithm.until_used_at_most(state, now, at_most))
     }
 }
 

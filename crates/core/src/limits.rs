@@ -48,7 +48,7 @@ impl Limits {
 
     /// The maximum state length, in words, that [`try_decide_single`](Self::try_decide_single) handles. Two words are
     /// enough for a token bucket of any rate.
-    pub const FAST_WORDS: usize = 2;
+    pub const MAX_FAST_WORDS: usize = 2;
 
     /// Creates a group of `limits`, in this order.
     ///
@@ -130,15 +130,16 @@ impl Limits {
         spent.max().unwrap_or_default()
     }
 
-    /// Calls [`decide_fast`](Algorithm::decide_fast) for a single limit of at most [`FAST_WORDS`](Self::FAST_WORDS)
-    /// words, and returns the outcome without a stamp. `None`: the fast path does not apply.
+    /// Calls [`decide_fast`](Algorithm::decide_fast) for a single limit of at most
+    /// [`MAX_FAST_WORDS`](Self::MAX_FAST_WORDS) words, and returns the outcome without a stamp. `None`: the fast path
+    /// does not apply.
     #[inline(always)]
     pub fn try_decide_single<S: CellsMut>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Outcome> {
         let [limit] = &*self.limits else { return None };
         // Tests for the most common limit first, to avoid the jump table.
         let verdict = match limit {
             Limit::TokenBucket(bucket) => bucket.decide_fast(state, now, cost)?,
-            limit if self.words <= Self::FAST_WORDS => limit.decide_fast(state, now, cost)?,
+            limit if self.words <= Self::MAX_FAST_WORDS => limit.decide_fast(state, now, cost)?,
             _ => return None,
         };
         Some(verdict.outcome())

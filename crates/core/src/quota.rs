@@ -25,11 +25,11 @@ impl Quota {
         }
         let length = check_length(length, "the length of the window")?;
         let quota = Self { limit, length: length.as_nanos(), max_debt: 0, initial: limit };
-        Ok(Self { max_debt: limit.min(quota.largest_debt()), ..quota })
+        Ok(Self { max_debt: limit.min(quota.max_repayable_debt()), ..quota })
     }
 
     pub(crate) fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
-        let largest = self.largest_debt();
+        let largest = self.max_repayable_debt();
         if max_debt > largest {
             return Err(LimitError::FillTooLong { amount: max_debt, max: largest });
         }
@@ -43,7 +43,7 @@ impl Quota {
 
     /// Returns the largest debt that can be paid off within [`Rate::MAX_FILL`]. Each window after the window of the
     /// charge pays off `limit`.
-    const fn largest_debt(&self) -> u64 {
+    const fn max_repayable_debt(&self) -> u64 {
         self.limit.saturating_mul(Rate::MAX_FILL.as_nanos() / self.length) - self.limit
     }
 
@@ -57,13 +57,13 @@ impl Quota {
     }
 
     /// Returns the largest possible count: the limit plus the maximum debt.
-    pub(crate) const fn deepest(&self) -> u64 {
+    pub(crate) const fn max_count(&self) -> u64 {
         self.limit + self.max_debt
     }
 
     /// Returns the largest count at which `ask` still passes; `None` if `ask` never passes.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
-        max_used_for(ask, self.limit, self.deepest())
+        max_used_for(ask, self.limit, self.max_count())
     }
 
     /// Resolves a request to the amount it takes or to the condition under which it passes. `available` returns the
@@ -72,7 +72,7 @@ impl Quota {
     pub(crate) fn resolve(&self, ask: Ask, available: impl FnOnce() -> u64) -> Demand {
         match ask {
             Ask::Exactly(cost) => Demand::Fit { cost, ceiling: self.limit },
-            Ask::Regardless(cost) => Demand::Fit { cost, ceiling: self.deepest() },
+            Ask::Regardless(cost) => Demand::Fit { cost, ceiling: self.max_count() },
             Ask::UpTo(cost) => match cost.min(Cost::new(available())) {
                 // If nothing is available, ask for one unit: it is refused with the wait for one unit.
                 Cost::ZERO if cost > Cost::ZERO => Demand::Fit { cost: Cost::ONE, ceiling: self.limit },
@@ -104,7 +104,7 @@ impl Quota {
     /// Returns the time from `at` to the next window boundary, from 1 to the length. Boundaries are the multiples of
     /// the length plus `offset`; `offset` is below the length.
     #[inline]
-    pub(crate) const fn until_next(&self, at: u64, offset: u64) -> u64 {
+    pub(crate) const fn until_next_boundary(&self, at: u64, offset: u64) -> u64 {
         let elapsed = at % self.length;
         if elapsed < offset { offset - elapsed } else { self.length - (elapsed - offset) }
     }
@@ -119,7 +119,7 @@ macro_rules! quota_start_methods {
 
         #[inline]
         fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-            self.start_with(state, now, Tokens::whole(self.quota.initial_count()));
+            self.init_with_used(state, now, Tokens::whole(self.quota.initial_count()));
         }
     };
 }
@@ -160,13 +160,13 @@ pub(crate) enum Demand {
     Fit { cost: Cost, ceiling: u64 },
 }
 
-/// Returns the largest used amount at which `ask` still passes; `None` if `ask` never passes. `deepest` is the limit
+/// Returns the largest used amount at which `ask` still passes; `None` if `ask` never passes. `max_count` is the limit
 /// plus the maximum debt. [`Ask::UpTo`] needs one unit.
-pub(crate) fn max_used_for(ask: Ask, limit: u64, deepest: u64) -> Option<Tokens> {
+pub(crate) fn max_used_for(ask: Ask, limit: u64, max_count: u64) -> Option<Tokens> {
     let room = match ask {
         Ask::Exactly(cost) => limit.checked_sub(cost.get()),
         Ask::UpTo(cost) => limit.checked_sub(cost.get().min(1)),
-        Ask::Regardless(cost) => deepest.checked_sub(cost.get()),
+        Ask::Regardless(cost) => max_count.checked_sub(cost.get()),
     };
     room.map(Tokens::whole)
 }

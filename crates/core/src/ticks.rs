@@ -72,10 +72,10 @@ impl Flow {
         self.whole_units(self.instant_in_ticks(Time::from_nanos(time.as_nanos())))
     }
 
-    /// Returns whether every instant within the horizon, plus `deepest`, fits in 64 bits.
+    /// Returns whether every instant within the horizon, plus `largest_debt`, fits in 64 bits.
     #[inline]
-    pub(crate) const fn fits_a_word(self, deepest: Ticks) -> bool {
-        self.rate.count() as u128 * HORIZON as u128 + deepest <= u64::MAX as u128
+    pub(crate) const fn fits_a_word(self, largest_debt: Ticks) -> bool {
+        self.rate.count() as u128 * HORIZON as u128 + largest_debt <= u64::MAX as u128
     }
 
     #[inline]

@@ -145,7 +145,7 @@ impl Concurrency {
     }
 
     /// Returns whether a lease expires later than possible at `now`, because the clock stepped back.
-    fn stepped_back<S: Cells + ?Sized>(&self, leases: &LeaseList, state: &S, now: Time<Mono>) -> bool {
+    fn clock_stepped_back<S: Cells + ?Sized>(&self, leases: &LeaseList, state: &S, now: Time<Mono>) -> bool {
         leases.last_lease(state).is_some_and(|last| last.ends.since(now) > self.lease.saturating_add(MAX_READING_AGE))
     }
 
@@ -153,7 +153,7 @@ impl Concurrency {
         Tokens::whole(LeaseList::load(state, self.slots()).weight_held(state, now.mono()))
     }
 
-    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+    pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         if self.used(state, now).ceil() <= at_most.floor() { Retry::NOW } else { Retry::OnRelease }
     }
 
@@ -164,7 +164,7 @@ impl Concurrency {
 
     /// Writes a state with one lease of weight `used`, rounded up. No holder has its number, so the lease counts until
     /// it expires.
-    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+    pub(crate) fn init_with_used<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         self.init(state, now);
         let used = Cost::new(used.ceil().min(self.slots()));
         let _ = self.decide(state, now, Ask::Regardless(used));
@@ -208,7 +208,7 @@ impl Algorithm for Concurrency {
         }
         // Counts expired leases only until their weight suffices. Usually there is no need to count expired leases.
         let missing = (leases.in_use + cost).saturating_sub(ceiling);
-        if missing > 0 && leases.weight_ended(state, now, missing) < missing {
+        if missing > 0 && leases.expired_weight(state, now, missing) < missing {
             return Verdict::deny(Retry::OnRelease);
         }
         if cost == 0 {
@@ -226,7 +226,7 @@ impl Algorithm for Concurrency {
         let (at, mut leases) = (now.mono(), LeaseList::load(state, self.slots()));
         // Even a refusal repairs the state after the clock stepped back, so that no lease lasts longer than its
         // duration from now.
-        if self.stepped_back(&leases, state, at) {
+        if self.clock_stepped_back(&leases, state, at) {
             leases.shorten_leases(state, at.saturating_add(self.lease));
         }
         if verdict.taken() == Cost::ZERO {
@@ -234,7 +234,7 @@ impl Algorithm for Concurrency {
         }
         let Some(link) = leases.vacant_slot(state, at) else { return };
         leases.occupy_slot(state, link);
-        leases.free_ended(state, at);
+        leases.free_expired(state, at);
         let stamp = verdict.stamp();
         let weight = verdict.taken().get().min(Self::MAX_SLOTS) as u16;
         leases.in_use += u64::from(weight);
@@ -274,7 +274,7 @@ impl Algorithm for Concurrency {
                 cost if held + cost <= self.limit => Retry::NOW,
                 _ => Retry::OnRelease,
             },
-            reset: if self.stepped_back(&leases, state, now.mono()) {
+            reset: if self.clock_stepped_back(&leases, state, now.mono()) {
                 self.lease
             } else {
                 leases.last_lease(state).map_or(Nanos::ZERO, |last| last.time_left(now.mono()))
@@ -288,7 +288,7 @@ impl Algorithm for Concurrency {
 
     /// Returns the time until the next lease expires.
     fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
-        LeaseList::load(state, self.slots()).next_end(state, now.mono())
+        LeaseList::load(state, self.slots()).until_next_expiry(state, now.mono())
     }
 
     /// Shortens each lease that has more time left than the new duration to that duration, so that its holder still has

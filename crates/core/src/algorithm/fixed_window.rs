@@ -172,7 +172,7 @@ impl FixedWindow {
     /// extreme is an hour in which the local clock is set back by half an hour.
     pub(crate) fn max_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> u64 {
         let Phase::Given(_) = self.phase else { return self.current_at(state, now).used };
-        let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
+        let (end, used) = (state.get(0), state.get(1).min(self.quota.max_count()));
         let Some(since) = window_instant(now.wall()).checked_sub(end) else { return used };
         let longest = self.quota.length().saturating_add(self.quota.length() / 2);
         used.saturating_sub((since / longest + 1).saturating_mul(self.quota.limit()))
@@ -187,7 +187,7 @@ impl FixedWindow {
         Tokens::whole(self.current_at(state, now).used)
     }
 
-    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+    pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         Retry::After(self.wait(&self.current_at(state, now), at_most.floor()))
     }
 
@@ -197,8 +197,8 @@ impl FixedWindow {
     }
 
     /// Writes a state with `used` in the current window, rounded up to a whole number.
-    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        let used = used.ceil().min(self.quota.deepest());
+    pub(crate) fn init_with_used<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        let used = used.ceil().min(self.quota.max_count());
         // With a count of zero, the window does not matter.
         let end = if used == 0 { 0 } else { self.current_window_end(now) };
         self.write(state, end, used);
@@ -225,7 +225,7 @@ impl FixedWindow {
     #[inline]
     fn current_at<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentWindow {
         let (at, grid) = self.instant_and_grid(now);
-        let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
+        let (end, used) = (state.get(0), state.get(1).min(self.quota.max_count()));
         let length = self.quota.length();
         // Latest plausible end of the stored window, which is the current window or, if the clock was set back, a later
         // window. A window of the limit's previous calendar may end before the given window.
@@ -249,7 +249,7 @@ impl FixedWindow {
         let (limit, length) = (self.quota.limit(), self.quota.length());
         let time_left = match grid {
             WindowGrid::FromFirstRequest => length,
-            WindowGrid::Regular(offset) => self.quota.until_next(at, offset % length),
+            WindowGrid::Regular(offset) => self.quota.until_next_boundary(at, offset % length),
             WindowGrid::Given(window) => window.end().as_nanos() - at,
         };
         let next = at.saturating_add(time_left);
@@ -380,10 +380,10 @@ impl Algorithm for FixedWindow {
     /// parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if !self.has_same_windows(own, state, now) {
-            return self.start_with(state, now, own.used(state, &now.without_windows()));
+            return self.init_with_used(state, now, own.used(state, &now.without_windows()));
         }
         let current = own.current_at(state, now);
-        self.write(state, current.end, current.used.min(self.quota.deepest()));
+        self.write(state, current.end, current.used.min(self.quota.max_count()));
     }
 
     quota_start_methods!();

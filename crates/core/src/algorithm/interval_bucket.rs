@@ -83,7 +83,7 @@ pub struct IntervalBucket {
     max_debt: u64,
     initial: u64,
     /// The largest possible debt.
-    deepest: u64,
+    largest_debt: u64,
     /// Largest debt of a valid state. A state with more debt was written before the clock stepped back.
     max_plausible: u64,
 }
@@ -128,8 +128,8 @@ impl IntervalBucket {
         let period = check_length(period, "the period")?.as_nanos();
         LimitError::check_range("the refill of an interval bucket (at most one per nanosecond)", refill, 1, period)?;
         let steps = Steps::Aligned(Nanos::ZERO);
-        let (max_wait, max_debt, initial, deepest, max_plausible) = (0, 0, 0, 0, 0);
-        Self { refill, period, burst: 0, steps, max_wait, max_debt, initial, deepest, max_plausible }.burst(refill)
+        let (max_wait, max_debt, initial, largest_debt, max_plausible) = (0, 0, 0, 0, 0);
+        Self { refill, period, burst: 0, steps, max_wait, max_debt, initial, largest_debt, max_plausible }.burst(refill)
     }
 
     /// Sets the capacity; the default is one refill. Resets the initial amount and the maximum debt to `burst`.
@@ -203,9 +203,9 @@ impl IntervalBucket {
     fn with_debt_bounds(self) -> Self {
         // Waiting requests can take the refills within `max_wait` in advance: less than 2⁶² tokens plus one step.
         let taken_in_advance = if self.max_wait == 0 { 0 } else { (self.max_wait / self.period + 1) * self.refill };
-        let deepest = self.burst + taken_in_advance.max(self.max_debt);
-        let max_plausible = deepest.saturating_add((MAX_READING_AGE.as_nanos() / self.period + 1) * self.refill);
-        Self { deepest, max_plausible, ..self }
+        let largest_debt = self.burst + taken_in_advance.max(self.max_debt);
+        let max_plausible = largest_debt.saturating_add((MAX_READING_AGE.as_nanos() / self.period + 1) * self.refill);
+        Self { largest_debt, max_plausible, ..self }
     }
 
     /// Returns the amount that each step refills.
@@ -253,17 +253,17 @@ impl IntervalBucket {
         Tokens::whole(self.current_at(state, now).owed)
     }
 
-    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+    pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         let current = self.current_at(state, now);
         let steps = self.steps_until_at_most(current.owed, 0, at_most.floor());
         Retry::After(Nanos::from_nanos(self.time_until_step(&current, steps)))
     }
 
     /// Writes a state with the debt `used`, rounded up to a whole number.
-    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+    pub(crate) fn init_with_used<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         // In a state without debt, the origin does not matter.
         self.encode(state, 0, 0);
-        let owed = used.ceil().min(self.deepest);
+        let owed = used.ceil().min(self.largest_debt);
         if owed > 0 {
             let current = self.current_at(state, now);
             self.write(state, &current, owed);
@@ -353,7 +353,7 @@ impl IntervalBucket {
             // Either another thread took tokens with a later clock reading, or the clock stepped back. `steps` is the
             // minimum number of steps between `origin` and that reading. If the clock stepped back, the debt is paid
             // off from now on.
-            let steps = mark.saturating_sub(self.deepest) / self.refill;
+            let steps = mark.saturating_sub(self.largest_debt) / self.refill;
             let ahead = (origin - at).saturating_add(steps.saturating_mul(self.period));
             if ahead <= MAX_READING_AGE.as_nanos() {
                 return CurrentStep {
@@ -364,7 +364,7 @@ impl IntervalBucket {
                     until_origin: origin - at,
                 };
             }
-            return begin(mark.min(self.deepest));
+            return begin(mark.min(self.largest_debt));
         };
         let step_value = since / self.period * self.refill;
         match self.debt_at(mark, step_value) {
@@ -378,7 +378,7 @@ impl IntervalBucket {
     #[inline]
     const fn debt_at(&self, mark: u64, step_value: u64) -> u64 {
         let owed = mark.saturating_sub(step_value);
-        if owed <= self.max_plausible && mark < u64::MAX { owed } else { self.deepest }
+        if owed <= self.max_plausible && mark < u64::MAX { owed } else { self.largest_debt }
     }
 
     #[inline]
@@ -504,7 +504,7 @@ impl Algorithm for IntervalBucket {
 
     #[inline]
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.start_with(state, now, Tokens::whole(self.burst - self.initial));
+        self.init_with_used(state, now, Tokens::whole(self.burst - self.initial));
     }
 
     /// This fast path reduces the check of a key from 384 to 195 instructions (callgrind).
@@ -570,10 +570,10 @@ impl Algorithm for IntervalBucket {
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let before = own.current_at(state, now);
         if !self.keeps_step_times_of(own) {
-            return self.start_with(state, now, own.used(state, now));
+            return self.init_with_used(state, now, own.used(state, now));
         }
         let step_value = before.step_value / own.refill * self.refill;
-        self.write(state, &CurrentStep { step_value, ..before }, before.owed.min(self.deepest));
+        self.write(state, &CurrentStep { step_value, ..before }, before.owed.min(self.largest_debt));
     }
 
     decide_by_current!();

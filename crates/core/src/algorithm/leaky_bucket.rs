@@ -175,12 +175,12 @@ impl LeakyBucket {
         self.bucket.used(state, now)
     }
 
-    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        self.bucket.until_used(state, now, at_most)
+    pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        self.bucket.until_used_at_most(state, now, at_most)
     }
 
-    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        self.bucket.start_with(state, now, used);
+    pub(crate) fn init_with_used<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        self.bucket.init_with_used(state, now, used);
     }
 
     /// Returns the largest used amount at which `ask` is admitted; `None` if `ask` is never admitted.
@@ -257,17 +257,17 @@ impl Algorithm for LeakyBucket {
         match ask {
             Ask::Exactly(cost) => match self.max_level_for(cost) {
                 Some(room) if owed <= room => self.admit(owed, cost),
-                room => Verdict::deny(self.bucket.retry_for(owed, room)),
+                room => Verdict::deny(self.bucket.wait_until_owed_at_most(owed, room)),
             },
             Ask::UpTo(cost) => match cost.min(Cost::new(self.available(owed))) {
                 Cost::ZERO if cost > Cost::ZERO => {
-                    Verdict::deny(self.bucket.retry_for(owed, self.max_level_for(Cost::ONE)))
+                    Verdict::deny(self.bucket.wait_until_owed_at_most(owed, self.max_level_for(Cost::ONE)))
                 }
                 taken => self.admit(owed, taken),
             },
             Ask::Regardless(cost) => match self.bucket.max_owed_with_debt(cost) {
                 Some(room) if owed <= room => Verdict::allow(cost),
-                room => Verdict::deny(self.bucket.retry_for(owed, room)),
+                room => Verdict::deny(self.bucket.wait_until_owed_at_most(owed, room)),
             },
         }
     }
@@ -299,12 +299,12 @@ impl Algorithm for LeakyBucket {
     /// such a cost, returns the time until the bucket is empty.
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let undelayed = self.bucket.flow().ticks_of(self.free).saturating_sub(self.ticks_without_last_unit(cost));
-        self.bucket.retry_after(state, now, ahead, self.max_level_for(cost).map(|room| room.min(undelayed)))
+        self.bucket.wait_after_queued(state, now, ahead, self.max_level_for(cost).map(|room| room.min(undelayed)))
     }
 
     /// Keeps the content, rounded up to a tick of the new rate.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
-        self.start_with(state, now, own.used(state, now));
+        self.init_with_used(state, now, own.used(state, now));
     }
 
     changed_parameter_methods!();

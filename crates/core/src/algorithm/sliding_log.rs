@@ -191,7 +191,7 @@ impl SlidingLog {
         Tokens::whole(self.used_entries(self.load_ring(state, now), state, now))
     }
 
-    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+    pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         let now = now.mono();
         let entry = self.load_ring(state, now).read_entry(state, at_most.floor());
         Retry::After(entry.map_or(Nanos::ZERO, |entry| time_left(entry, now, self.length)))
@@ -199,7 +199,7 @@ impl SlidingLog {
 
     /// Returns the time until `gap`, the minimum gap of another log, has passed since the last request. The gap ends at
     /// the latest when this log forgets the request, because a key with nothing used may be forgotten at any time.
-    pub(crate) fn until_gap<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, gap: Nanos) -> Retry {
+    pub(crate) fn until_gap_ends<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, gap: Nanos) -> Retry {
         let now = now.mono();
         let gap = gap.min(self.length.max(self.minimum_gap));
         let last = self.load_ring(state, now).last_request(state);
@@ -216,7 +216,7 @@ impl SlidingLog {
 
     /// Writes a state in which `used`, rounded up to a whole number, counts as used now. The entries of this state
     /// belong to no request.
-    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+    pub(crate) fn init_with_used<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.max_entries());
         let ring = (0..used).fold(LogRing::with_no_entries(self.max_entries()), |ring, _| ring.push(state, now.mono()));
         LogRing { ownerless: used, ..ring }.store(state);
@@ -286,7 +286,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.start_with(state, now, Tokens::whole(self.limit - self.initial));
+        self.init_with_used(state, now, Tokens::whole(self.limit - self.initial));
     }
 
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
@@ -329,7 +329,7 @@ impl Algorithm for SlidingLog {
         let ring = self.load_ring(state, now.mono());
         // Even a refusal repairs the state after a clock step, so that entries age from this instant on.
         if units > 0 || ring.latest != END_OF_TIME {
-            ring.write(state, now.mono(), units);
+            ring.record(state, now.mono(), units);
         }
     }
 
@@ -473,7 +473,7 @@ impl LogRing {
     }
 
     /// Adds `units` entries now, after capping the existing entries at `latest`.
-    fn write<S: CellsMut + ?Sized>(mut self, state: &mut S, now: Time<Mono>, units: u64) {
+    fn record<S: CellsMut + ?Sized>(mut self, state: &mut S, now: Time<Mono>, units: u64) {
         for index in 0..self.len {
             if state.get(self.word_index(index)) <= self.latest.as_nanos() {
                 break;

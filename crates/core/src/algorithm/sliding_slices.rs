@@ -41,7 +41,7 @@
 
 use core::time::Duration;
 
-use ring::{Head, SliceRing};
+use ring::{HeadLayout, SliceRing};
 
 use super::{Algorithm, Cells, CellsMut, decide_by_current};
 use crate::change::changed_parameter_methods;
@@ -133,7 +133,7 @@ impl SlidingSlices {
         let precision = quota.length().div_ceil(slices);
         // No overflow: neither sum exceeds three times the longest period.
         let max_plausible = precision + quota.max_ahead(slices * precision);
-        Ok(Self { quota, precision, slices, max_plausible, ring: SliceRing::new(slices, quota.deepest()) })
+        Ok(Self { quota, precision, slices, max_plausible, ring: SliceRing::new(slices, quota.max_count()) })
     }
 
     /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take.
@@ -143,7 +143,7 @@ impl SlidingSlices {
     /// [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let quota = self.quota.max_debt(max_debt)?;
-        Ok(Self { quota, ring: SliceRing::new(self.slices, quota.deepest()), ..self })
+        Ok(Self { quota, ring: SliceRing::new(self.slices, quota.max_count()), ..self })
     }
 
     quota_methods!();
@@ -162,21 +162,21 @@ impl SlidingSlices {
     /// stores that keep the counts in another form, such as a Redis script.
     pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, current_count: u64, older: &[u64]) {
         let ring = self.ring;
-        let deepest = self.quota.deepest();
-        let mut sum = current_count.min(deepest);
+        let max_count = self.quota.max_count();
+        let mut sum = current_count.min(max_count);
         for (index, count) in (0..self.slices).zip(older) {
-            let count = (*count).min(deepest - sum);
+            let count = (*count).min(max_count - sum);
             sum += count;
             ring.set(state, index, count);
         }
-        self.write_head(state, end, sum, current_count.min(deepest));
+        self.write_head(state, end, sum, current_count.min(max_count));
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
         Tokens::whole(self.current_at(state, now).sum)
     }
 
-    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+    pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         Retry::After(Nanos::from_nanos(self.wait(state, &self.current_at(state, now), at_most.floor())))
     }
 
@@ -186,8 +186,8 @@ impl SlidingSlices {
     }
 
     /// Writes a state with `used` in the current slice, rounded up to a whole number.
-    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        let used = used.ceil().min(self.quota.deepest());
+    pub(crate) fn init_with_used<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        let used = used.ceil().min(self.quota.max_count());
         // With a count of zero, the slice does not matter.
         let end = if used == 0 { 0 } else { self.advance_to(&[0u64; 0], window_instant(now.wall()), 0, 0).end };
         self.ring.clear(state);
@@ -198,10 +198,10 @@ impl SlidingSlices {
     #[inline]
     fn load_counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
         let (sum, current_count) = match self.ring.head {
-            Head::Packed => (state.get(1) >> 32, state.get(1) & u64::from(u32::MAX)),
-            Head::Wide => (state.get(1), state.get(2)),
+            HeadLayout::Packed => (state.get(1) >> 32, state.get(1) & u64::from(u32::MAX)),
+            HeadLayout::Wide => (state.get(1), state.get(2)),
         };
-        let sum = sum.min(self.quota.deepest());
+        let sum = sum.min(self.quota.max_count());
         (sum, current_count.min(sum))
     }
 
@@ -240,7 +240,7 @@ impl SlidingSlices {
     }
 
     /// Returns the total length of the slices before the current slice.
-    const fn window(&self) -> u64 {
+    const fn window_length(&self) -> u64 {
         self.slices * self.precision
     }
 
@@ -252,8 +252,8 @@ impl SlidingSlices {
     fn write_head<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, sum: u64, current_count: u64) {
         state.set(0, end);
         match self.ring.head {
-            Head::Packed => state.set(1, sum << 32 | current_count),
-            Head::Wide => {
+            HeadLayout::Packed => state.set(1, sum << 32 | current_count),
+            HeadLayout::Wide => {
                 state.set(1, sum);
                 state.set(2, current_count);
             }
@@ -329,7 +329,7 @@ impl SlidingSlices {
                 return leaves;
             }
         }
-        current.time_left + self.window()
+        current.time_left + self.window_length()
     }
 
     /// Decides from the sum of the window.
@@ -390,7 +390,7 @@ impl Algorithm for SlidingSlices {
 
     #[inline]
     fn has_words_fast_path(&self) -> bool {
-        self.ring.head == Head::Packed
+        self.ring.head == HeadLayout::Packed
     }
 
     /// Handles only admissions. In the same slice as the previous request, an admission changes one word. This fast
@@ -401,7 +401,7 @@ impl Algorithm for SlidingSlices {
         let (at, end, counts) = (window_instant(now.wall()), state.get(0), state.get(1));
         let (sum, current_count) = (counts >> 32, counts & u64::from(u32::MAX));
         let room = self.quota.limit().checked_sub(cost.get())?;
-        if self.ring.head != Head::Packed {
+        if self.ring.head != HeadLayout::Packed {
             return None;
         }
         if at >= end {
@@ -444,7 +444,7 @@ impl Algorithm for SlidingSlices {
             );
             if back > 0 {
                 let ring = self.ring;
-                ring.set(state, ring.number_before(self.slice_number(current.end), back), count - accepted);
+                ring.set(state, ring.slice_number_before(self.slice_number(current.end), back), count - accepted);
             }
         }
         Cost::new(accepted)
@@ -472,7 +472,7 @@ impl Algorithm for SlidingSlices {
     /// sum in the current slice of the new parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if self.precision != own.precision || self.slices < own.slices {
-            return self.start_with(state, now, own.used(state, now));
+            return self.init_with_used(state, now, own.used(state, now));
         }
         let before = own.current_at(state, now);
         let mut counts = [0; Self::MAX_SLICES as usize];
@@ -480,14 +480,14 @@ impl Algorithm for SlidingSlices {
         self.ring.clear(state);
         // If the clock was set back, the old slices stay ahead of it.
         let (ring, number) = (self.ring, self.slice_number(before.end));
-        let current_count = before.current_count.min(self.quota.deepest());
-        let mut room = self.quota.deepest() - current_count;
+        let current_count = before.current_count.min(self.quota.max_count());
+        let mut room = self.quota.max_count() - current_count;
         for (back, count) in counts.iter().take(self.slices as usize).enumerate() {
             let kept = (*count).min(room);
             room -= kept;
-            ring.set(state, ring.number_before(number, back as u64 + 1), kept);
+            ring.set(state, ring.slice_number_before(number, back as u64 + 1), kept);
         }
-        self.write_head(state, before.end, self.quota.deepest() - room, current_count);
+        self.write_head(state, before.end, self.quota.max_count() - room, current_count);
     }
 
     quota_start_methods!();

@@ -118,14 +118,14 @@ impl SlidingWindow {
     }
 
     pub(crate) fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, previous: u64, used: u64) {
-        self.write(state, end, previous.min(self.quota.deepest()), used.min(self.quota.deepest()));
+        self.write(state, end, previous.min(self.quota.max_count()), used.min(self.quota.max_count()));
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
         Tokens::of(self.estimate(&self.current_at(state, now)), self.quota.length())
     }
 
-    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+    pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         Retry::After(self.wait(&self.current_at(state, now), at_most.units_floor(self.quota.length())))
     }
 
@@ -135,18 +135,18 @@ impl SlidingWindow {
     }
 
     /// Writes a state with `used` in the current window, rounded up to a whole number.
-    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        let used = used.ceil().min(self.quota.deepest());
+    pub(crate) fn init_with_used<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        let used = used.ceil().min(self.quota.max_count());
         // With a count of zero, the window does not matter.
         let end = if used == 0 { 0 } else { self.current_window_end(now) };
         self.write(state, end, 0, used);
     }
 
     const fn has_packed_counts(&self) -> bool {
-        self.quota.deepest() <= MAX_PACKED_COUNT
+        self.quota.max_count() <= MAX_PACKED_COUNT
     }
 
-    /// Returns the counts of the previous and the current window, each at most [`Quota::deepest`].
+    /// Returns the counts of the previous and the current window, each at most [`Quota::max_count`].
     #[inline]
     fn load_counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
         let (previous, used) = if self.has_packed_counts() {
@@ -154,7 +154,7 @@ impl SlidingWindow {
         } else {
             (state.get(1), state.get(2))
         };
-        (previous.min(self.quota.deepest()), used.min(self.quota.deepest()))
+        (previous.min(self.quota.max_count()), used.min(self.quota.max_count()))
     }
 
     #[inline]
@@ -172,7 +172,7 @@ impl SlidingWindow {
 
     /// Returns the window that contains `at`, given the counts of the window that ends at `end`.
     fn advance_to(&self, at: u64, end: u64, previous: u64, used: u64) -> WindowPair {
-        let next = at.saturating_add(self.quota.until_next(at, 0));
+        let next = at.saturating_add(self.quota.until_next_boundary(at, 0));
         let (previous, used) = match next.checked_sub(end) {
             // The clock was set back: the counts move to the current window.
             None => (previous, used),
@@ -201,7 +201,7 @@ impl SlidingWindow {
     /// Returns `amount` times the length. A length is below 2⁶², so the product is below 2¹²⁶, and a sum of a few
     /// products fits in 128 bits.
     #[inline]
-    fn scaled(&self, amount: u64) -> u128 {
+    fn times_length(&self, amount: u64) -> u128 {
         u128::from(amount) * u128::from(self.quota.length())
     }
 
@@ -209,24 +209,24 @@ impl SlidingWindow {
     #[inline]
     fn estimate(&self, current: &WindowPair) -> u128 {
         let overlap = current.time_left.min(self.quota.length());
-        u128::from(current.previous) * u128::from(overlap) + self.scaled(current.used)
+        u128::from(current.previous) * u128::from(overlap) + self.times_length(current.used)
     }
 
     /// Returns the number of whole units that can be admitted in addition to the estimate.
     fn available(&self, current: &WindowPair) -> u64 {
-        let room = self.scaled(self.quota.limit()).saturating_sub(self.estimate(current));
+        let room = self.times_length(self.quota.limit()).saturating_sub(self.estimate(current));
         // At most the limit, so the cast is lossless.
         (room / u128::from(self.quota.length())) as u64
     }
 
     #[inline]
-    fn fits(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> bool {
-        cost.get() <= ceiling && self.estimate(current) + self.scaled(cost.get()) <= self.scaled(ceiling)
+    fn passes_now(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> bool {
+        cost.get() <= ceiling && self.estimate(current) + self.times_length(cost.get()) <= self.times_length(ceiling)
     }
 
     /// Returns the time until the estimate plus `cost` is at most `ceiling`.
     fn retry_for(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> Retry {
-        ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, self.scaled(room))))
+        ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, self.times_length(room))))
     }
 
     /// Returns the time until the estimate is at most `room`; `room` is an amount times the length.
@@ -236,7 +236,7 @@ impl SlidingWindow {
         }
         // In this window only the weight of the previous window decreases. If that is not enough, the wait extends into
         // the next window, where the weight of this window decreases to zero.
-        let beside_used = room.checked_sub(self.scaled(current.used));
+        let beside_used = room.checked_sub(self.times_length(current.used));
         let wait = match beside_used.map(|room| self.max_overlap(current.previous, room)) {
             Some(overlap @ 1..) => current.time_left - overlap,
             _ => current.time_left + (self.quota.length() - self.max_overlap(current.used, room)),
@@ -259,7 +259,7 @@ impl SlidingWindow {
             Demand::Take(taken) => return pass(taken),
             Demand::Fit { cost, ceiling } => (cost, ceiling),
         };
-        if self.fits(current, cost, ceiling) {
+        if self.passes_now(current, cost, ceiling) {
             return pass(cost);
         }
         Verdict::deny(self.retry_for(current, cost, ceiling))
@@ -271,7 +271,7 @@ impl SlidingWindow {
         // The end moves back only if the clock was set back. Even a refusal writes the earlier end, so that its wait is
         // correct.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
-            let used = current.used.saturating_add(verdict.taken().get()).min(self.quota.deepest());
+            let used = current.used.saturating_add(verdict.taken().get()).min(self.quota.max_count());
             self.write(state, current.end, current.previous, used);
         }
     }
@@ -322,7 +322,7 @@ impl Algorithm for SlidingWindow {
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        Spent::of(self.estimate(&self.current_at(state, now)), self.scaled(self.quota.limit()))
+        Spent::of(self.estimate(&self.current_at(state, now)), self.times_length(self.quota.limit()))
     }
 
     fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
@@ -334,10 +334,10 @@ impl Algorithm for SlidingWindow {
     /// the estimate, rounded up, in the current window of the new parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let current = own.current_at(state, now);
-        if self.length() != own.length() || current.previous > self.quota.deepest() {
-            return self.start_with(state, now, own.used(state, now));
+        if self.length() != own.length() || current.previous > self.quota.max_count() {
+            return self.init_with_used(state, now, own.used(state, now));
         }
-        self.write(state, current.end, current.previous, current.used.min(self.quota.deepest()));
+        self.write(state, current.end, current.previous, current.used.min(self.quota.max_count()));
     }
 
     quota_start_methods!();

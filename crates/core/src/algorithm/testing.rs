@@ -6,7 +6,7 @@ use crate::verdict::{Ask, Outcome, Retry, Verdict};
 
 /// A request of the random sequence. `cost` is the amount taken, which is zero if the request was refused.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WalkedRequest {
+pub(super) struct StepResult {
     pub(super) asked: u64,
     /// Instant at which the request may go ahead; later than `asked` if the verdict was a delay.
     pub(super) turn: u64,
@@ -14,7 +14,7 @@ pub(super) struct WalkedRequest {
 }
 
 /// Bounds of the steps of the random sequence.
-pub(super) struct WalkOptions {
+pub(super) struct StepBounds {
     /// The longest pause between two steps.
     pub(super) pause: u64,
     /// The largest cost.
@@ -25,14 +25,14 @@ pub(super) struct WalkOptions {
 
 /// Takes `steps` random steps with a new key of `limit`, starting at `start`. Checks the laws at each step, and returns
 /// the requests.
-pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
+pub(super) fn random_steps<'a, A: Algorithm<Stamp = crate::Stamp>>(
     limit: &A,
     clock: impl Fn(u64) -> Now<'a>,
     start: u64,
     steps: usize,
-    paths: &WalkOptions,
-) -> Vec<WalkedRequest> {
-    let mut random = Random::new(start ^ paths.cost);
+    bounds: &StepBounds,
+) -> Vec<StepResult> {
+    let mut random = Random::new(start ^ bounds.cost);
     let mut words = [0; 16];
     let state = &mut words[..limit.words()];
     let mut at = start;
@@ -44,12 +44,12 @@ pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
         // returned wait.
         at += match (random.below(4), limit.report(state, &clock(at), Cost::ONE).retry) {
             (0, Retry::After(wait)) => wait.as_nanos(),
-            (1, _) => random.below(paths.pause + 1),
+            (1, _) => random.below(bounds.pause + 1),
             _ => 0,
         };
         let now = clock(at);
-        let cost = Cost::new(random.below(paths.cost + 1));
-        let ask = match random.below(if paths.all_verbs { 6 } else { 4 }) {
+        let cost = Cost::new(random.below(bounds.cost + 1));
+        let ask = match random.below(if bounds.all_verbs { 6 } else { 4 }) {
             0..=2 => Ask::Exactly(cost),
             3 => Ask::UpTo(cost),
             4 => Ask::Regardless(cost),
@@ -60,7 +60,7 @@ pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
         };
         assert_waits_exact(limit, state, &clock, at, ask);
         if let Ask::Exactly(cost) = ask {
-            fast_paths_decide_as_the_slow_path(limit, state, &now, cost);
+            assert_fast_paths_match_the_slow_path(limit, state, &now, cost);
         }
         let before = state.to_vec();
         let verdict = limit.decide(state, &now, ask);
@@ -70,19 +70,19 @@ pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
             Outcome::Delay(wait) => wait.as_nanos(),
             Outcome::Allow | Outcome::Deny(_) => 0,
         };
-        passed.push(WalkedRequest { asked: at, turn: at + wait, cost: verdict.taken().get() });
+        passed.push(StepResult { asked: at, turn: at + wait, cost: verdict.taken().get() });
     }
     passed
 }
 
 /// Runs steps written as `cost@second`, with a `+` before charges, and compares the results. A result is the remaining
 /// amount, `w` with the seconds of a delay, or `no` with the seconds until the request passes.
-pub(super) fn check<A: Algorithm>(limit: &A, steps: &str, expected: &str) {
-    check_by(limit, Now::at, steps, expected);
+pub(super) fn assert_steps<A: Algorithm>(limit: &A, steps: &str, expected: &str) {
+    assert_steps_by_clock(limit, Now::at, steps, expected);
 }
 
-/// Runs [`check`] with a custom clock.
-pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'a>, steps: &str, expected: &str) {
+/// Runs [`assert_steps`] with a custom clock.
+pub(super) fn assert_steps_by_clock<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'a>, steps: &str, expected: &str) {
     let mut words = vec![0; limit.words()];
     let state = &mut *words;
     let mut answers = Vec::new();
@@ -106,7 +106,7 @@ pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'
 
 /// Checks the fast paths. A fast path that applies must return the same verdict and write the same state as the slow
 /// path. A fast path that does not apply must write nothing.
-fn fast_paths_decide_as_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
+fn assert_fast_paths_match_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
     limit: &A,
     state: &[u64],
     now: &Now<'_>,
@@ -174,7 +174,7 @@ pub(super) fn assert_waits_exact<'a, A: Algorithm>(
 }
 
 /// Checks that every verb returns for extreme words, times and costs, and that a refusal never has a wait of zero.
-pub(super) fn never_panics<A: Algorithm<Stamp = crate::Stamp> + core::fmt::Debug>(limits: &[A]) {
+pub(super) fn assert_never_panics<A: Algorithm<Stamp = crate::Stamp> + core::fmt::Debug>(limits: &[A]) {
     let words = [0, 1, 2, 1 << 32, u64::MAX / 2, u64::MAX - 1, u64::MAX];
     for limit in limits {
         for (a, b, c) in words.iter().flat_map(|a| words.iter().flat_map(move |b| words.map(|c| (*a, *b, c)))) {

@@ -101,7 +101,7 @@ fn up_to_is_refused_when_nothing_is_left_unless_the_amount_is_zero() {
 }
 
 #[test]
-fn takes_from_words_returns_whether_a_fast_path_exists() {
+fn has_words_fast_path_returns_whether_a_fast_path_exists() {
     let wide = SlidingSlices::new(1 << 40, SECOND, SECOND).unwrap().into();
     for limit in every_algorithm().into_iter().chain([wide]).filter(|limit| limit.words() > 1) {
         let mut state = vec![0; limit.words()];

@@ -71,7 +71,7 @@ pub struct TokenBucket {
     /// `burst` in ticks.
     capacity: Ticks,
     /// `burst + max_debt` in ticks: the largest possible debt.
-    deepest: Ticks,
+    largest_debt: Ticks,
     /// Largest debt of a valid state. A state with more debt was written before the clock stepped back.
     max_plausible: Ticks,
     one_word: bool,
@@ -99,7 +99,7 @@ impl TokenBucket {
             max_debt: 0,
             initial: burst,
             capacity: flow.ticks_of(burst),
-            deepest: 0,
+            largest_debt: 0,
             max_plausible: 0,
             one_word: false,
             word_until: 0,
@@ -120,11 +120,11 @@ impl TokenBucket {
     }
 
     fn with_max_debt(self, max_debt: u64) -> Self {
-        let deepest = self.flow.ticks_of(self.burst.get() + max_debt);
-        let max_plausible = deepest + self.flow.instant_in_ticks(Time::from_nanos(MAX_READING_AGE.as_nanos()));
-        let one_word = self.flow.fits_a_word(deepest);
+        let largest_debt = self.flow.ticks_of(self.burst.get() + max_debt);
+        let max_plausible = largest_debt + self.flow.instant_in_ticks(Time::from_nanos(MAX_READING_AGE.as_nanos()));
+        let one_word = self.flow.fits_a_word(largest_debt);
         let word_until = if one_word { HORIZON } else { 0 };
-        Self { max_debt, deepest, max_plausible, one_word, word_until, ..self }
+        Self { max_debt, largest_debt, max_plausible, one_word, word_until, ..self }
     }
 
     /// Sets the tokens that a new key starts with. The default is a full burst.
@@ -181,8 +181,8 @@ impl TokenBucket {
     }
 
     /// Writes a state with the used amount `used`, rounded up to a tick.
-    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        self.write_debt(state, now, used.units_ceil(self.ticks_per_token()).min(self.deepest));
+    pub(crate) fn init_with_used<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        self.write_debt(state, now, used.units_ceil(self.ticks_per_token()).min(self.largest_debt));
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
@@ -190,8 +190,8 @@ impl TokenBucket {
     }
 
     /// Returns the time until at most `at_most` is used.
-    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        self.retry_for(self.owed_now(state, now), Some(at_most.units_floor(self.ticks_per_token())))
+    pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        self.wait_until_owed_at_most(self.owed_now(state, now), Some(at_most.units_floor(self.ticks_per_token())))
     }
 
     /// Returns the largest used amount at which `ask` still passes; `None` if `ask` never passes.
@@ -223,7 +223,7 @@ impl TokenBucket {
     #[inline]
     pub(crate) fn owed_now<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
         let ahead = self.debt_in_state(state, now);
-        if ahead <= self.max_plausible { ahead } else { self.deepest }
+        if ahead <= self.max_plausible { ahead } else { self.largest_debt }
     }
 
     #[inline]
@@ -242,7 +242,7 @@ impl TokenBucket {
     /// the maximum debt.
     #[inline]
     pub(crate) fn max_owed_with_debt(&self, cost: Cost) -> Option<Ticks> {
-        (cost.get() <= self.burst.get() + self.max_debt).then(|| self.deepest - self.flow.ticks_of(cost.get()))
+        (cost.get() <= self.burst.get() + self.max_debt).then(|| self.largest_debt - self.flow.ticks_of(cost.get()))
     }
 
     /// Returns the number of whole tokens that can be taken in addition to `owed`.
@@ -252,23 +252,23 @@ impl TokenBucket {
 
     /// Returns the time until at most `room` is owed.
     #[inline]
-    pub(crate) fn retry_for(&self, owed: Ticks, room: Option<Ticks>) -> Retry {
+    pub(crate) fn wait_until_owed_at_most(&self, owed: Ticks, room: Option<Ticks>) -> Retry {
         room.map_or(Retry::Never, |room| Retry::After(self.flow.wait(owed.saturating_sub(room))))
     }
 
     /// Returns the time until at most `room` is owed, if queued requests first take `ahead`.
-    pub(crate) fn retry_after<S: Cells + ?Sized>(
+    pub(crate) fn wait_after_queued<S: Cells + ?Sized>(
         &self,
         state: &S,
         now: &Now<'_>,
         ahead: Cost,
         room: Option<Ticks>,
     ) -> Retry {
-        self.retry_for(self.owed_now(state, now).saturating_add(self.flow.ticks_of(ahead.get())), room)
+        self.wait_until_owed_at_most(self.owed_now(state, now).saturating_add(self.flow.ticks_of(ahead.get())), room)
     }
 
     pub(crate) fn report_owed(&self, owed: Ticks, remaining: u64, room: Option<Ticks>) -> Report {
-        Report { limit: self.burst.get(), remaining, retry: self.retry_for(owed, room), reset: self.flow.wait(owed) }
+        Report { limit: self.burst.get(), remaining, retry: self.wait_until_owed_at_most(owed, room), reset: self.flow.wait(owed) }
     }
 
     /// Takes `amount` from a state with the debt `owed`.
@@ -278,7 +278,7 @@ impl TokenBucket {
             self.write_debt(state, now, owed + self.flow.ticks_of(amount.get()));
         } else if self.debt_in_state(state, now) > self.max_plausible {
             // Even a refusal repairs the state after a clock step, so that the debt is paid off from this instant on.
-            self.write_debt(state, now, self.deepest);
+            self.write_debt(state, now, self.largest_debt);
         }
     }
 
@@ -298,7 +298,7 @@ impl TokenBucket {
         };
         match room {
             Some(room) if owed <= room => Verdict::allow(ask.cost()),
-            _ => Verdict::deny(self.retry_for(owed, room)),
+            _ => Verdict::deny(self.wait_until_owed_at_most(owed, room)),
         }
     }
 }
@@ -339,12 +339,12 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn try_take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
-        self.word_after(word, now, cost)
+        self.word_after_take(word, now, cost)
     }
 
     #[inline]
     fn try_refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
-        self.word_refusal(word, now, cost)
+        self.wait_if_refused(word, now, cost)
     }
 
     #[inline]
@@ -395,12 +395,12 @@ impl Algorithm for TokenBucket {
     }
 
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        self.retry_after(state, now, ahead, self.max_owed_for(cost))
+        self.wait_after_queued(state, now, ahead, self.max_owed_for(cost))
     }
 
     /// Keeps the debt, rounded up to a tick of the new rate.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
-        self.start_with(state, now, own.used(state, now));
+        self.init_with_used(state, now, own.used(state, now));
     }
 
     changed_parameter_methods!();

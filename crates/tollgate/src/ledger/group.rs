@@ -81,7 +81,7 @@ impl<C: Clock> Ledger<C> {
             if state.get(0) != u64::from(last.limits_id) {
                 return None;
             }
-            let unchanged: [u64; Limits::FAST_WORDS] = from_fn(|word| state.get(1 + word));
+            let unchanged: [u64; Limits::MAX_FAST_WORDS] = from_fn(|word| state.get(1 + word));
             let mut words = unchanged;
             let outcome = last.limits.try_decide_single(&mut words, now, last.cost)?;
             let passes = self.try_decide_recursively(before, passes && outcome.is_admitted(), charge, now, each)?;
@@ -115,7 +115,7 @@ impl<C: Clock> Ledger<C> {
             if state.get(0) != u64::from(charge.limits_id) {
                 return None;
             }
-            let mut words: [u64; Limits::FAST_WORDS] = from_fn(|word| state.get(1 + word));
+            let mut words: [u64; Limits::MAX_FAST_WORDS] = from_fn(|word| state.get(1 + word));
             let outcome = charge.limits.try_decide_single(&mut words, now, charge.cost)?;
             passes &= outcome.is_admitted();
             weighed.push((charge, state, words, outcome));

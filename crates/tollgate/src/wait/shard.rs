@@ -342,7 +342,7 @@ mod tests {
             assert!(dropped.try_recv().unwrap(), "the shard was locked");
             match joined {
                 JoinResult::Decided(result) => result.map(|_| ()),
-                JoinResult::Queued(_) => panic!("the wait queue is full"),
+                JoinResult::Queued(_) => panic!("queued despite a maximum of zero waiters"),
             }
         };
         assert_eq!(join(1, Nanos::MAX), Ok(()));

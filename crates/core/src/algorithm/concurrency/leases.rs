@@ -56,7 +56,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    const NOTHING: Self = Self::new(Stamp::NONE, Time::ZERO, 0);
+    const EMPTY: Self = Self::new(Stamp::NONE, Time::ZERO, 0);
 
     pub(super) const fn new(stamp: Stamp, ends: Time<Mono>, weight: u16) -> Self {
         Self { stamp, ends, weight, prev: NO_SLOT, next: NO_SLOT }
@@ -133,7 +133,7 @@ impl LeaseList {
     }
 
     /// Returns the time until the next lease expires, ignoring expired leases.
-    pub(super) fn next_end<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Nanos> {
+    pub(super) fn until_next_expiry<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Nanos> {
         let mut link = self.first;
         // Bounded, because corrupt words may form a cycle.
         for _ in 0..self.slots {
@@ -150,7 +150,7 @@ impl LeaseList {
     }
 
     /// Returns the weight of expired leases, counted until it reaches `enough`.
-    pub(super) fn weight_ended<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, enough: u64) -> u64 {
+    pub(super) fn expired_weight<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, enough: u64) -> u64 {
         let (mut ended, mut link) = (0, self.first);
         // Bounded, because corrupt words may form a cycle.
         for _ in 0..self.slots {
@@ -169,7 +169,7 @@ impl LeaseList {
 
     /// Returns the weight of unexpired leases.
     pub(super) fn weight_held<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> u64 {
-        self.in_use.saturating_sub(self.weight_ended(state, now, u64::MAX))
+        self.in_use.saturating_sub(self.expired_weight(state, now, u64::MAX))
     }
 
     /// Returns the slot for the next lease: the head of the free list, else an unused slot, else the first lease's slot
@@ -199,11 +199,11 @@ impl LeaseList {
     }
 
     pub(super) fn free_slot<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
-        self.write(state, link, Lease { next: self.first_free, ..Lease::NOTHING });
+        self.write(state, link, Lease { next: self.first_free, ..Lease::EMPTY });
         self.first_free = link;
     }
 
-    pub(super) fn free_ended<S: CellsMut + ?Sized>(&mut self, state: &mut S, now: Time<Mono>) {
+    pub(super) fn free_expired<S: CellsMut + ?Sized>(&mut self, state: &mut S, now: Time<Mono>) {
         for _ in 0..self.slots {
             let (link, lease) = (self.first, self.read_lease(state, self.first));
             if link == NO_SLOT || lease.time_left(now) > Nanos::ZERO {
@@ -279,7 +279,7 @@ impl LeaseList {
     pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
         // Old and new slots overlap, so the leases are first copied to the stack (24 KiB). A move happens only when a
         // limit shrinks.
-        let mut aside = [Lease::NOTHING; Concurrency::MAX_SLOTS as usize];
+        let mut aside = [Lease::EMPTY; Concurrency::MAX_SLOTS as usize];
         let (mut kept, mut link) = (0, self.last);
         for entry in aside.iter_mut().take(slots as usize) {
             *entry = self.read_lease(state, link);
@@ -334,7 +334,7 @@ const fn first_word_of_slot(link: Link) -> usize {
 impl LeaseList {
     /// Checks the order of expiry, the links in both directions, the sum, and that every slot is in exactly one list.
     pub(super) fn assert_sound(&self, state: &[u64], what: &str) {
-        let (mut link, mut before, mut weight, mut seen) = (self.first, Lease::NOTHING, 0, vec![NO_SLOT]);
+        let (mut link, mut before, mut weight, mut seen) = (self.first, Lease::EMPTY, 0, vec![NO_SLOT]);
         while link != NO_SLOT {
             let lease = self.read_lease(state, link);
             assert!(lease.ends >= before.ends && lease.weight > 0, "not in order of expiry, or without weight, {what}");

@@ -1,5 +1,7 @@
 use super::*;
-use crate::algorithm::testing::{WalkOptions, assert_waits_exact, check_by as check, never_panics, walk};
+use crate::algorithm::testing::{
+    StepBounds, assert_never_panics, assert_steps_by_clock as assert_steps, assert_waits_exact, random_steps,
+};
 use crate::quantity::Time;
 
 const SECOND: u64 = 1_000_000_000;
@@ -15,18 +17,18 @@ fn window(start: u64, end: u64) -> Window {
 
 #[test]
 fn each_window_has_its_limit_and_twice_as_much_passes_at_a_boundary() {
-    check(&limit(), Now::at, "3@50 3@50 2@59 5@60 1@119 5@120", "2 no10 0 0 no1 0");
-    check(&limit(), Now::at, "6@0 5@0 1@0 0@0 1@61", "Never 0 no60 0 4");
+    assert_steps(&limit(), Now::at, "3@50 3@50 2@59 5@60 1@119 5@120", "2 no10 0 0 no1 0");
+    assert_steps(&limit(), Now::at, "6@0 5@0 1@0 0@0 1@61", "Never 0 no60 0 4");
 }
 
 #[test]
 fn phase_determines_the_window_boundaries() {
     let steps = "5@70 1@119 1@120 4@129 1@130 1@179 1@180";
-    check(&limit(), Now::at, steps, "0 no1 4 0 no50 no1 4");
-    check(&limit().phase(Phase::FirstRequest), Now::at, steps, "0 no11 no10 no1 4 3 2");
+    assert_steps(&limit(), Now::at, steps, "0 no1 4 0 no50 no1 4");
+    assert_steps(&limit().phase(Phase::FirstRequest), Now::at, steps, "0 no11 no10 no1 4 3 2");
     let spread = |offset| move |at| Now::at(at).with_spread(offset * SECOND);
-    check(&limit().phase(Phase::Spread), spread(10), steps, "0 no11 no10 no1 4 3 2");
-    check(&limit().phase(Phase::Spread), spread(60 + 59), steps, "0 4 3 no50 2 4 3");
+    assert_steps(&limit().phase(Phase::Spread), spread(10), steps, "0 no11 no10 no1 4 3 2");
+    assert_steps(&limit().phase(Phase::Spread), spread(60 + 59), steps, "0 4 3 no50 2 4 3");
     let days = [
         window(0, 71 * SECOND),
         window(71 * SECOND, 125 * SECOND),
@@ -37,9 +39,9 @@ fn phase_determines_the_window_boundaries() {
         let day = days.iter().position(|day| at < day.end().as_nanos()).unwrap();
         Now::at(at).with_windows(&days[day..])
     };
-    check(&limit().phase(Phase::Given(0)), given, steps, "0 4 3 1 0 4 3");
+    assert_steps(&limit().phase(Phase::Given(0)), given, steps, "0 4 3 1 0 4 3");
     // Without a given window, a window begins with the first request.
-    check(&limit().phase(Phase::Given(4)), given, steps, "0 no11 no10 no1 4 3 2");
+    assert_steps(&limit().phase(Phase::Given(4)), given, steps, "0 no11 no10 no1 4 3 2");
 }
 
 #[test]
@@ -60,19 +62,19 @@ fn debt_is_bounded_and_carried_into_the_following_windows() {
     let limit = limit().max_debt(7).unwrap();
     let steps = "+13@0 +12@10 +1@10 1@10 0@10 5@10 1@60 3@120 4@120 +7@170 1@180";
     let expected = "Never 0 no50 no110 no110 no170 no60 0 no60 0 no60";
-    check(&limit, Now::at, steps, expected);
+    assert_steps(&limit, Now::at, steps, expected);
     let handed = |at: u64| Now::at(at);
-    check(&limit.phase(Phase::FirstRequest), handed, "+12@10 1@20 3@130 1@189 1@190", "0 no110 0 no1 4");
+    assert_steps(&limit.phase(Phase::FirstRequest), handed, "+12@10 1@20 3@130 1@189 1@190", "0 no110 0 no1 4");
     // Two days without requests pay off the same debt as days with requests.
     let days: Vec<_> = (0..9).map(|day| window(day * 60 * SECOND, (day + 1) * 60 * SECOND)).collect();
     let given = |at: u64| Now::at(at).with_windows(&days[(at / SECOND / 60) as usize..]);
-    check(&limit.phase(Phase::Given(0)), given, "+12@10 5@70 3@120 1@150 5@180", "0 no110 0 no30 0");
+    assert_steps(&limit.phase(Phase::Given(0)), given, "+12@10 5@70 3@120 1@150 5@180", "0 no110 0 no30 0");
 }
 
 #[test]
 fn count_is_kept_when_the_clock_is_set_back_by_up_to_a_window() {
-    check(&limit(), Now::at, "5@130 1@61 1@119 1@120 1@179 1@180", "0 no119 no61 no60 no1 4");
-    check(&limit(), Now::at, "3@130 2@61 1@119 1@120 1@179 1@180", "2 0 no61 no60 no1 4");
+    assert_steps(&limit(), Now::at, "5@130 1@61 1@119 1@120 1@179 1@180", "0 no119 no61 no60 no1 4");
+    assert_steps(&limit(), Now::at, "3@130 2@61 1@119 1@120 1@179 1@180", "2 0 no61 no60 no1 4");
     let short = FixedWindow::new(5, Nanos::from_nanos(1)).unwrap();
     let mut state = [0; 2];
     let _ = short.decide(&mut state, &Now::at(SECOND), Ask::UpTo(Cost::MAX));
@@ -84,15 +86,15 @@ fn count_is_kept_when_the_clock_is_set_back_by_up_to_a_window() {
 
 #[test]
 fn clock_step_back_neither_grants_nor_locks_out_beyond_the_window() {
-    check(&limit(), Now::at, "5@100000 1@70 1@119 1@120 4@150 1@150", "0 no50 no1 4 0 no30");
-    check(&limit(), Now::at, "3@100000 3@70 2@70 1@70 5@120", "2 no50 0 no50 0");
+    assert_steps(&limit(), Now::at, "5@100000 1@70 1@119 1@120 4@150 1@150", "0 no50 no1 4 0 no30");
+    assert_steps(&limit(), Now::at, "3@100000 3@70 2@70 1@70 5@120", "2 no50 0 no50 0");
 }
 
 #[test]
 fn given_window_is_used_even_if_late_or_early() {
     let limit = limit().phase(Phase::Given(0));
     let today = [window(100 * SECOND, 160 * SECOND)];
-    check(&limit, |at| Now::at(at).with_windows(&today), "5@0 1@0 1@159 1@500", "0 no60 no1 no1");
+    assert_steps(&limit, |at| Now::at(at).with_windows(&today), "5@0 1@0 1@159 1@500", "0 no60 no1 no1");
     // A request whose given window is yesterday is counted in today's window.
     let (mut state, yesterday) = ([0; 2], [window(40 * SECOND, 100 * SECOND)]);
     let _ = limit.decide(&mut state, &Now::at(100 * SECOND).with_windows(&today), Ask::UpTo(Cost::MAX));
@@ -120,8 +122,8 @@ fn refund_applies_only_to_the_window_of_its_charge() {
 fn every_window_admits_at_most_its_limit() {
     let limit = FixedWindow::new(3, Nanos::from_nanos(10)).unwrap();
     for start in 0..20 {
-        let paths = WalkOptions { pause: 7, cost: 4, all_verbs: false };
-        let passed = walk(&limit, Now::at, start, 500, &paths);
+        let bounds = StepBounds { pause: 7, cost: 4, all_verbs: false };
+        let passed = random_steps(&limit, Now::at, start, 500, &bounds);
         for from in &passed {
             let same = passed.iter().filter(|other| other.asked / 10 == from.asked / 10);
             assert!(same.map(|passed| passed.cost).sum::<u64>() <= 3);
@@ -135,12 +137,12 @@ fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     let days: Vec<_> = (0..2_000).map(|day| window(day * 10, (day + 1) * 10)).collect();
     let given = |at: u64| Now::at(at).with_windows(&days[(at as usize / 10)..]);
     for start in 0..20 {
-        let paths = WalkOptions { pause: 25, cost: 15, all_verbs: true };
-        walk(&limit, Now::at, start, 500, &paths);
-        walk(&limit.phase(Phase::FirstRequest), Now::at, start, 500, &paths);
-        walk(&limit.phase(Phase::Spread), |at| Now::at(at).with_spread(start), start, 500, &paths);
-        walk(&limit.phase(Phase::Given(0)), given, start, 300, &paths);
-        walk(&limit.phase(Phase::Given(9_999)), given, start, 300, &paths);
+        let bounds = StepBounds { pause: 25, cost: 15, all_verbs: true };
+        random_steps(&limit, Now::at, start, 500, &bounds);
+        random_steps(&limit.phase(Phase::FirstRequest), Now::at, start, 500, &bounds);
+        random_steps(&limit.phase(Phase::Spread), |at| Now::at(at).with_spread(start), start, 500, &bounds);
+        random_steps(&limit.phase(Phase::Given(0)), given, start, 300, &bounds);
+        random_steps(&limit.phase(Phase::Given(9_999)), given, start, 300, &bounds);
     }
 }
 
@@ -182,7 +184,7 @@ fn other_parameters_keep_the_spent_amount() {
 
 #[test]
 fn new_key_has_the_initial_amount_in_its_first_window() {
-    check(&limit().initial(2).unwrap(), Now::at, "3@50 2@50 5@60", "no10 0 0");
+    assert_steps(&limit().initial(2).unwrap(), Now::at, "3@50 2@50 5@60", "no10 0 0");
 }
 
 #[test]
@@ -203,8 +205,8 @@ fn invalid_parameters_are_errors() {
 fn no_words_time_or_cost_cause_a_panic() {
     let century = FixedWindow::new(u64::MAX, crate::Rate::MAX_PERIOD).unwrap();
     let first = limit().phase(Phase::FirstRequest);
-    never_panics(&[FixedWindow::new(1, Nanos::from_nanos(1)).unwrap(), limit().phase(Phase::Spread), first]);
-    never_panics(&[century, century.phase(Phase::FirstRequest), limit().phase(Phase::Given(0))]);
+    assert_never_panics(&[FixedWindow::new(1, Nanos::from_nanos(1)).unwrap(), limit().phase(Phase::Spread), first]);
+    assert_never_panics(&[century, century.phase(Phase::FirstRequest), limit().phase(Phase::Given(0))]);
 }
 
 #[test]
@@ -253,7 +255,7 @@ fn end_of_its_window_identifies_the_calendar_of_a_count() {
 
 #[test]
 fn window_from_the_first_request_begins_only_with_the_next_request() {
-    check(&limit().phase(Phase::FirstRequest), Now::at, "5@70 5@140 1@190 1@199 1@200", "0 0 no10 no1 4");
+    assert_steps(&limit().phase(Phase::FirstRequest), Now::at, "5@70 5@140 1@190 1@199 1@200", "0 0 no10 no1 4");
 }
 
 /// With a limit of five, twelve were taken in the window until 60 s. The average window is 60 s.

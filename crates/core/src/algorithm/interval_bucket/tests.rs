@@ -1,5 +1,7 @@
 use super::*;
-use crate::algorithm::testing::{WalkOptions, WalkedRequest, assert_waits_exact, check, never_panics, walk};
+use crate::algorithm::testing::{
+    StepBounds, StepResult, assert_never_panics, assert_steps, assert_waits_exact, random_steps,
+};
 use crate::quantity::Time;
 
 const SECOND: u64 = 1_000_000_000;
@@ -12,35 +14,35 @@ fn limit() -> IntervalBucket {
 #[test]
 fn refill_happens_in_whole_steps_up_to_the_burst() {
     let steps = "8@3 3@9 6@9 5@10 1@19 8@30 8@39 9@40";
-    check(&limit().burst(8).unwrap(), steps, "0 no1 no11 0 no1 0 no11 Never");
-    check(&limit(), "5@3 1@9 5@10 6@20", "0 no1 0 Never");
+    assert_steps(&limit().burst(8).unwrap(), steps, "0 no1 no11 0 no1 0 no11 Never");
+    assert_steps(&limit(), "5@3 1@9 5@10 6@20", "0 no1 0 Never");
 }
 
 #[test]
 fn parameters_determine_the_steps() {
     let steps = "5@3 1@9 1@12 1@14 5@25 1@29 1@30 1@34 1@35";
-    check(&limit(), steps, "0 no1 4 3 0 no1 4 3 2");
-    check(&limit().steps(Steps::Aligned(Nanos::from_secs(24))), steps, "0 4 3 4 0 no5 no4 4 3");
+    assert_steps(&limit(), steps, "0 no1 4 3 0 no1 4 3 2");
+    assert_steps(&limit().steps(Steps::Aligned(Nanos::from_secs(24))), steps, "0 4 3 4 0 no5 no4 4 3");
     // The bucket is full at 13 s, so the steps begin again with the next request.
-    check(&limit().steps(Steps::FirstRequest), steps, "0 no4 no1 4 0 no6 no5 no1 4");
-    check(&limit().burst(10).unwrap().steps(Steps::FirstRequest), "8@3 5@9 5@13 5@17 5@23", "2 no4 2 no6 2");
+    assert_steps(&limit().steps(Steps::FirstRequest), steps, "0 no4 no1 4 0 no6 no5 no1 4");
+    assert_steps(&limit().burst(10).unwrap().steps(Steps::FirstRequest), "8@3 5@9 5@13 5@17 5@23", "2 no4 2 no6 2");
 }
 
 #[test]
 fn max_wait_grants_tokens_of_later_steps() {
     let patient = limit().max_wait(Nanos::from_secs(20)).unwrap();
-    check(&patient, "5@0 3@4 2@4 1@4 5@4 4@4 1@9 1@10", "5 w6 w6 w16 no6 w16 no1 w20");
-    check(&patient, "6@0 +10@0 +1@0 5@1 1@1", "Never 5 no10 w19 no9");
+    assert_steps(&patient, "5@0 3@4 2@4 1@4 5@4 4@4 1@9 1@10", "5 w6 w6 w16 no6 w16 no1 w20");
+    assert_steps(&patient, "6@0 +10@0 +1@0 5@1 1@1", "Never 5 no10 w19 no9");
     // A wait of exactly `max_wait` is not refused.
     let exactly = limit().max_wait(Nanos::from_secs(6)).unwrap();
-    check(&exactly, "5@0 1@3 1@4 5@4", "0 no1 w6 no10");
+    assert_steps(&exactly, "5@0 1@3 1@4 5@4", "0 no1 w6 no10");
 }
 
 #[test]
 fn debt_is_bounded_and_paid_off_step_by_step() {
     let limit = limit().max_debt(7).unwrap();
-    check(&limit, "+13@0 +12@1 +1@1 1@1 3@20 4@20 5@30", "Never 0 no9 no19 0 no10 0");
-    check(&limit, "1@0 +12@1 +12@10", "4 no9 0");
+    assert_steps(&limit, "+13@0 +12@1 +1@1 1@1 3@20 4@20 5@30", "Never 0 no9 no19 0 no10 0");
+    assert_steps(&limit, "1@0 +12@1 +12@10", "4 no9 0");
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
 /// Checks, for every interval, that the requests whose wait ends in it took at most `burst` plus its refills. `step`
 /// returns the step number at an instant. `first` returns the number of the last step before an interval that begins at
 /// a given instant.
-fn assert_within_burst(passed: &[WalkedRequest], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
+fn assert_within_burst(passed: &[StepResult], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
     for from in passed {
         let mut sum = 0;
         let after = passed.iter().filter(|other| other.turn >= from.turn);
@@ -98,12 +100,12 @@ fn assert_within_burst(passed: &[WalkedRequest], first: impl Fn(u64) -> u64, ste
 fn every_interval_admits_at_most_the_burst_and_its_steps() {
     let limit = IntervalBucket::new(3, Nanos::from_nanos(10)).unwrap().burst(5).unwrap();
     for start in 0..20 {
-        let paths = WalkOptions { pause: 7, cost: 6, all_verbs: false };
-        assert_within_burst(&walk(&limit, Now::at, start, 300, &paths), |at| at / 10, |at| at / 10);
+        let bounds = StepBounds { pause: 7, cost: 6, all_verbs: false };
+        assert_within_burst(&random_steps(&limit, Now::at, start, 300, &bounds), |at| at / 10, |at| at / 10);
         let shifted = limit.steps(Steps::Aligned(Nanos::from_nanos(4)));
-        assert_within_burst(&walk(&shifted, Now::at, start, 300, &paths), |at| (at + 6) / 10, |at| (at + 6) / 10);
+        assert_within_burst(&random_steps(&shifted, Now::at, start, 300, &bounds), |at| (at + 6) / 10, |at| (at + 6) / 10);
         let patient = limit.max_wait(Nanos::from_nanos(25)).unwrap();
-        assert_within_burst(&walk(&patient, Now::at, start, 300, &paths), |at| at.saturating_sub(1) / 10, |at| at / 10);
+        assert_within_burst(&random_steps(&patient, Now::at, start, 300, &bounds), |at| at.saturating_sub(1) / 10, |at| at / 10);
     }
 }
 
@@ -111,12 +113,12 @@ fn every_interval_admits_at_most_the_burst_and_its_steps() {
 fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     let limit = IntervalBucket::new(3, Nanos::from_nanos(10)).unwrap().burst(7).unwrap().max_debt(11).unwrap();
     for start in 0..20 {
-        let paths = WalkOptions { pause: 25, cost: 20, all_verbs: true };
+        let bounds = StepBounds { pause: 25, cost: 20, all_verbs: true };
         for max_wait in [0, 4, 10, 33].map(Nanos::from_nanos) {
             let limit = limit.max_wait(max_wait).unwrap();
-            walk(&limit, Now::at, start, 300, &paths);
-            walk(&limit.steps(Steps::Aligned(Nanos::from_nanos(start % 10))), Now::at, start, 300, &paths);
-            walk(&limit.steps(Steps::FirstRequest), Now::at, start, 300, &paths);
+            random_steps(&limit, Now::at, start, 300, &bounds);
+            random_steps(&limit.steps(Steps::Aligned(Nanos::from_nanos(start % 10))), Now::at, start, 300, &bounds);
+            random_steps(&limit.steps(Steps::FirstRequest), Now::at, start, 300, &bounds);
         }
     }
 }
@@ -159,8 +161,8 @@ fn other_parameters_keep_the_spent_amount() {
 
 #[test]
 fn new_key_has_the_initial_amount() {
-    check(&limit().initial(2).unwrap(), "3@3 2@3 5@10", "no7 0 0");
-    check(&limit().initial(2).unwrap().steps(Steps::FirstRequest), "3@3 2@3 5@13", "no10 0 0");
+    assert_steps(&limit().initial(2).unwrap(), "3@3 2@3 5@10", "no7 0 0");
+    assert_steps(&limit().initial(2).unwrap().steps(Steps::FirstRequest), "3@3 2@3 5@13", "no10 0 0");
 }
 
 #[test]
@@ -206,9 +208,9 @@ fn no_words_time_or_cost_cause_a_panic() {
     let century = IntervalBucket::new(Rate::MAX_PERIOD.as_nanos(), Rate::MAX_PERIOD).unwrap();
     let most = Rate::MAX_FILL.as_nanos();
     let all = [fastest, fastest.burst(most).unwrap(), century, century.max_wait(Rate::MAX_PERIOD).unwrap(), limit()];
-    never_panics(&all);
-    never_panics(&all.map(|limit| limit.steps(Steps::FirstRequest)));
-    never_panics(&all.map(|limit| limit.steps(Steps::Aligned(Nanos::from_nanos(7)))));
+    assert_never_panics(&all);
+    assert_never_panics(&all.map(|limit| limit.steps(Steps::FirstRequest)));
+    assert_never_panics(&all.map(|limit| limit.steps(Steps::Aligned(Nanos::from_nanos(7)))));
 }
 
 #[test]

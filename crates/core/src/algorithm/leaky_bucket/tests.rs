@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{WalkOptions, assert_waits_exact, never_panics, walk};
+use crate::algorithm::testing::{StepBounds, assert_never_panics, assert_waits_exact, random_steps};
 use crate::verdict::Retry;
 
 const MS: u64 = 1_000_000;
@@ -110,9 +110,9 @@ fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     for rate in ["10/s", "7777/s", "999983/s", "1/m"] {
         let limit = limit(rate, 5).free(1).unwrap().max_wait(limit(rate, 1).bucket.flow().wait(1 << 40));
         let unit = limit.bucket.flow().wait(limit.bucket.flow().ticks_of(1)).as_nanos();
-        let paths = WalkOptions { pause: 3 * unit, cost: 6, all_verbs: true };
-        walk(&limit, Now::at, 1_000, 2_000, &paths);
-        walk(&limit.max_wait(Nanos::from_nanos(unit * 2)), Now::at, 1_000, 2_000, &paths);
+        let bounds = StepBounds { pause: 3 * unit, cost: 6, all_verbs: true };
+        random_steps(&limit, Now::at, 1_000, 2_000, &bounds);
+        random_steps(&limit.max_wait(Nanos::from_nanos(unit * 2)), Now::at, 1_000, 2_000, &bounds);
     }
 }
 
@@ -120,8 +120,8 @@ fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
 fn no_interval_exceeds_the_guarantee() {
     for (rate, free) in [("1/s", 0), ("3/s", 2), ("7/s", 4)] {
         let limit = limit(rate, 5).free(free).unwrap();
-        let paths = WalkOptions { pause: 1_000 * MS, cost: 3, all_verbs: false };
-        let mut passed = walk(&limit, Now::at, 0, 1_500, &paths);
+        let bounds = StepBounds { pause: 1_000 * MS, cost: 3, all_verbs: false };
+        let mut passed = random_steps(&limit, Now::at, 0, 1_500, &bounds);
         passed.retain(|passed| passed.cost > 0);
         let flows = |time: u64| limit.bucket.flow().instant_in_ticks(Time::from_nanos(time));
         let mut from_empty = 0;
@@ -173,7 +173,7 @@ fn invalid_parameters_are_errors() {
 #[test]
 fn no_words_time_or_cost_cause_a_panic() {
     let fast = limit("4294967295/s", 1 << 40).max_wait(Nanos::from_nanos(5));
-    never_panics(&[limit("1/week", 1), limit("7777/s", 100).free(7).unwrap(), fast]);
+    assert_never_panics(&[limit("1/week", 1), limit("7777/s", 100).free(7).unwrap(), fast]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::algorithm::{Cells, CellsMut};
 /// Layout of the past slices' counts, several per word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SliceRing {
-    pub(super) head: Head,
+    pub(super) head: HeadLayout,
     /// Index of the first word.
     pub(super) first: usize,
     slices: u64,
@@ -15,7 +15,7 @@ pub(super) struct SliceRing {
 
 /// Storage of the sum and the current count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Head {
+pub(super) enum HeadLayout {
     /// The sum and the count share one word.
     Packed,
     /// The sum and the count have one word each.
@@ -32,7 +32,7 @@ impl SliceRing {
             0x1_0000..=0xFFFF_FFFF => 1,
             _ => 0,
         };
-        let (head, first) = if log2_counts_per_word > 0 { (Head::Packed, 2) } else { (Head::Wide, 3) };
+        let (head, first) = if log2_counts_per_word > 0 { (HeadLayout::Packed, 2) } else { (HeadLayout::Wide, 3) };
         Self { head, first, slices, log2_counts_per_word }
     }
 
@@ -53,13 +53,13 @@ impl SliceRing {
     }
 
     /// Returns a slice number with the same ring position as the slice `back` slices before `number`.
-    pub(super) const fn number_before(self, number: u64, back: u64) -> u64 {
+    pub(super) const fn slice_number_before(self, number: u64, back: u64) -> u64 {
         number.wrapping_add(self.slices - back)
     }
 
     /// Returns the count of the slice `back` slices before `number`.
     pub(super) fn count_before<S: Cells + ?Sized>(self, state: &S, number: u64, back: u64) -> u64 {
-        self.get(state, self.number_before(number, back))
+        self.get(state, self.slice_number_before(number, back))
     }
 
     #[inline]

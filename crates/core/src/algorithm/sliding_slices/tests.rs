@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{WalkOptions, assert_waits_exact, check, never_panics, walk};
+use crate::algorithm::testing::{StepBounds, assert_never_panics, assert_steps, assert_waits_exact, random_steps};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -11,10 +11,10 @@ fn limit() -> SlidingSlices {
 #[test]
 fn amount_expires_with_its_slice() {
     let steps = "11@5 4@5 6@35 1@59 4@70 1@70 6@100 1@129 4@140 6@170 10@400";
-    check(&limit(), steps, "Never 6 0 no11 0 no30 0 no11 0 0 0");
+    assert_steps(&limit(), steps, "Never 6 0 no11 0 no30 0 no11 0 0 0");
     // Every slice has a count; the counts expire one by one.
     let steps = "1@0 1@10 1@20 1@30 1@40 1@50 1@60 4@69 3@69 3@70 1@70 5@79 2@80";
-    check(&limit(), steps, "9 8 7 6 5 4 3 no1 0 no20 0 no41 no10");
+    assert_steps(&limit(), steps, "9 8 7 6 5 4 3 no1 0 no20 0 no41 no10");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn amount_expires_at_most_one_slice_late() {
 
 #[test]
 fn charge_above_the_limit_counts_until_it_expires() {
-    check(&limit(), "+21@0 +20@5 1@69 1@70", "Never 0 no1 9");
+    assert_steps(&limit(), "+21@0 +20@5 1@69 1@70", "Never 0 no1 9");
 }
 
 #[test]
@@ -89,21 +89,21 @@ fn refund_applies_to_the_slice_of_its_charge() {
 
 #[test]
 fn counts_are_kept_when_the_clock_is_set_back_by_up_to_a_window() {
-    check(&limit(), "5@95 5@125 1@70 1@159 1@160", "5 0 no90 no1 4");
+    assert_steps(&limit(), "5@95 5@125 1@70 1@159 1@160", "5 0 no90 no1 4");
 }
 
 #[test]
 fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_a_window() {
-    check(&limit(), "10@100000 1@75 1@139 1@140", "0 no65 no1 9");
-    check(&limit(), "4@100000 3@100020 4@75 3@75 1@75 10@140", "6 3 no65 0 no65 0");
+    assert_steps(&limit(), "10@100000 1@75 1@139 1@140", "0 no65 no1 9");
+    assert_steps(&limit(), "4@100000 3@100020 4@75 3@75 1@75 10@140", "6 3 no65 0 no65 0");
 }
 
 #[test]
 fn any_window_admits_at_most_its_limit() {
     let limit = SlidingSlices::new(5, Nanos::from_nanos(20), Nanos::from_nanos(4)).unwrap();
     for start in 0..20 {
-        let paths = WalkOptions { pause: 9, cost: 6, all_verbs: false };
-        let passed = walk(&limit, Now::at, start, 500, &paths);
+        let bounds = StepBounds { pause: 9, cost: 6, all_verbs: false };
+        let passed = random_steps(&limit, Now::at, start, 500, &bounds);
         for from in &passed {
             let same = passed.iter().filter(|other| (from.asked..from.asked + 20).contains(&other.asked));
             assert!(same.map(|passed| passed.cost).sum::<u64>() <= 5);
@@ -116,8 +116,8 @@ fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     for (slices, amount) in [(1, 3), (3, 90), (5, 300), (7, 70_000), (2, 1 << 33)] {
         let limit = SlidingSlices::new(amount, Nanos::from_nanos(slices * 4 - 1), Nanos::from_nanos(4)).unwrap();
         for start in 0..20 {
-            let paths = WalkOptions { pause: slices * 4, cost: amount, all_verbs: true };
-            walk(&limit, Now::at, start, 500, &paths);
+            let bounds = StepBounds { pause: slices * 4, cost: amount, all_verbs: true };
+            random_steps(&limit, Now::at, start, 500, &bounds);
         }
     }
 }
@@ -158,7 +158,7 @@ fn other_parameters_keep_the_spent_amount() {
 
 #[test]
 fn new_key_has_the_initial_amount() {
-    check(&limit().initial(2).unwrap(), "3@5 2@5 10@70", "no65 0 0");
+    assert_steps(&limit().initial(2).unwrap(), "3@5 2@5 10@70", "no65 0 0");
 }
 
 #[test]
@@ -177,9 +177,9 @@ fn invalid_parameters_are_errors() {
 #[test]
 fn no_words_time_or_cost_cause_a_panic() {
     let century = crate::Rate::MAX_PERIOD;
-    never_panics(&[limit(), SlidingSlices::new(1, Nanos::from_nanos(64), Nanos::from_nanos(1)).unwrap()]);
+    assert_never_panics(&[limit(), SlidingSlices::new(1, Nanos::from_nanos(64), Nanos::from_nanos(1)).unwrap()]);
     let wide = SlidingSlices::new(u64::MAX, century, century).unwrap();
-    never_panics(&[wide, SlidingSlices::new(40_000, century, Nanos::from_nanos(century.as_nanos() / 63)).unwrap()]);
+    assert_never_panics(&[wide, SlidingSlices::new(40_000, century, Nanos::from_nanos(century.as_nanos() / 63)).unwrap()]);
 }
 
 #[test]

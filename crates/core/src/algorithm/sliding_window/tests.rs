@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{WalkOptions, assert_waits_exact, check, never_panics, walk};
+use crate::algorithm::testing::{StepBounds, assert_never_panics, assert_steps, assert_waits_exact, random_steps};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -10,33 +10,33 @@ fn limit() -> SlidingWindow {
 
 #[test]
 fn previous_window_counts_by_its_overlap() {
-    check(&limit(), "9@59 3@75 1@75 1@79 1@80", "1 0 no5 no1 0");
-    check(&limit(), "10@0 1@59 1@60 1@65 1@66 1@90 5@90 4@90", "0 no7 no6 no1 0 3 no12 no6");
-    check(&limit(), "11@0 10@0 10@1 10@61 10@119 10@120", "Never 0 no119 no59 no1 0");
+    assert_steps(&limit(), "9@59 3@75 1@75 1@79 1@80", "1 0 no5 no1 0");
+    assert_steps(&limit(), "10@0 1@59 1@60 1@65 1@66 1@90 5@90 4@90", "0 no7 no6 no1 0 3 no12 no6");
+    assert_steps(&limit(), "11@0 10@0 10@1 10@61 10@119 10@120", "Never 0 no119 no59 no1 0");
 }
 
 #[test]
 fn weighted_part_is_not_rounded() {
     // 9 × 3/4 + 5 is 11.75, so another 1 exceeds 12. If the estimate were rounded down to 11, the request would pass.
     let limit = SlidingWindow::new(12, Nanos::from_secs(60)).unwrap();
-    check(&limit, "9@59 5@75 1@75 1@80", "3 0 no5 0");
+    assert_steps(&limit, "9@59 5@75 1@75 1@80", "3 0 no5 0");
 }
 
 #[test]
 fn debt_expires_like_other_amounts() {
-    check(&limit(), "+21@0 +20@0 +1@0 1@0 0@0 1@90 1@93 10@93 10@120", "Never 0 no63 no93 no90 no3 0 no87 no60");
-    check(&limit().max_debt(0).unwrap(), "+10@0 +1@0", "0 no66");
+    assert_steps(&limit(), "+21@0 +20@0 +1@0 1@0 0@0 1@90 1@93 10@93 10@120", "Never 0 no63 no93 no90 no3 0 no87 no60");
+    assert_steps(&limit().max_debt(0).unwrap(), "+10@0 +1@0", "0 no66");
 }
 
 #[test]
 fn counts_are_kept_when_the_clock_is_set_back_by_up_to_a_window() {
-    check(&limit(), "10@130 1@61 1@119 1@185 1@186", "0 no125 no67 no1 0");
-    check(&limit(), "5@60 4@130 1@61 1@61 1@120", "5 1 0 no71 no12");
+    assert_steps(&limit(), "10@130 1@61 1@119 1@185 1@186", "0 no125 no67 no1 0");
+    assert_steps(&limit(), "5@60 4@130 1@61 1@61 1@120", "5 1 0 no71 no12");
 }
 
 #[test]
 fn clock_step_back_neither_grants_nor_locks_out_beyond_the_window() {
-    check(&limit(), "10@100000 1@70 1@125 1@126 10@180", "0 no56 no1 0 no60");
+    assert_steps(&limit(), "10@100000 1@70 1@125 1@126 10@180", "0 no56 no1 0 no60");
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn refund_applies_to_the_window_of_its_charge() {
 fn decisions_match_the_definition() {
     for (amount, length, start) in [(3, 10, 0), (7, 4, 3), (1, 1, 5), (5, 1_000, 999)] {
         let limit = SlidingWindow::new(amount, Nanos::from_nanos(length)).unwrap();
-        let paths = WalkOptions { pause: length, cost: amount, all_verbs: false };
-        let passed = walk(&limit, Now::at, start, 600, &paths);
+        let bounds = StepBounds { pause: length, cost: amount, all_verbs: false };
+        let passed = random_steps(&limit, Now::at, start, 600, &bounds);
         for (nth, last) in passed.iter().enumerate().filter(|(_, last)| last.cost > 0) {
             let count =
                 |window: u64| passed[..=nth].iter().filter(|p| p.asked / length == window).map(|p| p.cost).sum::<u64>();
@@ -80,7 +80,7 @@ fn no_interval_exceeds_the_guarantee() {
     for (amount, length) in [(3, 10), (7, 4), (5, 1_000)] {
         let limit = SlidingWindow::new(amount, Nanos::from_nanos(length)).unwrap();
         let passed =
-            walk(&limit, Now::at, 1, 1_500, &WalkOptions { pause: length / 2, cost: amount, all_verbs: false });
+            random_steps(&limit, Now::at, 1, 1_500, &StepBounds { pause: length / 2, cost: amount, all_verbs: false });
         for (first, from) in passed.iter().enumerate() {
             let mut sum = 0;
             for to in passed[first..].iter().take(60) {
@@ -97,12 +97,12 @@ fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
         let limit = SlidingWindow::new(amount, Nanos::from_nanos(length)).unwrap();
         assert_eq!(limit.words(), if amount > 10 { 3 } else { 2 });
         for start in 0..5 {
-            walk(
+            random_steps(
                 &limit,
                 Now::at,
                 start,
                 500,
-                &WalkOptions { pause: 2 * length, cost: 2 * amount + 1, all_verbs: true },
+                &StepBounds { pause: 2 * length, cost: 2 * amount + 1, all_verbs: true },
             );
         }
     }
@@ -141,7 +141,7 @@ fn other_parameters_keep_the_spent_amount() {
 
 #[test]
 fn new_key_has_the_initial_amount() {
-    check(&limit().initial(4).unwrap(), "5@0 4@0 1@65 1@66", "no70 0 no1 0");
+    assert_steps(&limit().initial(4).unwrap(), "5@0 4@0 1@65 1@66", "no70 0 no1 0");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn invalid_parameters_are_errors() {
 fn no_words_time_or_cost_cause_a_panic() {
     let nano = SlidingWindow::new(u64::MAX / 2, Nanos::from_nanos(1)).unwrap();
     let century = SlidingWindow::new(u64::MAX, crate::Rate::MAX_PERIOD).unwrap();
-    never_panics(&[nano, century, limit()]);
+    assert_never_panics(&[nano, century, limit()]);
 }
 
 #[test]

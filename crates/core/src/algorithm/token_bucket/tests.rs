@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{WalkOptions, walk};
+use crate::algorithm::testing::{StepBounds, random_steps};
 use crate::limit::Limit;
 use crate::quantity::Nanos;
 use crate::ticks::HORIZON;
@@ -91,8 +91,8 @@ fn admitted_amount_stays_within_burst_plus_rate() {
         [("10/s", 10, SECOND), ("7777/s", 40, 1_000_000), ("3G/s", 5, 3), ("86399/day", 7, 3 * SECOND)]
     {
         let limit = bucket(rate, burst);
-        let paths = WalkOptions { pause, cost: burst + 1, all_verbs: false };
-        let passed = walk(&limit, Now::at, 5, 3_000, &paths);
+        let bounds = StepBounds { pause, cost: burst + 1, all_verbs: false };
+        let passed = random_steps(&limit, Now::at, 5, 3_000, &bounds);
         let (count, per) = (u128::from(limit.rate().count()), u128::from(limit.rate().per().as_nanos()));
         for (nth, first) in passed.iter().enumerate() {
             let mut sum = 0;
@@ -102,7 +102,7 @@ fn admitted_amount_stays_within_burst_plus_rate() {
                 assert!(sum * per <= most, "{rate}: {sum} from {} to {}", first.asked, last.asked);
             }
         }
-        walk(&limit, Now::at, 5, 3_000, &WalkOptions { all_verbs: true, ..paths });
+        random_steps(&limit, Now::at, 5, 3_000, &StepBounds { all_verbs: true, ..bounds });
     }
 }
 

@@ -28,7 +28,7 @@ impl TokenBucket {
 
     /// Returns the word after taking `cost`; `None` if `cost` does not pass or the fast path does not apply.
     #[inline]
-    pub(super) fn word_after(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+    pub(super) fn word_after_take(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         if !self.fits_word_sums(now, cost) {
             return None;
         }
@@ -41,7 +41,7 @@ impl TokenBucket {
 
     /// Returns the time until `cost` passes; `None` if `cost` is not refused or the fast path does not apply.
     #[inline]
-    pub(super) fn word_refusal(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
+    pub(super) fn wait_if_refused(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
         if !self.fits_word_sums(now, cost) {
             return None;
         }
@@ -60,11 +60,11 @@ impl TokenBucket {
         cost: Cost,
     ) -> Option<Verdict> {
         let word = state.get(0);
-        if let Some(after) = self.word_after(word, now, cost) {
+        if let Some(after) = self.word_after_take(word, now, cost) {
             state.set(0, after);
             return Some(Verdict::allow(cost));
         }
-        self.word_refusal(word, now, cost).map(Verdict::deny)
+        self.wait_if_refused(word, now, cost).map(Verdict::deny)
     }
 
     /// Returns the report for a one-word state.
