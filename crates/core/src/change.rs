@@ -8,8 +8,8 @@
 //! 2. `used` is the exact amount used at the instant of the request, including debt ([`Limit::used`]).
 //! 3. The request passes exactly when `used + cost ≤ capacity` of the new parameters (`capacity + max_debt` for a
 //!    charge). A `max_wait` or a minimum gap of the new parameters applies as well. The wait is the time until `used`
-//!    has decreased far enough under the state's own parameters ([`Limit::until_used_at_most`]). A retry after this wait
-//!    succeeds; a retry one nanosecond earlier does not.
+//!    has decreased far enough under the state's own parameters ([`Limit::until_used_at_most`]). A retry after this
+//!    wait succeeds; a retry one nanosecond earlier does not.
 //! 4. Only an admitted request that takes something writes. The request converts the state to the new parameters
 //!    ([`Algorithm::convert`]) with the same used amount, rounded up to their precision. The precision is a tick for
 //!    token and leaky buckets (at most a nanosecond of refill) and a whole token for the other algorithms. Windows and

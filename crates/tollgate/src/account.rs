@@ -18,7 +18,7 @@ pub(crate) type AccountView<'a, A> = Account<'a, A, &'a dyn Cells>;
 
 impl<'a, A: Algorithm, S: Cells> Account<'a, A, S> {
     /// Returns the parameters that the state belongs to.
-    pub(crate) fn owner(&self) -> &'a A {
+    pub(crate) fn own_limit(&self) -> &'a A {
         self.own.unwrap_or(self.limit)
     }
 
@@ -48,7 +48,7 @@ impl<'a, A: Algorithm, S: Cells> Account<'a, A, S> {
     }
 
     pub(crate) fn recheck_after(&self) -> Option<Nanos> {
-        self.owner().recheck_after(&self.state, &self.now)
+        self.own_limit().recheck_after(&self.state, &self.now)
     }
 }
 
@@ -76,7 +76,7 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
 
     /// Refunds under the state's own parameters, even if the limit has changed since.
     pub(crate) fn refund(&mut self, cost: Cost, stamp: Option<A::Stamp>) -> Cost {
-        self.owner().refund(&mut self.state, &self.now, cost, stamp)
+        self.own_limit().refund(&mut self.state, &self.now, cost, stamp)
     }
 
     /// Resets the state to that of a new key under the current limit.
@@ -86,7 +86,7 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
     }
 
     /// Converts the state to the current limit without a request, if the used amount is within that limit.
-    pub(crate) fn adopt(&mut self) {
+    pub(crate) fn convert_if_within_limit(&mut self) {
         if let Some(own) = self.own
             && self.weigh(Ask::Regardless(Cost::ZERO)).is_admitted()
         {

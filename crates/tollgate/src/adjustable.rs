@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Nanos, Now, Report, Retry, Spent, Verdict};
 
 use crate::clock::Clock;
-use crate::limiter::{Limiter, Shared};
+use crate::limiter::{Limiter, SharedState};
 
 /// A limit that is changed through a shared reference, with [`Limiter::change`].
 ///
@@ -53,7 +53,7 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
 
     /// Replaces the limit. The caller must [notify](Self::notify_waiters) the waiters afterwards.
     pub(crate) fn replace(&self, limit: A) {
-        if let Shared::Words(owned) = &self.state {
+        if let SharedState::Words(owned) = &self.state {
             let mut owned = owned.lock().unwrap_or_else(PoisonError::into_inner);
             let mut current = self.limit.limit.write().unwrap_or_else(PoisonError::into_inner);
             let before = std::mem::replace(&mut *current, limit.clone());
@@ -157,7 +157,7 @@ impl<A: Algorithm + fmt::Debug> fmt::Debug for Adjustable<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{HOUR, bucket, clock, on_threads, ten_of_each};
+    use crate::testing::{HOUR, bucket, clock, on_threads, limits_of_ten};
     use crate::{AcquireError, Limits};
     use std::future::Future;
     use std::pin::Pin;
@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn spent_tokens_stay_spent_under_every_other_limit() {
-        for from in ten_of_each(HOUR) {
-            for to in ten_of_each(HOUR) {
+        for from in limits_of_ten(HOUR) {
+            for to in limits_of_ten(HOUR) {
                 let clock = clock();
                 let limiter = Limiter::with_clock(Adjustable::new(Limits::from(from)), clock);
                 assert!(limiter.check(4).is_allowed());

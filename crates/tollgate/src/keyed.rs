@@ -36,10 +36,10 @@ use crate::clock::{Clock, PreciseClock};
 pub use crate::fingerprint::Hashed;
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{BATCH, MAX_GENERATIONS, State, Table};
+use crate::table::{BATCH_SIZE, MAX_GENERATIONS, State, Table};
 use crate::wait::Shards;
 use change::{FLAGS_OF_NO_BUCKET, LaterLimits};
-pub(crate) use decide::{max_spent_by, with_init};
+pub(crate) use decide::{max_spent_by, with_new_state};
 use overflow::OverflowEntry;
 pub use overflow::WhenFull;
 use overflow_charges::OverflowCharges;
@@ -85,7 +85,7 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
 }
 
 /// Number of waiter shards. With several shards, waiters for different keys rarely contend for a lock.
-const SHARDS: usize = 16;
+const WAITER_SHARDS: usize = 16;
 
 /// Default maximum number of waiters per key. This default is far below the maximum for all keys, so that one key
 /// cannot use up all waiter slots.
@@ -140,7 +140,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             overflow_charges: Mutex::default(),
             overflowed: AtomicU64::new(0),
             snapshot_lock: Mutex::new(()),
-            shards: Shards::new(SHARDS).max_per_key(DEFAULT_MAX_WAITERS_PER_KEY),
+            shards: Shards::new(WAITER_SHARDS).max_per_key(DEFAULT_MAX_WAITERS_PER_KEY),
         })
     }
 
@@ -157,7 +157,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let now = self.clock.now_for(&self.limit);
         let fingerprint = key.fingerprint(&self.secret);
         let taken = match &self.table {
-            Table::Single(buckets) => {
+            Table::SingleWord(buckets) => {
                 let decide = |state: &mut State<'_>| match state.take(&self.limit, &now, cost) {
                     Some(stamp) => Some(Ok(stamp)),
                     None => self.refuse_word(state.get(0), now.mono(), now.wall(), cost).map(Err),
@@ -209,11 +209,11 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         mut each: impl FnMut(Verdict<A::Stamp>),
     ) {
         let mut requests = requests.into_iter();
-        let (mut costs, mut verdicts) = ([Cost::ZERO; BATCH], [Verdict::default(); BATCH]);
+        let (mut costs, mut verdicts) = ([Cost::ZERO; BATCH_SIZE], [Verdict::default(); BATCH_SIZE]);
         // The fingerprint and the end of each run of consecutive requests for one key. The key of a run is hashed,
         // found and locked only once. If all requests have the same key, a request takes 105 instructions instead of
         // 145 (callgrind).
-        let (mut fingerprints, mut ends) = ([Fingerprint::default(); BATCH], [0; BATCH]);
+        let (mut fingerprints, mut ends) = ([Fingerprint::default(); BATCH_SIZE], [0; BATCH_SIZE]);
         let mut previous: Option<K> = None;
         loop {
             let (mut len, mut runs) = (0, 0);
@@ -325,7 +325,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let reader = self.reader(&changes, self.clock.now());
         let table = self.table(&changes);
         if words > table.state_words() {
-            let table = reader.rebuild(table, capacity, words).ok_or(CapacityError { capacity })?;
+            let table = reader.copy_to_new_table(table, capacity, words).ok_or(CapacityError { capacity })?;
             changes.table = Some(table);
         }
         let mut overflow = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
@@ -333,7 +333,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             |changes: &LaterLimits<A>| (self.earlier.len() + changes.later.len()) as u64 == MAX_GENERATIONS - 1;
         if all_used(&changes) {
             let reader = self.reader(&changes, self.clock.now());
-            let mut used = reader.renumber(self.table(&changes), &mut overflow).into_iter();
+            let mut used = reader.renumber_generations(self.table(&changes), &mut overflow).into_iter();
             changes.later.retain(|_| used.next().unwrap_or(true));
         }
         if all_used(&changes) {

@@ -33,9 +33,9 @@ use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Offset, 
 use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
-use crate::keyed::{CapacityError, WhenFull, max_spent_by, with_init};
+use crate::keyed::{CapacityError, WhenFull, max_spent_by, with_new_state};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{BATCH, Buckets, LockedEntry, Presence, State, StateReader, Wide};
+use crate::table::{BATCH_SIZE, Buckets, LockedEntry, Presence, State, StateReader, Wide};
 pub use view::ChargeView;
 use view::Words;
 
@@ -142,8 +142,8 @@ impl<C: Clock> Ledger<C> {
     pub fn with_clock(capacity: usize, state_words: usize, clock: C) -> Result<Self, CapacityError> {
         // Each entry has one more word, for the limits id.
         let buckets = |capacity| {
-            let shape = state_words.checked_add(1).and_then(Wide::new);
-            shape.and_then(|shape| Buckets::new(capacity, shape)).ok_or(CapacityError { capacity })
+            let layout = state_words.checked_add(1).and_then(Wide::new);
+            layout.and_then(|layout| Buckets::new(capacity, layout)).ok_or(CapacityError { capacity })
         };
         Ok(Self {
             table: buckets(capacity)?,
@@ -209,15 +209,15 @@ impl<C: Clock> Ledger<C> {
         mut each: impl FnMut(usize, &ChargeView<'_>),
     ) {
         let now = self.clock.now();
-        for (batch, charges) in charges.chunks(BATCH).enumerate() {
-            let mut fingerprints = [Fingerprint::default(); BATCH];
+        for (batch, charges) in charges.chunks(BATCH_SIZE).enumerate() {
+            let mut fingerprints = [Fingerprint::default(); BATCH_SIZE];
             fingerprints
                 .iter_mut()
                 .zip(charges)
                 .for_each(|(fingerprint, charge)| *fingerprint = self.fingerprint(charge));
             self.table.touch_all(&fingerprints[..charges.len()]);
             for (place, (charge, fingerprint)) in charges.iter().zip(fingerprints).enumerate() {
-                self.decide_one(limit_table, charge, fingerprint, now, |view| each(batch * BATCH + place, view));
+                self.decide_one(limit_table, charge, fingerprint, now, |view| each(batch * BATCH_SIZE + place, view));
             }
         }
     }
@@ -227,13 +227,13 @@ impl<C: Clock> Ledger<C> {
     pub fn prefetch<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
         let mut keys = keys.into_iter().map(|key| key.fingerprint(&self.secret));
         loop {
-            let (mut fingerprints, mut count) = ([Fingerprint::default(); BATCH], 0);
+            let (mut fingerprints, mut count) = ([Fingerprint::default(); BATCH_SIZE], 0);
             fingerprints
                 .iter_mut()
                 .zip(&mut keys)
                 .for_each(|(place, fingerprint)| (*place, count) = (fingerprint, count + 1));
             self.table.touch_all(&fingerprints[..count]);
-            if count < BATCH {
+            if count < BATCH_SIZE {
                 return;
             }
         }
@@ -258,7 +258,7 @@ impl<C: Clock> Ledger<C> {
                 .then(|| visit(limit_table, limits, charge.limits_id, &mut entry.state, presence, key_now, look))
         });
         found.flatten().unwrap_or_else(|| {
-            with_init(limits, &key_now, |state| {
+            with_new_state(limits, &key_now, |state| {
                 let verdict = limits.weigh(&state, &key_now, charge.ask);
                 read(&ChargeView { limits: Some(limits), own: None, state: Words::New(state), now: key_now, verdict })
             })
@@ -282,7 +282,7 @@ impl<C: Clock> Ledger<C> {
     /// Renews the leases with these stamps for a full duration. Returns whether all of them were still held.
     pub fn renew<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
-        let renew = |account: &mut LockedAccount<'_>| account.owner().renew(&mut account.state, &account.now, stamps);
+        let renew = |account: &mut LockedAccount<'_>| account.own_limit().renew(&mut account.state, &account.now, stamps);
         self.find(limit_table, charge, fingerprint, now, renew).unwrap_or(false)
     }
 
@@ -395,7 +395,7 @@ impl<C: Clock> Ledger<C> {
             return passed;
         }
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let shared = self.shared_fingerprint(charge);
+        let shared = self.overflow_fingerprint(charge);
         let of_shared = now_for_key(charge, shared, now);
         let overflowed = match self.when_full {
             WhenFull::Overflow => {
@@ -439,7 +439,7 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Returns the fingerprint of the overflow entry for the charge's limits.
-    fn shared_fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
+    fn overflow_fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
         charge.limits_id.to_le_bytes().fingerprint(&self.secret)
     }
 }

@@ -41,11 +41,11 @@ use crate::wait::{Acquire, Shards, Waitable};
 pub struct Pacer<C = PreciseClock> {
     clock: C,
     /// A mutex, because parameters and state change together. The mutex is held for one computation.
-    paced: Mutex<Paced>,
+    paced: Mutex<PacerInner>,
     shards: Shards<(), u64>,
 }
 
-struct Paced {
+struct PacerInner {
     pacing: PacerParams,
     pace: PacerState,
     /// The serial number of the last grant, and the state before and after it. Only the last grant can be undone.
@@ -90,7 +90,7 @@ impl<C: Clock> Pacer<C> {
     /// Creates a pacer with these parameters that reads the time from `clock`.
     pub fn with_clock(pacing: PacerParams, clock: C) -> Self {
         let pace = pacing.start(clock.mono());
-        Self { clock, paced: Mutex::new(Paced { pacing, pace, last_grant: (0, pace, pace) }), shards: Shards::new(1) }
+        Self { clock, paced: Mutex::new(PacerInner { pacing, pace, last_grant: (0, pace, pace) }), shards: Shards::new(1) }
     }
 
     /// Sets the maximum number of waiters (default 65,536). Further callers are refused immediately.
@@ -130,7 +130,7 @@ impl<C: Clock> Pacer<C> {
         paced.pacing.next_wait(&paced.pace, now).into()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Paced> {
+    fn lock(&self) -> MutexGuard<'_, PacerInner> {
         self.paced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -155,7 +155,7 @@ impl<C: Clock + Send + Sync + 'static> Pacer<C> {
     }
 }
 
-impl Paced {
+impl PacerInner {
     fn take(&mut self, cost: Cost, now: Time<tollgate_core::Mono>) -> Verdict<u64> {
         match self.pacing.next_wait(&self.pace, now) {
             // A cost of zero never waits.
@@ -192,7 +192,7 @@ impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
         Now::new(self.clock.mono(), Time::ZERO)
     }
 
-    fn as_of<'a>(&self, due: Option<u64>, now: &Now<'a>) -> Now<'a> {
+    fn decision_time<'a>(&self, due: Option<u64>, now: &Now<'a>) -> Now<'a> {
         match due.map(Time::from_nanos) {
             Some(due) if due < now.mono() && now.mono().since(due) <= LATE_TOLERANCE => Now::new(due, now.wall()),
             _ => *now,
@@ -235,7 +235,7 @@ impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
     fn charge(&self, (): (), cost: Cost) -> Verdict<u64> {
         let now = self.clock.mono();
         let mut paced = self.lock();
-        let Paced { pacing, pace, .. } = &mut *paced;
+        let PacerInner { pacing, pace, .. } = &mut *paced;
         pacing.reserve(pace, now, cost);
         Verdict::granted(cost)
     }

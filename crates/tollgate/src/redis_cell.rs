@@ -15,9 +15,9 @@ use tollgate_core::{Cells, Now, Spent, Time};
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::CapacityError;
-use crate::snapshot::{FRAME_WORDS, Kind, RestoreError, SnapshotReader, SnapshotWriter};
+use crate::snapshot::{FRAME_WORDS, FrameKind, RestoreError, SnapshotReader, SnapshotWriter};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{BATCH, LockedEntry, Presence, StateReader, Table};
+use crate::table::{BATCH_SIZE, LockedEntry, Presence, StateReader, Table};
 
 /// A table of keys in which every call specifies its own limit.
 ///
@@ -87,9 +87,9 @@ impl<C: Clock> RedisCellTable<C> {
         mut each: impl FnMut([i64; 5]),
     ) {
         let mut calls = calls.into_iter();
-        let mut fingerprints = [Fingerprint::default(); BATCH];
-        let mut batch: [Option<&Throttle>; BATCH] = [None; BATCH];
-        let mut replies = [[0; 5]; BATCH];
+        let mut fingerprints = [Fingerprint::default(); BATCH_SIZE];
+        let mut batch: [Option<&Throttle>; BATCH_SIZE] = [None; BATCH_SIZE];
+        let mut replies = [[0; 5]; BATCH_SIZE];
         loop {
             let mut len = 0;
             // The buffer comes first in the zip. In the other order, `zip` would discard a call when the buffer is
@@ -131,9 +131,9 @@ impl<C: Clock> RedisCellTable<C> {
     pub fn write_snapshot<W: Write>(&self, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
         let _one = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
         to.begin_table(&self.clock.now(), &self.secret)?;
-        to.write_frame(Kind::Overflow, &[*self.overflow.lock().unwrap_or_else(PoisonError::into_inner)])?;
+        to.write_frame(FrameKind::Overflow, &[*self.overflow.lock().unwrap_or_else(PoisonError::into_inner)])?;
         let (walk, mut entries, mut total) = (self.table.walk(), Vec::new(), 0);
-        for index in 0..self.table.buckets() {
+        for index in 0..self.table.bucket_count() {
             let owner = RedisCellReader { now: self.clock.mono().as_nanos() };
             walk.visit(index, &owner, |fingerprint, entry| {
                 if !owner.is_unused(fingerprint, entry) {
@@ -141,8 +141,8 @@ impl<C: Clock> RedisCellTable<C> {
                     total += 1;
                 }
             });
-            if entries.len() >= FRAME_WORDS || index + 1 == self.table.buckets() {
-                to.write_frame(Kind::Entries, &entries)?;
+            if entries.len() >= FRAME_WORDS || index + 1 == self.table.bucket_count() {
+                to.write_frame(FrameKind::Entries, &entries)?;
                 entries.clear();
             }
         }
@@ -156,7 +156,7 @@ impl<C: Clock> RedisCellTable<C> {
     /// Decisions continue during the count.
     pub fn count_used(&self, max_buckets: usize) -> u64 {
         let reader = || RedisCellReader { now: self.clock.mono().as_nanos() };
-        self.table.estimate(max_buckets, reader, |reader, fingerprint, entry| !reader.is_unused(fingerprint, entry))
+        self.table.estimate_count(max_buckets, reader, |reader, fingerprint, entry| !reader.is_unused(fingerprint, entry))
     }
 
     /// Like [`with_clock`](Self::with_clock), but with the keys of a snapshot. Keys refill as if the process had kept
@@ -173,10 +173,10 @@ impl<C: Clock> RedisCellTable<C> {
             |arrival| at.mono().saturating_add(Time::from_nanos(arrival).since(head.now_on_writer_clock)).as_nanos();
         loop {
             match from.frame()? {
-                (Kind::Overflow, [arrival]) => {
+                (FrameKind::Overflow, [arrival]) => {
                     *restored.overflow.lock().unwrap_or_else(PoisonError::into_inner) = shifted(*arrival);
                 }
-                (Kind::Entries, words) => {
+                (FrameKind::Entries, words) => {
                     let (entries, []) = words.as_chunks() else { return Err(RestoreError::Damaged) };
                     for [low, high, arrival] in entries {
                         let fingerprint = Fingerprint { low: *low, high: *high as u32 };
@@ -187,7 +187,7 @@ impl<C: Clock> RedisCellTable<C> {
                     }
                     total += entries.len() as u64;
                 }
-                (Kind::EndTable, [entries]) if *entries == total => break,
+                (FrameKind::EndTable, [entries]) if *entries == total => break,
                 _ => return Err(RestoreError::Damaged),
             }
         }

@@ -27,7 +27,7 @@ use crate::fingerprint::Secret;
 pub use crate::keyed::RestoreError;
 pub(crate) use crate::keyed::snapshot::FRAME_WORDS;
 use crate::keyed::snapshot::file;
-use crate::keyed::snapshot::frames::{Sink, Source};
+use crate::keyed::snapshot::frames::{FrameWriter, FrameReader};
 use crate::keyed::snapshot::records::Record;
 
 /// The bytes `tg-store`, read as a word.
@@ -39,7 +39,7 @@ const MAX_FRAME_WORDS: u64 = FRAME_WORDS as u64 + 7 * (3 + (1 << 20));
 
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     End,
     Table,
     Limits,
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
     EndTable,
 }
 
-const KINDS: [Kind; 6] = [Kind::End, Kind::Table, Kind::Limits, Kind::Overflow, Kind::Entries, Kind::EndTable];
+const FRAME_KINDS: [FrameKind; 6] = [FrameKind::End, FrameKind::Table, FrameKind::Limits, FrameKind::Overflow, FrameKind::Entries, FrameKind::EndTable];
 
 /// Replaces the file at `path` atomically by the output of `write`. Only the owner may read the file. Readers see
 /// either the complete old file or the complete new file, even after a power failure.
@@ -62,7 +62,7 @@ pub fn replace_file<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<
 
 /// Writes tables one after another. The output contains the secrets of the tables, so only their owner may read it.
 pub struct SnapshotWriter<W> {
-    sink: Sink<W>,
+    sink: FrameWriter<W>,
 }
 
 impl<W: Write> SnapshotWriter<W> {
@@ -71,7 +71,7 @@ impl<W: Write> SnapshotWriter<W> {
     /// # Errors
     /// Returns an error if writing to `to` fails.
     pub fn new(to: W) -> io::Result<Self> {
-        let mut sink = Sink::new(to, FRAME_WORDS + 2);
+        let mut sink = FrameWriter::new(to, FRAME_WORDS + 2);
         sink.push(MAGIC);
         sink.push(VERSION);
         sink.finish(MAGIC)?;
@@ -83,25 +83,25 @@ impl<W: Write> SnapshotWriter<W> {
     /// # Errors
     /// Returns an error if the underlying writer fails.
     pub fn finish(mut self) -> io::Result<()> {
-        self.write_frame(Kind::End, &[])
+        self.write_frame(FrameKind::End, &[])
     }
 
     pub(crate) fn begin_table(&mut self, now: &Now<'_>, secret: &Secret) -> io::Result<()> {
         let [first, second] = secret.points();
-        self.write_frame(Kind::Table, &[now.mono().as_nanos(), now.wall().as_nanos(), first, second])
+        self.write_frame(FrameKind::Table, &[now.mono().as_nanos(), now.wall().as_nanos(), first, second])
     }
 
     pub(crate) fn write_limits(&mut self, id: u64, limits: &Limits) -> io::Result<()> {
         let records = limits.as_slice().iter().flat_map(|limit| Record::from_params(limit.params()).0);
         let words: Vec<u64> = [id, limits.as_slice().len() as u64].into_iter().chain(records).collect();
-        self.write_frame(Kind::Limits, &words)
+        self.write_frame(FrameKind::Limits, &words)
     }
 
     pub(crate) fn end_table(&mut self, entries: u64) -> io::Result<()> {
-        self.write_frame(Kind::EndTable, &[entries])
+        self.write_frame(FrameKind::EndTable, &[entries])
     }
 
-    pub(crate) fn write_frame(&mut self, kind: Kind, words: &[u64]) -> io::Result<()> {
+    pub(crate) fn write_frame(&mut self, kind: FrameKind, words: &[u64]) -> io::Result<()> {
         self.sink.push(0);
         words.iter().for_each(|word| self.sink.push(*word));
         self.sink.finish(kind as u64 | (words.len() as u64) << 8)
@@ -116,7 +116,7 @@ impl<W> std::fmt::Debug for SnapshotWriter<W> {
 
 /// Reads the tables of a snapshot, in the order in which they were written.
 pub struct SnapshotReader<R> {
-    source: Source<R>,
+    source: FrameReader<R>,
 }
 
 /// Head of a table: the base for shifting its instants, and the secret of its fingerprints.
@@ -132,7 +132,7 @@ impl<R: Read> SnapshotReader<R> {
     /// # Errors
     /// Returns an error if `from` fails, or if the data is not a snapshot of this version.
     pub fn new(from: R) -> Result<Self, RestoreError> {
-        let mut source = Source::new(from);
+        let mut source = FrameReader::new(from);
         if source.word()? != MAGIC {
             return Err(RestoreError::NotASnapshot);
         }
@@ -150,14 +150,14 @@ impl<R: Read> SnapshotReader<R> {
     /// Returns an error if more data follows, or if reading fails.
     pub fn finish(mut self) -> Result<(), RestoreError> {
         match self.frame()? {
-            (Kind::End, []) => self.source.check_end(),
+            (FrameKind::End, []) => self.source.check_end(),
             _ => Err(RestoreError::Damaged),
         }
     }
 
     pub(crate) fn read_table_head(&mut self, now: &Now<'_>) -> Result<TableHead, RestoreError> {
         match self.frame()? {
-            (Kind::Table, &[mono, wall, first, second]) => {
+            (FrameKind::Table, &[mono, wall, first, second]) => {
                 let away = now.wall().since(Time::from_nanos(wall));
                 let now_on_writer_clock = Time::from_nanos(mono).saturating_add(away);
                 Ok(TableHead { now_on_writer_clock, secret: Secret::from_points([first, second]) })
@@ -167,9 +167,9 @@ impl<R: Read> SnapshotReader<R> {
     }
 
     /// Reads the next frame and checks its seal.
-    pub(crate) fn frame(&mut self) -> Result<(Kind, &[u64]), RestoreError> {
+    pub(crate) fn frame(&mut self) -> Result<(FrameKind, &[u64]), RestoreError> {
         let head = self.source.word()?;
-        let kind = KINDS.get((head & 0xFF) as usize).ok_or(RestoreError::Damaged)?;
+        let kind = FRAME_KINDS.get((head & 0xFF) as usize).ok_or(RestoreError::Damaged)?;
         let length = Some(head >> 8).filter(|length| *length <= MAX_FRAME_WORDS).ok_or(RestoreError::Damaged)?;
         Ok((*kind, self.source.read_sealed(length as usize)?))
     }
@@ -181,7 +181,7 @@ impl<R> std::fmt::Debug for SnapshotReader<R> {
     }
 }
 
-/// Reads a `LIMITS` frame: the id in the writing process, and the limits.
+/// Reads a limits frame: the id in the writing process, and the limits.
 pub(crate) fn read_limits(words: &[u64]) -> Result<(u64, Limits), RestoreError> {
     let [id, count, records @ ..] = words else { return Err(RestoreError::Damaged) };
     let (records, rest) = records.as_chunks();

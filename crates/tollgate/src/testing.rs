@@ -30,7 +30,7 @@ pub(crate) fn bucket(burst: u64) -> TokenBucket {
 }
 
 /// Returns a bucket whose state is two words.
-pub(crate) fn fine_bucket(burst: u64) -> TokenBucket {
+pub(crate) fn two_word_bucket(burst: u64) -> TokenBucket {
     let bucket = TokenBucket::new("7777/s".parse().unwrap(), burst).unwrap();
     assert!(!bucket.fits_a_word());
     bucket
@@ -43,7 +43,7 @@ pub(crate) fn daily_window(limit: u64) -> FixedWindow {
 /// Returns limits of all algorithms, with a capacity of 10 and a maximum debt of 5. Token and leaky buckets are included
 /// with states of one and of two words. Each limit is full again after `length`; the sliding window and the slices are
 /// full again after at most twice that time.
-pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
+pub(crate) fn limits_of_ten(length: Nanos) -> Vec<Limit> {
     let per = length.as_nanos();
     let coarse = crate::Rate::new(10, length).unwrap();
     // In lowest terms the count stays 10, so the state takes two words.
@@ -65,9 +65,9 @@ pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
     limits
 }
 
-/// Returns the limits of [`ten_of_each`] individually, and as many of them as possible combined.
-pub(crate) fn ten_of_each_and_all(length: Nanos) -> Vec<Limits> {
-    let each = ten_of_each(length);
+/// Returns the limits of [`limits_of_ten`] individually, and as many of them as possible combined.
+pub(crate) fn limits_of_ten_and_combined(length: Nanos) -> Vec<Limits> {
+    let each = limits_of_ten(length);
     let combined = Limits::new(each.iter().copied().take(Limits::MAX)).unwrap();
     each.into_iter().map(Limits::from).chain([combined]).collect()
 }

@@ -34,7 +34,7 @@ fn failed_snapshot_on_a_full_disk_keeps_the_old_file() {
     let child = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$@\"", "sh"])
         .arg(std::env::current_exe().expect("this program"))
-        .args(["--exact", "child", "--ignored"])
+        .args(["--exact", "snapshot_beyond_the_file_size_limit_is_an_error", "--ignored"])
         .env(FOLDER_VARIABLE, folder.path())
         .output()
         .expect("a shell");
@@ -45,7 +45,7 @@ fn failed_snapshot_on_a_full_disk_keeps_the_old_file() {
 /// Saves half a megabyte although the file-size limit is lower.
 #[test]
 #[ignore = "run by the other test, with a file-size limit"]
-fn child() {
+fn snapshot_beyond_the_file_size_limit_is_an_error() {
     let folder = std::env::var_os(FOLDER_VARIABLE).expect("where to save");
     let limits = limits();
     for key in 0..20_000u32 {

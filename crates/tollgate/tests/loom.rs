@@ -250,7 +250,7 @@ fn groups_of_known_keys_neither_deadlock_nor_double_spend() {
     });
 }
 
-/// A table of either shape.
+/// A table with states of one or two words.
 enum TestTable {
     Words(Keyed<TokenBucket, ManualClock>),
     Windows(Keyed<FixedWindow, ManualClock>),

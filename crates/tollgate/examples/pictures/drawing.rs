@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use super::traffic::{LENGTH, Story};
+use super::traffic::{PICTURE_DURATION, TrafficRecord};
 
 const PICTURE_WIDTH: u64 = 760;
 const AXIS_LEFT: u64 = 112;
@@ -26,7 +26,7 @@ const PICTURE_STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px s
     .tg .a{fill:#2da66f;fill-opacity:.15}";
 
 /// Returns the picture as SVG.
-pub(crate) fn draw(title: &str, story: &Story) -> String {
+pub(crate) fn draw(title: &str, story: &TrafficRecord) -> String {
     let (mut lanes, mut y) = (String::new(), FIRST_LANE_TOP);
     draw_ticks(&mut lanes, "passed", "p", &story.passed, &mut y);
     if !story.delayed.is_empty() {
@@ -58,7 +58,7 @@ fn draw_waits(svg: &mut String, delayed: &[(u64, u64)], y: &mut u64) {
     let end = *y + WAIT_LINE_HEIGHT;
     draw_label(svg, &format!("delayed {}", delayed.len()), *y + 10);
     draw_label(svg, "until", end + 13);
-    let shown = || delayed.iter().filter(|(_, until)| *until <= LENGTH);
+    let shown = || delayed.iter().filter(|(_, until)| *until <= PICTURE_DURATION);
     draw_path(svg, "d w", shown().map(|(from, until)| format!("M{} {y}L{} {end}", x_of(*from), x_of(*until))));
     draw_path(svg, "d", shown().map(|(_, until)| format!("M{} {end}v{STROKE_HEIGHT}", x_of(*until))));
     *y = end + STROKE_HEIGHT + LANE_SPACING;
@@ -74,7 +74,7 @@ fn draw_label(svg: &mut String, text: &str, y: u64) {
 
 /// Draws a line every four seconds and a label every two seconds.
 fn draw_grid(svg: &mut String, bottom: u64) {
-    for second in (0..=LENGTH / 1_000).step_by(2) {
+    for second in (0..=PICTURE_DURATION / 1_000).step_by(2) {
         let x = x_of(second * 1_000);
         if second % 4 == 0 {
             let top = FIRST_LANE_TOP - 4;
@@ -86,7 +86,7 @@ fn draw_grid(svg: &mut String, bottom: u64) {
 }
 
 /// Draws the state as a line, and its maximum as a dashed line.
-fn draw_chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
+fn draw_chart(svg: &mut String, story: &TrafficRecord, top: u64, bottom: u64) {
     let most = story.line.iter().map(|(_, level)| *level).chain([story.limit * 100]).max().unwrap_or(1);
     let y = |level: u64| format_tenths(bottom * 10 - level * CHART_HEIGHT * 10 / most);
     let mut path = String::new();
@@ -114,7 +114,7 @@ fn draw_chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
 
 /// Returns the horizontal position of an instant.
 fn x_of(at: u64) -> String {
-    format_tenths(AXIS_LEFT * 10 + at.min(LENGTH) * (AXIS_RIGHT - AXIS_LEFT) * 10 / LENGTH)
+    format_tenths(AXIS_LEFT * 10 + at.min(PICTURE_DURATION) * (AXIS_RIGHT - AXIS_LEFT) * 10 / PICTURE_DURATION)
 }
 
 fn format_tenths(number: u64) -> String {

@@ -7,7 +7,7 @@ use tollgate::core::{Cost, Mono, Nanos, PacerParams, PacerState, Time};
 use tollgate::{Limit, Limiter, Outcome, Retry, Verdict};
 
 /// Time span of a picture, in milliseconds.
-pub(crate) const LENGTH: u64 = 16_000;
+pub(crate) const PICTURE_DURATION: u64 = 16_000;
 /// Sampling interval of the state, in milliseconds.
 const SAMPLING_INTERVAL: u64 = 10;
 /// Duration of the work under a lease, in milliseconds.
@@ -20,7 +20,7 @@ const MAX_PACER_WAIT: Nanos = Nanos::from_secs(2);
 
 /// The quantity that the line shows, and its label.
 #[derive(Clone, Copy)]
-pub(crate) enum Shown {
+pub(crate) enum ChartedAmount {
     /// The remaining amount.
     Left(&'static str),
     /// The amount used.
@@ -38,7 +38,7 @@ trait TrafficTarget {
 }
 
 /// The recorded decisions. Times are in milliseconds since the start.
-pub(crate) struct Story {
+pub(crate) struct TrafficRecord {
     /// Requests that passed immediately.
     pub(crate) passed: Vec<u64>,
     /// Requests that waited: arrival and departure.
@@ -67,28 +67,28 @@ pub(crate) fn arrival_times() -> Vec<u64> {
 }
 
 /// Runs the traffic through a limit.
-pub(crate) fn run_limited(limit: Limit, shown: Shown) -> Story {
+pub(crate) fn run_limited(limit: Limit, shown: ChartedAmount) -> TrafficRecord {
     let clock = Arc::new(ManualClock::default());
     let limiter = Limiter::with_clock(limit, clock.clone());
     let (name, shows_remaining) = match shown {
-        Shown::Left(name) => (name, true),
-        Shown::Used(name) => (name, false),
+        ChartedAmount::Left(name) => (name, true),
+        ChartedAmount::Used(name) => (name, false),
     };
     let most = limiter.report(0).limit;
-    run_traffic(&mut Limited { limit, limiter, clock, at: 0, held: Vec::new(), shows_remaining }, name, most)
+    run_traffic(&mut LimiterTarget { limit, limiter, clock, at: 0, held: Vec::new(), shows_remaining }, name, most)
 }
 
 /// Runs the traffic through a pacer that stores up to `stored_most` permits.
-pub(crate) fn run_paced(pacing: PacerParams, stored_most: u64) -> Story {
+pub(crate) fn run_paced(pacing: PacerParams, stored_most: u64) -> TrafficRecord {
     let pace = pacing.start(Time::from_nanos(Nanos::from_millis(START_TIME).as_nanos()));
-    run_traffic(&mut Paced { pacing, pace, now: Time::ZERO }, "stored", stored_most)
+    run_traffic(&mut PacerTarget { pacing, pace, now: Time::ZERO }, "stored", stored_most)
 }
 
-fn run_traffic(gate: &mut dyn TrafficTarget, shown: &'static str, limit: u64) -> Story {
+fn run_traffic(gate: &mut dyn TrafficTarget, shown: &'static str, limit: u64) -> TrafficRecord {
     let (passed, delayed, refused, line) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut story = Story { passed, delayed, refused, line, shown, limit };
+    let mut story = TrafficRecord { passed, delayed, refused, line, shown, limit };
     let mut arrivals = arrival_times().into_iter().peekable();
-    for at in (0..LENGTH).step_by(SAMPLING_INTERVAL as usize) {
+    for at in (0..PICTURE_DURATION).step_by(SAMPLING_INTERVAL as usize) {
         gate.advance(at);
         story.line.push((at, gate.level()));
         while arrivals.next_if(|arrival| *arrival <= at).is_some() {
@@ -107,7 +107,7 @@ fn run_traffic(gate: &mut dyn TrafficTarget, shown: &'static str, limit: u64) ->
     story
 }
 
-struct Limited {
+struct LimiterTarget {
     limit: Limit,
     limiter: Limiter<Limit, Arc<ManualClock>>,
     clock: Arc<ManualClock>,
@@ -117,7 +117,7 @@ struct Limited {
     shows_remaining: bool,
 }
 
-impl TrafficTarget for Limited {
+impl TrafficTarget for LimiterTarget {
     fn advance(&mut self, at: u64) {
         self.at = at;
         self.clock.set(Nanos::from_millis(START_TIME + at).as_nanos());
@@ -152,13 +152,13 @@ impl TrafficTarget for Limited {
     }
 }
 
-struct Paced {
+struct PacerTarget {
     pacing: PacerParams,
     pace: PacerState,
     now: Time<Mono>,
 }
 
-impl TrafficTarget for Paced {
+impl TrafficTarget for PacerTarget {
     fn advance(&mut self, at: u64) {
         self.now = Time::from_nanos(Nanos::from_millis(START_TIME + at).as_nanos());
     }

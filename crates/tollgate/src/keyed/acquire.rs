@@ -57,11 +57,11 @@ impl<C: Clock> Keyed<Concurrency, C> {
     pub(crate) fn renew(&self, fingerprint: Fingerprint, stamp: Stamp) -> bool {
         let now = self.now();
         let renewed = self
-            .find(fingerprint, now, |account| account.owner().renew(&mut account.state, &account.now, stamp))
+            .find(fingerprint, now, |account| account.own_limit().renew(&mut account.state, &account.now, stamp))
             .unwrap_or(false);
         renewed
             || self.overflow_charges().has(fingerprint)
-                && self.on_overflow(now, |account| account.owner().renew(&mut account.state, &account.now, stamp))
+                && self.visit_overflow_entry(now, |account| account.own_limit().renew(&mut account.state, &account.now, stamp))
     }
 }
 
@@ -101,7 +101,7 @@ where
     fn take_fast(&self, fingerprint: Fingerprint, cost: Cost) -> bool {
         let now = self.now();
         let take = |state: &mut State<'_>| state.take(&self.limit, &now, cost);
-        let Table::Single(buckets) = &self.table else { return false };
+        let Table::SingleWord(buckets) = &self.table else { return false };
         buckets.try_visit_home(fingerprint, self.flags(), take).is_some()
     }
 
@@ -128,7 +128,7 @@ where
             // Another thread has charged the entry since the weighing, or the overflow entry decided. The request's own
             // cost does not cause the whole delay, so the charge is undone.
             Outcome::Delay(_) => {
-                self.give_back_quietly(fingerprint, &verdict, cost);
+                self.refund_without_notifying(fingerprint, &verdict, cost);
                 verdict
             }
             Outcome::Allow | Outcome::Deny(_) => verdict,

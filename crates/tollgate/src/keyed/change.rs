@@ -94,9 +94,9 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
 
     /// Copies every used entry of `from` to a new table of `capacity` entries with states of `words` words, and leaves
     /// the old table locked. `None`: the new table does not fit in memory.
-    pub(super) fn rebuild(&self, from: &Table, capacity: usize, words: usize) -> Option<Table> {
+    pub(super) fn copy_to_new_table(&self, from: &Table, capacity: usize, words: usize) -> Option<Table> {
         let table = Table::new(capacity, words)?;
-        from.retire(self, |fingerprint, from| {
+        from.visit_all_and_stay_locked(self, |fingerprint, from| {
             let copy = |to: &mut LockedEntry<'_>, _| {
                 (0..words).for_each(|word| to.state.set(word, from.state.get(word)));
                 to.generation = from.generation;
@@ -111,7 +111,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
     /// Removes the generations without entries and renumbers the remaining generations. If more than half of the
     /// generations have entries, first converts each entry whose used amount is within the current limit to that limit.
     /// Returns, for each later limit, whether it is still in use.
-    pub(super) fn renumber(&self, table: &Table, overflow: &mut OverflowEntry) -> Vec<bool> {
+    pub(super) fn renumber_generations(&self, table: &Table, overflow: &mut OverflowEntry) -> Vec<bool> {
         let in_use = |overflow: u64| {
             let mut used = vec![false; self.generation() as usize + 1];
             table.for_each(self, |_, entry| used[entry.generation as usize] = true);
@@ -120,8 +120,8 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         };
         let mut used = in_use(overflow.generation);
         if used.iter().filter(|used| **used).count() > used.len() / 2 {
-            table.for_each(self, |fingerprint, entry| self.visit(fingerprint, entry, |account| account.adopt()));
-            overflow.visit(self, |account| account.adopt());
+            table.for_each(self, |fingerprint, entry| self.visit(fingerprint, entry, |account| account.convert_if_within_limit()));
+            overflow.visit(self, |account| account.convert_if_within_limit());
             used = in_use(overflow.generation);
         }
         // Always keeps the earlier limits, the inline limit and the current limit.

@@ -11,7 +11,7 @@ use crate::account::{Account, AccountView};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::sync::Ordering;
-use crate::table::{Buckets, Presence, Shape, State, Table};
+use crate::table::{Buckets, Presence, BucketLayout, State, Table};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Returns the retry time if a single-word state refuses `cost`. Not inlined, because it would lengthen the code of
@@ -27,7 +27,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// The arguments and the result fit in registers; a `Now` or a `Verdict` would be passed in memory. For a token
     /// bucket of 7777/s, this path reduces a check from 336 to 193 instructions (callgrind).
     #[inline(never)]
-    pub(super) fn try_take_words<S: Shape>(
+    pub(super) fn try_take_words<S: BucketLayout>(
         &self,
         buckets: &Buckets<S>,
         fingerprint: Fingerprint,
@@ -149,7 +149,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let changes = self.changes();
         let reader = self.reader(&changes, now);
         let (limit, now) = (reader.limit(), reader.now_for_key(fingerprint));
-        with_init(limit, &now, |state| read(&Account { limit, own: None, state: &state, now }))
+        with_new_state(limit, &now, |state| read(&Account { limit, own: None, state: &state, now }))
     }
 
     pub(super) fn now(&self) -> Now<'static> {
@@ -196,7 +196,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         read: impl Fn(&AccountView<'_, A>, Verdict<A::Stamp>) -> R,
     ) -> R {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let (verdict, result) = self.on_overflow(now, |account| {
+        let (verdict, result) = self.visit_overflow_entry(now, |account| {
             let verdict = match self.when_full {
                 WhenFull::Overflow => account.decide(ask),
                 WhenFull::Deny => Verdict::refused(Retry::OnRelease),
@@ -211,7 +211,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     /// Gives back up to `cost` of the `verdict`'s charge, notifies waiters, and returns the amount given back.
     pub(super) fn refund_part(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
-        let refunded = self.give_back_quietly(fingerprint, verdict, cost);
+        let refunded = self.refund_without_notifying(fingerprint, verdict, cost);
         if refunded > 0 {
             self.shards.notify(shard_of(fingerprint), fingerprint);
         }
@@ -219,7 +219,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     }
 
     /// Like [`refund_part`](Self::refund_part), without notifying waiters.
-    pub(super) fn give_back_quietly(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+    pub(super) fn refund_without_notifying(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
         let (now, stamp) = (self.now(), Some(verdict.stamp()));
         match self.find(fingerprint, now, |account| account.refund(cost, stamp)) {
             Some(refunded) if refunded > Cost::ZERO => refunded.get(),
@@ -228,13 +228,13 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
                 if part == Cost::ZERO {
                     return 0;
                 }
-                self.on_overflow(now, |account| account.refund(part, stamp)).get()
+                self.visit_overflow_entry(now, |account| account.refund(part, stamp)).get()
             }
         }
     }
 
     /// Runs `visit` on the shared overflow entry.
-    pub(super) fn on_overflow<R>(&self, now: Now<'_>, visit: impl FnOnce(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
+    pub(super) fn visit_overflow_entry<R>(&self, now: Now<'_>, visit: impl FnOnce(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
         let changes = self.changes();
         let reader = self.reader(&changes, now);
         self.overflow.lock().unwrap_or_else(PoisonError::into_inner).visit(&reader, visit)
@@ -254,7 +254,7 @@ pub(crate) fn max_spent_by<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> 
         Ask::Exactly(cost) if cost.get() > capacity => 0,
         // The excess is charged as debt, unless it exceeds the maximum debt.
         Ask::Regardless(cost) if cost.get() > capacity => {
-            with_init(limit, now, |state| limit.weigh(&state, now, ask).taken().get())
+            with_new_state(limit, now, |state| limit.weigh(&state, now, ask).taken().get())
         }
         Ask::Exactly(cost) | Ask::UpTo(cost) | Ask::Regardless(cost) => cost.get(),
     };
@@ -262,7 +262,7 @@ pub(crate) fn max_spent_by<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> 
 }
 
 /// Runs `read` on the state of a new key.
-pub(crate) fn with_init<A: Algorithm, R>(limit: &A, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> R {
+pub(crate) fn with_new_state<A: Algorithm, R>(limit: &A, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> R {
     // Only the states of logs, leases, many slices and groups of limits are longer than this.
     let (mut short, mut long) = ([0; 8], Vec::new());
     let words = match short.get_mut(..limit.words()) {

@@ -10,7 +10,7 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::keyed::Hashed;
 use crate::testing::{
-    HOUR, POINTS, Rng, SECOND, bucket, clock, daily_window, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
+    HOUR, POINTS, Rng, SECOND, bucket, clock, daily_window, two_word_bucket, on_threads, limits_of_ten, limits_of_ten_and_combined,
 };
 use crate::{FixedWindow, Limit, Limits, Outcome, Retry};
 use tollgate_core::{Nanos, Phase};
@@ -71,10 +71,10 @@ fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
 
 #[test]
 fn every_verb_works_for_each_key_with_every_state() {
-    ten_of_each(HOUR).iter().for_each(check_every_verb);
-    ten_of_each_and_all(HOUR).iter().for_each(check_every_verb);
+    limits_of_ten(HOUR).iter().for_each(check_every_verb);
+    limits_of_ten_and_combined(HOUR).iter().for_each(check_every_verb);
     check_every_verb(&bucket(10).max_debt(5).unwrap());
-    check_every_verb(&fine_bucket(10).max_debt(5).unwrap());
+    check_every_verb(&two_word_bucket(10).max_debt(5).unwrap());
     check_every_verb(&daily_window(10).max_debt(5).unwrap());
 }
 
@@ -95,7 +95,7 @@ fn key_is_identified_by_its_bytes() {
 
 #[test]
 fn refunds_and_resets_of_unknown_keys_do_nothing() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let (keyed, _) = keyed(limit, 100);
         let verdict = keyed.check("alice", 4);
         assert_eq!(keyed.refund("bob", &verdict), 0, "{limit:?}");
@@ -106,7 +106,7 @@ fn refunds_and_resets_of_unknown_keys_do_nothing() {
 
 #[test]
 fn clock_that_goes_back_grants_nothing_and_refuses_for_one_burst_at_most() {
-    for limit in ten_of_each(SECOND) {
+    for limit in limits_of_ten(SECOND) {
         let (keyed, clock) = keyed(limit, 100);
         let start = clock.mono().as_nanos();
         keyed.drain("alice");
@@ -121,7 +121,7 @@ fn clock_that_goes_back_grants_nothing_and_refuses_for_one_burst_at_most() {
 #[test]
 fn batch_decides_as_single_checks_do() {
     let spread = Limit::from(FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread));
-    for limit in ten_of_each(HOUR).into_iter().chain([spread]) {
+    for limit in limits_of_ten(HOUR).into_iter().chain([spread]) {
         for len in [0, 1, 2, 15, 16, 17, 31, 32, 33, 40, 160] {
             let ((together, _), (singly, _)) = (keyed(limit, 100), keyed(limit, 100));
             let mut dice = Rng::new(len);
@@ -190,7 +190,7 @@ fn callback_may_use_the_table() {
 
 #[test]
 fn peeking_and_reporting_insert_nothing() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let (keyed, _) = keyed(limit, 1);
         for n in 0..100 {
             assert!(keyed.peek(&format!("key {n}"), 10).is_admitted());
@@ -270,7 +270,7 @@ fn threads_on_the_same_keys_take_exactly_the_limit() {
         }
     }
     assert_exact_limit_per_key(bucket(60_000), "one word");
-    assert_exact_limit_per_key(fine_bucket(20_000), "two words");
+    assert_exact_limit_per_key(two_word_bucket(20_000), "two words");
     assert_exact_limit_per_key(daily_window(5_000), "a window");
     assert_exact_limit_per_key(Limits::new([bucket(5_000).into(), daily_window(3_000).into()]).unwrap(), "a group");
 }

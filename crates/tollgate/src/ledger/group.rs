@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::keyed::{WhenFull, max_spent_by};
 use crate::sync::Ordering;
-use crate::table::{Group, TryGroup, Wide};
+use crate::table::{LockedGroup, TryLockedGroup, Wide};
 
 /// Maximum number of charges on the fast path: enough for a request that matches the maximum number of rules.
 const MAX_LISTED_CHARGES: usize = 256;
@@ -106,7 +106,7 @@ impl<C: Clock> Ledger<C> {
         now: &Now<'_>,
         mut each: impl FnMut(&PlainCharge<'_>, Outcome, Report),
     ) -> Option<bool> {
-        let mut group = TryGroup::with_capacity(&self.table, charged.len());
+        let mut group = TryLockedGroup::with_capacity(&self.table, charged.len());
         let mut weighed = Vec::with_capacity(charged.len());
         let mut passes = true;
         for charge in charged.iter().map(charge) {
@@ -155,13 +155,13 @@ impl<C: Clock> Ledger<C> {
             fingerprints[ledger].push(ledgers[ledger].fingerprint(&charge));
             charges.push(charge);
         }
-        let mut own: [Group<'_, Wide>; L] =
-            from_fn(|ledger| Group::lock(&ledgers[ledger].table, &fingerprints[ledger], &reader));
+        let mut own: [LockedGroup<'_, Wide>; L] =
+            from_fn(|ledger| LockedGroup::lock(&ledgers[ledger].table, &fingerprints[ledger], &reader));
         let mut members: Members<'_> = InlineVec::with_capacity(charges.len());
         let mut without_entry: [InlineVec<usize>; L] = from_fn(|_| InlineVec::new());
         for (index, (charge, (ledger, key))) in charges.iter().zip(&positions).enumerate() {
             let (ledger, fingerprint) = (*ledger, fingerprints[*ledger][*key]);
-            let member = ledgers[ledger].own_entry(&mut own[ledger], *key, &reader, charge, fingerprint);
+            let member = ledgers[ledger].find_or_insert_own_entry(&mut own[ledger], *key, &reader, charge, fingerprint);
             if matches!(member, Err(Retry::OnRelease)) {
                 without_entry[ledger].push(index);
             }
@@ -173,34 +173,34 @@ impl<C: Clock> Ledger<C> {
             ledger.count_overflowed(without_entry);
         }
         let shared_fingerprints: [InlineVec<Fingerprint>; L] = from_fn(|ledger| {
-            without_entry[ledger].iter().map(|index| ledgers[ledger].shared_fingerprint(&charges[*index])).collect()
+            without_entry[ledger].iter().map(|index| ledgers[ledger].overflow_fingerprint(&charges[*index])).collect()
         });
-        let mut shared: [Group<'_, Wide>; L] =
-            from_fn(|ledger| Group::lock(&ledgers[ledger].overflow, &shared_fingerprints[ledger], &reader));
+        let mut shared: [LockedGroup<'_, Wide>; L] =
+            from_fn(|ledger| LockedGroup::lock(&ledgers[ledger].overflow, &shared_fingerprints[ledger], &reader));
         for (ledger, group) in shared.iter_mut().enumerate() {
             for (key, index) in without_entry[ledger].iter().enumerate() {
                 let fingerprint = shared_fingerprints[ledger][key];
-                let member = ledgers[ledger].shared_entry(group, key, &reader, &charges[*index], fingerprint);
+                let member = ledgers[ledger].find_or_insert_overflow_entry(group, key, &reader, &charges[*index], fingerprint);
                 if let Some(member) = member {
                     members[*index] = Ok(member);
                 }
             }
         }
 
-        let has_repeats = own.iter().chain(&shared).any(Group::has_repeats);
+        let has_repeats = own.iter().chain(&shared).any(LockedGroup::has_repeats);
         let passed = decide_locked(limit_table, &mut charges, &mut members, has_repeats, each);
         if !passed {
-            own.iter_mut().for_each(Group::restore_evicted);
-            shared.iter_mut().for_each(Group::restore_evicted);
+            own.iter_mut().for_each(LockedGroup::restore_evicted);
+            shared.iter_mut().for_each(LockedGroup::restore_evicted);
         }
         passed
     }
 
     /// Finds or inserts the entry of the charge's key.
     #[inline]
-    fn own_entry<'n, N: LimitTable + ?Sized>(
+    fn find_or_insert_own_entry<'n, N: LimitTable + ?Sized>(
         &self,
-        own: &mut Group<'n, Wide>,
+        own: &mut LockedGroup<'n, Wide>,
         key: usize,
         reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,
@@ -228,9 +228,9 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Finds or inserts the overflow entry of the charge's limits.
-    fn shared_entry<'n, N: LimitTable + ?Sized>(
+    fn find_or_insert_overflow_entry<'n, N: LimitTable + ?Sized>(
         &self,
-        shared: &mut Group<'n, Wide>,
+        shared: &mut LockedGroup<'n, Wide>,
         key: usize,
         reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,

@@ -9,7 +9,7 @@ use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Spent};
 use super::{Ledger, LedgerReader, LimitTable};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::snapshot::{FRAME_WORDS, Kind, RestoreError, SnapshotReader, SnapshotWriter, read_limits};
+use crate::snapshot::{FRAME_WORDS, FrameKind, RestoreError, SnapshotReader, SnapshotWriter, read_limits};
 use crate::table::{Buckets, LockedEntry, StateReader, Wide};
 
 /// Words of an entry before its state: the fingerprint and the limits id.
@@ -40,8 +40,8 @@ impl<C: Clock> Ledger<C> {
         let _one = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
         to.begin_table(&self.clock.now(), &self.secret)?;
         let mut written = HashSet::new();
-        let shared = self.write_entries(limits, &self.overflow, Kind::Overflow, &mut written, to)?;
-        let total = shared + self.write_entries(limits, &self.table, Kind::Entries, &mut written, to)?;
+        let shared = self.write_entries(limits, &self.overflow, FrameKind::Overflow, &mut written, to)?;
+        let total = shared + self.write_entries(limits, &self.table, FrameKind::Entries, &mut written, to)?;
         to.end_table(total)?;
         Ok(total)
     }
@@ -52,7 +52,7 @@ impl<C: Clock> Ledger<C> {
     /// Decisions continue during the count.
     pub fn count_used<N: LimitTable + ?Sized>(&self, limits: &N, max_buckets: usize) -> u64 {
         let reader = || LedgerReader { limit_table: limits, now: self.clock.now() };
-        self.table.estimate(max_buckets, reader, |reader, fingerprint, entry| {
+        self.table.estimate_count(max_buckets, reader, |reader, fingerprint, entry| {
             let is_known = u32::try_from(entry.state.get(0)).is_ok_and(|id| limits.get(id).is_some());
             is_known && !reader.is_unused(fingerprint, entry)
         })
@@ -62,21 +62,21 @@ impl<C: Clock> Ledger<C> {
         &self,
         limits: &N,
         buckets: &Buckets<Wide>,
-        kind: Kind,
+        kind: FrameKind,
         written: &mut HashSet<u64>,
         to: &mut SnapshotWriter<W>,
     ) -> io::Result<u64> {
-        let _end = buckets.end_of_walk();
+        let _end = buckets.walk_guard();
         let (mut entries, mut ids) = (Vec::new(), Vec::new());
         let mut total = 0;
-        for index in 0..buckets.count() {
+        for index in 0..buckets.bucket_count() {
             // Reads the clock for each bucket, because a walk may take seconds.
             let reader = LedgerReader { limit_table: limits, now: self.clock.now() };
             buckets.visit(index, &reader, |fingerprint, entry| {
                 let id = entry.state.get(0);
                 let own = u32::try_from(id).ok().and_then(|id| limits.get(id));
                 let Some(own) = own.filter(|_| !reader.is_unused(fingerprint, entry)) else { return };
-                if kind == Kind::Entries {
+                if kind == FrameKind::Entries {
                     entries.extend([fingerprint.low, fingerprint.high.into()]);
                 }
                 entries.extend((0..=own.words()).map(|word| entry.state.get(word)));
@@ -122,7 +122,7 @@ impl<C: Clock> Ledger<C> {
         loop {
             let (kind, mut words) = from.frame()?;
             match (kind, words) {
-                (Kind::Limits, words) => {
+                (FrameKind::Limits, words) => {
                     let (id, stored) = read_limits(words)?;
                     if stored.words() > state_words {
                         return Err(RestoreError::Damaged);
@@ -131,9 +131,9 @@ impl<C: Clock> Ledger<C> {
                     limits.0.extend(new.map(|new| (new, stored.clone())));
                     ids.insert(id, (new, stored));
                 }
-                (Kind::Overflow | Kind::Entries, _) => {
+                (FrameKind::Overflow | FrameKind::Entries, _) => {
                     let (buckets, head_words) =
-                        if kind == Kind::Entries { (&ledger.table, ENTRY_HEAD_WORDS) } else { (&ledger.overflow, 1) };
+                        if kind == FrameKind::Entries { (&ledger.table, ENTRY_HEAD_WORDS) } else { (&ledger.overflow, 1) };
                     let reader = LedgerReader { limit_table: &limits, now };
                     while !words.is_empty() {
                         let (entry, rest) = words.split_at_checked(head_words).ok_or(RestoreError::Damaged)?;
@@ -152,7 +152,7 @@ impl<C: Clock> Ledger<C> {
                         insert_restored(buckets, fingerprint, &reader, id, own, &state);
                     }
                 }
-                (Kind::EndTable, [entries]) if *entries == total => break,
+                (FrameKind::EndTable, [entries]) if *entries == total => break,
                 _ => return Err(RestoreError::Damaged),
             }
         }

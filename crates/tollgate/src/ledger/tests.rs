@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::testing::{
-    DAY, HOUR, POINTS, SECOND, bucket, clock, daily_window, fine_bucket, ten_of_each, ten_of_each_and_all,
+    DAY, HOUR, POINTS, SECOND, bucket, clock, daily_window, two_word_bucket, limits_of_ten, limits_of_ten_and_combined,
 };
 use crate::{Concurrency, FixedWindow, Limit, Outcome, Report, SlidingLog, Verdict};
 use tollgate_core::{Nanos, Phase};
@@ -78,7 +78,7 @@ fn filled_ledger(limit_table: &[Limits], cost: impl Fn(u64) -> u64) -> (TestLedg
 
 #[test]
 fn every_ask_works_with_every_state() {
-    for limits in ten_of_each_and_all(HOUR) {
+    for limits in limits_of_ten_and_combined(HOUR) {
         let (ledger, _) = ledger(100, limits.words());
         let limit_table = &[limits.clone()][..];
         let remaining = || ledger.remaining(limit_table, 0, "alice");
@@ -129,7 +129,7 @@ fn decision_reports_the_state_before_and_after() {
 
 #[test]
 fn peeking_inserts_and_changes_nothing() {
-    let limit_table = ten_of_each_and_all(HOUR);
+    let limit_table = limits_of_ten_and_combined(HOUR);
     let (ledger, _) = ledger(1, 100);
     for id in 0..limit_table.len() as u32 {
         for n in 0..50 {
@@ -159,7 +159,7 @@ fn peek_at_an_unknown_key_uses_its_own_window() {
 #[test]
 fn parameters_that_change_with_each_call_keep_the_used_amount() {
     // Converts between all pairs of limits, in both directions. Each call must see the charges of the previous call.
-    let limit_table: Vec<Limits> = ten_of_each(DAY).into_iter().map(Limits::from).collect();
+    let limit_table: Vec<Limits> = limits_of_ten(DAY).into_iter().map(Limits::from).collect();
     let (ledger, _) = ledger(100, 47);
     for old in 0..limit_table.len() as u32 {
         for new in 0..limit_table.len() as u32 {
@@ -254,7 +254,7 @@ fn windows_are_given_with_the_charge() {
 
 #[test]
 fn batch_decides_as_single_charges_do() {
-    let limit_table = ten_of_each_and_all(HOUR);
+    let limit_table = limits_of_ten_and_combined(HOUR);
     for len in [0, 1, 2, 15, 16, 17, 32, 33, 40] {
         let ((together, _), (singly, _)) = (ledger(100, 100), ledger(100, 100));
         let keys: Vec<String> = (0..len).map(|n| format!("key {}", n % (1 + len / 3))).collect();
@@ -290,7 +290,7 @@ fn fast_path_of_groups_decides_as_the_slow_path_does() {
     let limit_table = [
         single_limit(bucket(10)),
         single_limit(bucket(7)),
-        single_limit(fine_bucket(10)),
+        single_limit(two_word_bucket(10)),
         single_limit(bucket(20)),
         single_limit(daily_window(30)),
     ];
@@ -332,7 +332,7 @@ fn fast_path_of_groups_decides_as_the_slow_path_does() {
 
 #[test]
 fn least_used_entry_is_evicted_across_different_limits() {
-    let limit_table = [single_limit(bucket(10)), single_limit(fine_bucket(1_000)), single_limit(daily_window(4))];
+    let limit_table = [single_limit(bucket(10)), single_limit(two_word_bucket(1_000)), single_limit(daily_window(4))];
     let (ledger, _, slots) = filled_ledger(&limit_table, |n| if n == 0 { 2 } else { 6 });
     // The keys spend a tenth, a quarter and a half of their limits.
     assert!(ledger.check(&limit_table, 1, "tenth", 100).is_admitted() && !ledger.has_entry("tenth"));
@@ -393,7 +393,7 @@ fn limits_without_state_evict_no_entry() {
 
 #[test]
 fn keys_without_an_entry_share_one_entry_per_limit() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let limit_table = [single_limit(limit), single_limit(bucket(3)), single_limit(daily_window(4))];
         let (ledger, _, slots) = filled_ledger(&limit_table, |_| 10);
         let passed =

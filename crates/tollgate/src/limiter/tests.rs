@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::testing::{
-    DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
+    DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, two_word_bucket, on_threads, limits_of_ten, limits_of_ten_and_combined,
 };
 use crate::{Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Outcome, Retry, SlidingLog, SlidingWindow};
 use tollgate_core::{Nanos, Phase};
@@ -45,20 +45,20 @@ fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
 
 #[test]
 fn every_verb_works_with_every_state() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         check_every_verb(&limit);
     }
-    for limits in ten_of_each_and_all(HOUR) {
+    for limits in limits_of_ten_and_combined(HOUR) {
         check_every_verb(&limits);
     }
     check_every_verb(&bucket(10).max_debt(5).unwrap());
-    check_every_verb(&fine_bucket(10).max_debt(5).unwrap());
+    check_every_verb(&two_word_bucket(10).max_debt(5).unwrap());
     check_every_verb(&daily_window(10).max_debt(5).unwrap());
 }
 
 #[test]
 fn refill_is_available_exactly_when_due() {
-    for limit in ten_of_each(SECOND) {
+    for limit in limits_of_ten(SECOND) {
         let (limiter, clock) = limiter(limit);
         limiter.drain();
         let Outcome::Deny(retry) = limiter.peek(1).outcome() else { panic!("{limit:?} was drained") };
@@ -100,9 +100,9 @@ fn changed_parameters_keep_the_used_amount() {
     // State lengths change from one word to one, from one to two, from two to one, and from two to two.
     let cases = [
         (bucket(10), bucket(20), 16),
-        (bucket(10), fine_bucket(20), 16),
-        (fine_bucket(20), bucket(10), 6),
-        (fine_bucket(10), fine_bucket(5), 1),
+        (bucket(10), two_word_bucket(20), 16),
+        (two_word_bucket(20), bucket(10), 6),
+        (two_word_bucket(10), two_word_bucket(5), 1),
         (bucket(10), bucket(3), 0),
     ];
     for (old, new, remaining) in cases {
@@ -113,7 +113,7 @@ fn changed_parameters_keep_the_used_amount() {
 /// Changes the limit and changes it back without a charge. Every report must equal the report of an unchanged limiter.
 #[test]
 fn temporary_smaller_limit_forgives_nothing() {
-    for (large, small) in ten_of_each(HOUR).into_iter().flat_map(|l| ten_of_each(HOUR).into_iter().map(move |s| (l, s)))
+    for (large, small) in limits_of_ten(HOUR).into_iter().flat_map(|l| limits_of_ten(HOUR).into_iter().map(move |s| (l, s)))
     {
         let ((mut changed, clock), (alone, other)) = (limiter(large), limiter(large));
         assert!(changed.check(6).is_admitted() && alone.check(6).is_admitted());
@@ -131,7 +131,7 @@ fn temporary_smaller_limit_forgives_nothing() {
 
 #[test]
 fn changed_algorithm_keeps_the_used_amount() {
-    let limits = ten_of_each(HOUR);
+    let limits = limits_of_ten(HOUR);
     for old in &limits {
         for new in &limits {
             assert_eq!(remaining_after_change(*old, *new, 4), 6, "from {old:?} to {new:?}");
@@ -159,7 +159,7 @@ fn change_to_a_stateless_limit_and_back_keeps_the_used_amount() {
 fn added_limit_starts_unused_and_the_others_keep_their_state() {
     let (mut limiter, _) = limiter(Limits::from(Limit::from(bucket(10))));
     let _ = limiter.check(4);
-    limiter.set_limit(Limits::new([fine_bucket(10).into(), daily_window(5).into()]).unwrap());
+    limiter.set_limit(Limits::new([two_word_bucket(10).into(), daily_window(5).into()]).unwrap());
     assert_eq!(limiter.report(1).remaining, 5, "the added limit is the tighter one");
     let _ = limiter.check(5);
     limiter.set_limit(Limits::from(Limit::from(bucket(10))));
@@ -178,7 +178,7 @@ fn windows_are_converted_by_the_wall_clock() {
 
 #[test]
 fn clock_that_goes_back_grants_nothing_and_refuses_for_one_burst_at_most() {
-    for limit in ten_of_each(SECOND) {
+    for limit in limits_of_ten(SECOND) {
         let (limiter, clock) = limiter(limit);
         let start = clock.mono().as_nanos();
         limiter.drain();
@@ -215,7 +215,7 @@ fn refund_gives_back_the_amount_still_counted() {
     // Of nine units, 4.5 have refilled; a unit that has partly refilled can still be refunded as a whole.
     assert_refund(bucket(10), Nanos::from_millis(450), 5, 10);
     assert_refund(bucket(10), Nanos::from_secs(1), 0, 10);
-    assert_refund(fine_bucket(10), Nanos::ZERO, 6, 7);
+    assert_refund(two_word_bucket(10), Nanos::ZERO, 6, 7);
     assert_refund(daily_window(10), HOUR, 6, 7);
     assert_refund(daily_window(10), DAY, 0, 10);
     assert_refund(FixedWindow::new(10, DAY).unwrap().phase(Phase::FirstRequest), HOUR, 6, 7);
@@ -230,7 +230,7 @@ fn refund_gives_back_the_amount_still_counted() {
 
 #[test]
 fn refusal_cannot_be_refunded_but_a_lease_can() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let (limiter, _) = limiter(limit);
         let _ = limiter.check(8);
         assert_eq!((limiter.refund(&limiter.check(5)), limiter.report(1).remaining), (0, 2), "{limit:?}");
@@ -258,7 +258,7 @@ fn concurrent_threads_take_exactly_the_limit() {
     }
     let leaky = LeakyBucket::new("10/s".parse().unwrap(), BURST).unwrap();
     assert_exact_limit(bucket(LARGE_BURST), "one word");
-    assert_exact_limit(fine_bucket(BURST), "two words");
+    assert_exact_limit(two_word_bucket(BURST), "two words");
     assert_exact_limit(Limit::from(bucket(BURST)), "any limit");
     assert_exact_limit(leaky, "one word, slow path");
     assert_exact_limit(daily_window(BURST), "a window");
@@ -269,7 +269,7 @@ fn concurrent_threads_take_exactly_the_limit() {
 #[test]
 fn concurrent_refunds_lose_and_gain_nothing() {
     const BURST: u64 = 500;
-    for limit in [bucket(BURST), fine_bucket(BURST)] {
+    for limit in [bucket(BURST), two_word_bucket(BURST)] {
         let (limiter, _) = limiter(limit);
         let kept = on_threads(4, |thread| {
             let (mut dice, mut kept) = (Rng::new(thread), 0);

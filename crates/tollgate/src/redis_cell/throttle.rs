@@ -123,8 +123,8 @@ impl Throttle {
 
 fn build_bucket(interval: u128, limit: u64) -> Result<TokenBucket, LimitError> {
     let rate = Rate::new(1, Nanos::from_nanos(u64::try_from(interval).unwrap_or(u64::MAX)))?;
-    let deepest = Rate::MAX_FILL.as_nanos() / rate.per().as_nanos();
-    TokenBucket::new(rate, limit)?.max_debt(deepest - limit)
+    let max_total = Rate::MAX_FILL.as_nanos() / rate.per().as_nanos();
+    TokenBucket::new(rate, limit)?.max_debt(max_total - limit)
 }
 
 /// Refunds `cost`, unless the key would still owe more than the limit afterwards.

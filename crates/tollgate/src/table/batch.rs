@@ -10,16 +10,16 @@
 //! batched decision takes 8 ns instead of 16 ns.
 
 use super::Buckets;
-use super::bucket::{Bucket, Shape, State};
+use super::bucket::{Bucket, BucketLayout, State};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Ordering;
 
 /// Maximum number of keys in a batch.
-pub(crate) const BATCH: usize = 16;
+pub(crate) const BATCH_SIZE: usize = 16;
 
-impl<S: Shape> Buckets<S> {
-    /// The fast path for up to [`BATCH`] keys: calls `visit` in order with the index and the state of each key. The
-    /// state is `None` if the fast path does not apply to the key; no lock is held during that call.
+impl<S: BucketLayout> Buckets<S> {
+    /// The fast path for up to [`BATCH_SIZE`] keys: calls `visit` in order with the index and the state of each key.
+    /// The state is `None` if the fast path does not apply to the key; no lock is held during that call.
     #[inline]
     pub(crate) fn try_visit_home_many(
         &self,
@@ -31,7 +31,7 @@ impl<S: Shape> Buckets<S> {
         let mut index = 0;
         while let Some(home) = homes[..fingerprints.len()].get(index).copied() {
             let first = index;
-            if let Some(bucket) = Bucket::lock_at(flags, self.words_of(home), home, self.shape) {
+            if let Some(bucket) = Bucket::lock_at(flags, self.words_of(home), home, self.layout) {
                 // Consecutive keys of one bucket share its lock, and consecutive requests for one key share the search.
                 while let Some(fingerprint) = fingerprints.get(index).copied()
                     && homes[index] == home
@@ -52,11 +52,11 @@ impl<S: Shape> Buckets<S> {
         }
     }
 
-    /// Loads a word from each cache line that decisions on up to [`BATCH`] keys read first, and returns the home
+    /// Loads a word from each cache line that decisions on up to [`BATCH_SIZE`] keys read first, and returns the home
     /// buckets.
     #[inline]
-    pub(crate) fn touch_all(&self, fingerprints: &[Fingerprint]) -> [usize; BATCH] {
-        let mut homes = [0; BATCH];
+    pub(crate) fn touch_all(&self, fingerprints: &[Fingerprint]) -> [usize; BATCH_SIZE] {
+        let mut homes = [0; BATCH_SIZE];
         let mut previous = None;
         for (home, fingerprint) in homes.iter_mut().zip(fingerprints) {
             if let Some((same, index)) = previous
@@ -69,12 +69,12 @@ impl<S: Shape> Buckets<S> {
             previous = Some((*fingerprint, *home));
             let words = self.words_of(*home);
             words[0].load(Ordering::Relaxed);
-            Bucket::touch(words, self.shape, *fingerprint);
+            Bucket::touch(words, self.layout, *fingerprint);
         }
         // Loads the other buckets of keys that are not in their home bucket. These loads depend on the first loads, but
         // not on each other.
         for (fingerprint, home) in fingerprints.iter().zip(&homes) {
-            if !Bucket::is_likely_at_home(self.words_of(*home), self.shape, *fingerprint) {
+            if !Bucket::is_likely_at_home(self.words_of(*home), self.layout, *fingerprint) {
                 self.words_of(self.other_of(*fingerprint))[0].load(Ordering::Relaxed);
             }
         }

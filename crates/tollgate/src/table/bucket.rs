@@ -21,7 +21,7 @@ const GENERATION_SHIFT: u32 = 2;
 const FLAGS_MASK: u64 = u32::MAX as u64;
 
 /// How entries are laid out in a bucket. Word 0 is the header.
-pub(crate) trait Shape: Copy + std::fmt::Debug {
+pub(crate) trait BucketLayout: Copy + std::fmt::Debug {
     /// Returns the number of entries in a bucket.
     fn entries(self) -> usize;
     /// Returns the number of state words in an entry.
@@ -30,14 +30,14 @@ pub(crate) trait Shape: Copy + std::fmt::Debug {
     /// Returns the number of entries to allocate, so that nearly all of `capacity` keys get an entry.
     fn entries_for(self, capacity: usize) -> usize;
     /// Returns the index of the word with the lower part of an entry's fingerprint.
-    fn low_word(self, entry: usize) -> usize;
+    fn low_fingerprint_word(self, entry: usize) -> usize;
     /// Returns the index of the word with the upper part of the fingerprint, and its bit position in that word.
-    fn high_word(self, entry: usize) -> (usize, u32);
+    fn high_fingerprint_word(self, entry: usize) -> (usize, u32);
     /// Returns the preferred entry of a key: the key gets this entry if it is vacant, and a search reads it first.
     /// `None` if a bucket is a single cache line.
-    fn preferred(self, fingerprint: Fingerprint) -> Option<usize>;
+    fn preferred_entry(self, fingerprint: Fingerprint) -> Option<usize>;
     /// Returns the index of the first word of an entry's state.
-    fn state_word(self, entry: usize) -> usize;
+    fn first_state_word(self, entry: usize) -> usize;
     /// Returns the flags of an unlocked bucket whose entries all belong to `generation`.
     fn flags(self, generation: u64) -> u64;
     /// Returns the generation of an entry.
@@ -53,9 +53,9 @@ pub(crate) trait Shape: Copy + std::fmt::Debug {
 ///  header high₀ │ high₁ high₂ │ low₀ │ low₁ │ low₂ │ state₀ │ state₁ │ state₂
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Single;
+pub(crate) struct SingleWord;
 
-impl Shape for Single {
+impl BucketLayout for SingleWord {
     #[inline]
     fn entries(self) -> usize {
         3
@@ -79,23 +79,23 @@ impl Shape for Single {
     }
 
     #[inline]
-    fn low_word(self, entry: usize) -> usize {
+    fn low_fingerprint_word(self, entry: usize) -> usize {
         2 + entry
     }
 
     #[inline]
-    fn high_word(self, entry: usize) -> (usize, u32) {
+    fn high_fingerprint_word(self, entry: usize) -> (usize, u32) {
         let half = 1 + entry;
         (half / 2, 32 * (half as u32 % 2))
     }
 
     #[inline]
-    fn preferred(self, _: Fingerprint) -> Option<usize> {
+    fn preferred_entry(self, _: Fingerprint) -> Option<usize> {
         None
     }
 
     #[inline]
-    fn state_word(self, entry: usize) -> usize {
+    fn first_state_word(self, entry: usize) -> usize {
         5 + entry
     }
 
@@ -151,7 +151,7 @@ impl<const WORDS: usize> Wide<WORDS> {
     }
 }
 
-impl<const WORDS: usize> Shape for Wide<WORDS> {
+impl<const WORDS: usize> BucketLayout for Wide<WORDS> {
     #[inline]
     fn entries(self) -> usize {
         ENTRIES_PER_BUCKET
@@ -173,23 +173,23 @@ impl<const WORDS: usize> Shape for Wide<WORDS> {
     }
 
     #[inline]
-    fn low_word(self, entry: usize) -> usize {
+    fn low_fingerprint_word(self, entry: usize) -> usize {
         1 + entry
     }
 
     #[inline]
-    fn high_word(self, entry: usize) -> (usize, u32) {
+    fn high_fingerprint_word(self, entry: usize) -> (usize, u32) {
         (LINE_WORDS + entry * (1 + self.state_words()), 0)
     }
 
     #[inline]
-    fn preferred(self, fingerprint: Fingerprint) -> Option<usize> {
+    fn preferred_entry(self, fingerprint: Fingerprint) -> Option<usize> {
         Some(((u64::from(fingerprint.high) * ENTRIES_PER_BUCKET as u64) >> 32) as usize)
     }
 
     #[inline]
-    fn state_word(self, entry: usize) -> usize {
-        self.high_word(entry).0 + 1
+    fn first_state_word(self, entry: usize) -> usize {
+        self.high_fingerprint_word(entry).0 + 1
     }
 
     fn flags(self, generation: u64) -> u64 {
@@ -198,11 +198,11 @@ impl<const WORDS: usize> Shape for Wide<WORDS> {
 
     /// Reads the upper half of the word that holds the upper part of the fingerprint.
     fn generation(self, _: u64, words: &[AtomicU64], entry: usize) -> u64 {
-        words[self.high_word(entry).0].load(Ordering::Relaxed) >> 32
+        words[self.high_fingerprint_word(entry).0].load(Ordering::Relaxed) >> 32
     }
 
     fn set_generation(self, header: u64, words: &[AtomicU64], entry: usize, generation: u64) -> u64 {
-        let word = &words[self.high_word(entry).0];
+        let word = &words[self.high_fingerprint_word(entry).0];
         word.store(word.load(Ordering::Relaxed) & FLAGS_MASK | generation << 32, Ordering::Relaxed);
         let all = (0..ENTRIES_PER_BUCKET).all(|other| self.generation(header, words, other) == generation);
         header & (!FLAGS_MASK | SPILLED_BIT) | self.flags(if all { generation } else { MIXED_GENERATIONS })
@@ -215,27 +215,27 @@ pub(super) struct Bucket<'t, S> {
     /// The header, without the lock bit; written back on unlocking.
     header: u64,
     pub(super) index: usize,
-    shape: S,
+    layout: S,
     /// A bit for each entry that must be neither evicted nor displaced, because it belongs to a key of a group.
     kept: u8,
 }
 
-impl<'t, S: Shape> Bucket<'t, S> {
+impl<'t, S: BucketLayout> Bucket<'t, S> {
     /// Locks the bucket if its header has these `flags`: it is unlocked, and all its entries have one generation.
     #[inline(always)]
-    pub(super) fn lock_at(flags: u64, words: &'t [AtomicU64], index: usize, shape: S) -> Option<Self> {
+    pub(super) fn lock_at(flags: u64, words: &'t [AtomicU64], index: usize, layout: S) -> Option<Self> {
         let header = words[0].load(Ordering::Relaxed);
         if header & FLAGS_MASK & !SPILLED_BIT != flags {
             return None;
         }
         acquire(&words[0], header)?;
-        Some(Self { words, header, index, shape, kept: 0 })
+        Some(Self { words, header, index, layout, kept: 0 })
     }
 
-    pub(super) fn lock(words: &'t [AtomicU64], index: usize, shape: S) -> Self {
+    pub(super) fn lock(words: &'t [AtomicU64], index: usize, layout: S) -> Self {
         let mut turn = 0;
         loop {
-            if let Some(bucket) = Self::try_lock(words, index, shape) {
+            if let Some(bucket) = Self::try_lock(words, index, layout) {
                 return bucket;
             }
             spin_or_yield(turn);
@@ -243,29 +243,29 @@ impl<'t, S: Shape> Bucket<'t, S> {
         }
     }
 
-    pub(super) fn try_lock(words: &'t [AtomicU64], index: usize, shape: S) -> Option<Self> {
+    pub(super) fn try_lock(words: &'t [AtomicU64], index: usize, layout: S) -> Option<Self> {
         let header = words[0].load(Ordering::Relaxed);
         if header & LOCKED_BIT != 0 {
             return None;
         }
         acquire(&words[0], header)?;
-        Some(Self { words, header, index, shape, kept: 0 })
+        Some(Self { words, header, index, layout, kept: 0 })
     }
 
     /// Guesses, without the lock, whether this bucket has the entry of `fingerprint`, if the table has one.
     #[inline]
-    pub(super) fn is_likely_at_home(words: &[AtomicU64], shape: S, fingerprint: Fingerprint) -> bool {
+    pub(super) fn is_likely_at_home(words: &[AtomicU64], layout: S, fingerprint: Fingerprint) -> bool {
         words[0].load(Ordering::Relaxed) & SPILLED_BIT == 0
-            || (0..shape.entries()).any(|entry| words[shape.low_word(entry)].load(Ordering::Relaxed) == fingerprint.low)
+            || (0..layout.entries()).any(|entry| words[layout.low_fingerprint_word(entry)].load(Ordering::Relaxed) == fingerprint.low)
     }
 
     /// Loads the words of the preferred entry that a decision reads first. Called before locking, because locking
     /// delays all later loads. So the cache lines of the header and of the entry are fetched concurrently. The results
     /// are not used; the compiler does not remove atomic loads.
     #[inline(always)]
-    pub(super) fn touch(words: &[AtomicU64], shape: S, fingerprint: Fingerprint) {
-        if let Some(entry) = shape.preferred(fingerprint) {
-            for word in [shape.high_word(entry).0, shape.state_word(entry) + 1] {
+    pub(super) fn touch(words: &[AtomicU64], layout: S, fingerprint: Fingerprint) {
+        if let Some(entry) = layout.preferred_entry(fingerprint) {
+            for word in [layout.high_fingerprint_word(entry).0, layout.first_state_word(entry) + 1] {
                 words.get(word).map(|word| word.load(Ordering::Relaxed));
             }
         }
@@ -273,18 +273,18 @@ impl<'t, S: Shape> Bucket<'t, S> {
 
     #[inline(always)]
     pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
-        if let Some(entry) = self.shape.preferred(fingerprint)
+        if let Some(entry) = self.layout.preferred_entry(fingerprint)
             && self.fingerprint(entry) == fingerprint
         {
             return Some(entry);
         }
         // There is no branch per entry, because the matching entry is unpredictable, and a misprediction costs more
         // than all comparisons.
-        let mut found = self.shape.entries() - 1;
+        let mut found = self.layout.entries() - 1;
         // Takes one slice first, so that there is one bounds check instead of one per entry.
-        let words = &self.words[..=self.shape.low_word(found)];
+        let words = &self.words[..=self.layout.low_fingerprint_word(found)];
         for entry in (0..found).rev() {
-            if words[self.shape.low_word(entry)].load(Ordering::Relaxed) == fingerprint.low {
+            if words[self.layout.low_fingerprint_word(entry)].load(Ordering::Relaxed) == fingerprint.low {
                 found = entry;
             }
         }
@@ -293,16 +293,16 @@ impl<'t, S: Shape> Bucket<'t, S> {
 
     #[inline(always)]
     pub(super) fn fingerprint(&self, entry: usize) -> Fingerprint {
-        let (word, shift) = self.shape.high_word(entry);
+        let (word, shift) = self.layout.high_fingerprint_word(entry);
         Fingerprint {
-            low: self.words[self.shape.low_word(entry)].load(Ordering::Relaxed),
+            low: self.words[self.layout.low_fingerprint_word(entry)].load(Ordering::Relaxed),
             high: (self.words[word].load(Ordering::Relaxed) >> shift) as u32,
         }
     }
 
     fn set_fingerprint(&mut self, entry: usize, fingerprint: Fingerprint) {
-        self.words[self.shape.low_word(entry)].store(fingerprint.low, Ordering::Relaxed);
-        let (word, shift) = self.shape.high_word(entry);
+        self.words[self.layout.low_fingerprint_word(entry)].store(fingerprint.low, Ordering::Relaxed);
+        let (word, shift) = self.layout.high_fingerprint_word(entry);
         let others = self.words[word].load(Ordering::Relaxed) & !(FLAGS_MASK << shift);
         let value = others | u64::from(fingerprint.high) << shift;
         self.words[word].store(value, Ordering::Relaxed);
@@ -313,7 +313,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
 
     #[inline(always)]
     pub(super) fn state(&self, entry: usize) -> State<'t> {
-        State { words: &self.words[self.shape.state_word(entry)..][..self.shape.state_words()] }
+        State { words: &self.words[self.layout.first_state_word(entry)..][..self.layout.state_words()] }
     }
 
     pub(super) fn is_taken(&self, entry: usize) -> bool {
@@ -330,11 +330,11 @@ impl<'t, S: Shape> Bucket<'t, S> {
     }
 
     pub(super) fn generation(&self, entry: usize) -> u64 {
-        self.shape.generation(self.header, self.words, entry)
+        self.layout.generation(self.header, self.words, entry)
     }
 
     fn set_generation(&mut self, entry: usize, generation: u64) {
-        self.header = self.shape.set_generation(self.header, self.words, entry, generation);
+        self.header = self.layout.set_generation(self.header, self.words, entry, generation);
     }
 
     /// Runs `visit` on an entry, and stores the entry's generation if `visit` changes it.
@@ -350,7 +350,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
 
     /// Runs `each` on every entry that holds a key.
     pub(super) fn visit_all(&mut self, mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
-        for entry in 0..self.shape.entries() {
+        for entry in 0..self.layout.entries() {
             if self.is_taken(entry) {
                 let fingerprint = self.fingerprint(entry);
                 self.visit(entry, |locked| each(fingerprint, locked));
@@ -367,10 +367,10 @@ impl<'t, S: Shape> Bucket<'t, S> {
     /// current generation.
     pub(super) fn vacate_unneeded<R: StateReader>(&mut self, reader: &R) {
         let generation = reader.generation();
-        if self.header & FLAGS_MASK & !SPILLED_BIT == self.shape.flags(generation) {
+        if self.header & FLAGS_MASK & !SPILLED_BIT == self.layout.flags(generation) {
             return;
         }
-        for entry in 0..self.shape.entries() {
+        for entry in 0..self.layout.entries() {
             if self.generation(entry) == generation || self.is_taken(entry) && !self.is_unused(reader, entry) {
                 continue;
             }
@@ -389,7 +389,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
     /// Returns a vacant entry for `fingerprint`. If no entry is vacant, returns an entry that is not kept and in which
     /// nothing is used. The key of that entry is forgotten, so it starts with the initial amount of its limits again.
     pub(super) fn find_vacant<R: StateReader>(&self, fingerprint: Fingerprint, reader: &R) -> Option<usize> {
-        let preferred_first = || self.shape.preferred(fingerprint).into_iter().chain(0..self.shape.entries());
+        let preferred_first = || self.layout.preferred_entry(fingerprint).into_iter().chain(0..self.layout.entries());
         let is_vacant = |entry: &usize| !self.is_taken(*entry);
         let is_unused = |entry: &usize| !self.is_kept(*entry) && self.is_unused(reader, *entry);
         preferred_first().find(is_vacant).or_else(|| preferred_first().find(is_unused))
@@ -399,7 +399,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
     pub(super) fn least_spent<R: StateReader>(&self, reader: &R) -> Option<(Spent, usize)> {
         let locked = |entry| LockedEntry { state: self.state(entry), generation: self.generation(entry) };
         let spent = |entry| (reader.spent(self.fingerprint(entry), &locked(entry)), entry);
-        (0..self.shape.entries()).filter(|entry| !self.is_kept(*entry)).map(spent).min()
+        (0..self.layout.entries()).filter(|entry| !self.is_kept(*entry)).map(spent).min()
     }
 
     /// Marks an entry as kept until the bucket is unlocked, and returns whether it was already marked.

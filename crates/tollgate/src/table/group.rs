@@ -3,13 +3,13 @@
 use smallvec::SmallVec;
 use tollgate_core::{Cells, CellsMut, Spent};
 
-use super::bucket::{Bucket, Shape, State};
+use super::bucket::{Bucket, BucketLayout, State};
 use super::{Buckets, Presence, StateReader};
 use crate::fingerprint::Fingerprint;
 
 /// The locked buckets of a group of keys. The existing entries of the group's keys are [kept](Bucket::keep), so that
 /// keys of a group do not evict or displace each other's entries.
-pub(crate) struct Group<'t, S> {
+pub(crate) struct LockedGroup<'t, S> {
     table: &'t Buckets<S>,
     keys: SmallVec<[GroupKey; INLINE_KEYS]>,
     /// First the buckets that were locked in index order, then those that were locked with try-lock.
@@ -43,7 +43,7 @@ const INLINE_BUCKETS: usize = 2 * INLINE_KEYS;
 /// Words of an evicted entry before its state: bucket, entry, fingerprint (two words) and generation.
 const EVICTED_HEAD_WORDS: usize = 5;
 
-impl<'t, S: Shape> Group<'t, S> {
+impl<'t, S: BucketLayout> LockedGroup<'t, S> {
     /// Locks the bucket of every key in `fingerprints`, or both buckets of a key that is not in its home bucket.
     ///
     /// Home buckets are locked in index order. The other buckets are out of order, so they are locked with try-lock. If
@@ -206,12 +206,12 @@ fn sorted_by_bucket(pairs: impl Iterator<Item = (usize, u32)>) -> SmallVec<[(usi
 }
 
 /// Buckets that are locked one after the other with try-lock, in any order.
-pub(crate) struct TryGroup<'t, S> {
+pub(crate) struct TryLockedGroup<'t, S> {
     table: &'t Buckets<S>,
     buckets: Vec<Bucket<'t, S>>,
 }
 
-impl<'t, S: Shape> TryGroup<'t, S> {
+impl<'t, S: BucketLayout> TryLockedGroup<'t, S> {
     pub(crate) fn with_capacity(table: &'t Buckets<S>, capacity: usize) -> Self {
         Self { table, buckets: Vec::with_capacity(capacity) }
     }
@@ -239,7 +239,7 @@ impl<'t, S: Shape> TryGroup<'t, S> {
     #[inline]
     fn try_lock_bucket(&mut self, index: usize) -> Option<usize> {
         let table = self.table;
-        match Bucket::lock_at(table.shape.flags(0), table.words_of(index), index, table.shape) {
+        match Bucket::lock_at(table.layout.flags(0), table.words_of(index), index, table.layout) {
             Some(bucket) => {
                 self.buckets.push(bucket);
                 Some(self.buckets.len() - 1)

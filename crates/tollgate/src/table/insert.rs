@@ -6,7 +6,8 @@
 //! 2. *Displace.* An entry of either bucket moves to its alternative bucket, if that bucket has a vacant entry or can
 //!    displace an entry in turn. Two displacements in a row reach about two dozen buckets of three entries, or a
 //!    hundred buckets of seven, which is enough at the load factor of
-//!    [`entries_for`](super::bucket::Shape::entries_for). A classic cuckoo table would continue, and finally rehash.
+//!    [`entries_for`](super::bucket::BucketLayout::entries_for). A classic cuckoo table would continue, and finally
+//!    rehash.
 //! 3. *Evict.* The least used entry of both buckets is evicted, if it has used no more than the arriving key will use.
 //!    So a flood of invented keys with one request each evicts other keys of the flood, but no key that has used more.
 //! 4. Otherwise the key gets no entry, and the caller counts the request in an overflow entry.
@@ -19,7 +20,7 @@
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
-use super::bucket::{Bucket, LockedEntry, Shape};
+use super::bucket::{Bucket, LockedEntry, BucketLayout};
 use super::{Buckets, Presence, StateReader};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{Ordering, fence};
@@ -41,7 +42,7 @@ pub(super) struct ChosenEntry {
     pub(super) evicts: bool,
 }
 
-impl<S: Shape> Buckets<S> {
+impl<S: BucketLayout> Buckets<S> {
     pub(crate) fn upsert<O: StateReader, R>(
         &self,
         fingerprint: Fingerprint,
@@ -142,7 +143,7 @@ impl<S: Shape> Buckets<S> {
     /// Moves one entry of `from` to its alternative bucket, and returns the vacated entry. Another entry of that bucket
     /// may be displaced in turn. Skips locked buckets, including buckets that the caller has locked.
     fn displace<R: StateReader>(&self, from: &mut Bucket<'_, S>, reader: &R, displacements: u32) -> Option<usize> {
-        for entry in (0..self.shape.entries()).filter(|entry| !from.is_kept(*entry)) {
+        for entry in (0..self.layout.entries()).filter(|entry| !from.is_kept(*entry)) {
             let fingerprint = from.fingerprint(entry);
             let (home, other) = (self.home_of(fingerprint), self.other_of(fingerprint));
             let target = if home == from.index { other } else { home };

@@ -38,10 +38,10 @@ use tollgate_core::Spent;
 use crate::fingerprint::Fingerprint;
 use crate::sync::{AtomicU64, Ordering, fence, zeroed};
 
-pub(crate) use batch::BATCH;
-use bucket::{Bucket, LINE_WORDS, Single};
-pub(crate) use bucket::{LockedEntry, MAX_GENERATIONS, Shape, State, Wide};
-pub(crate) use group::{Group, TryGroup};
+pub(crate) use batch::BATCH_SIZE;
+use bucket::{Bucket, LINE_WORDS, SingleWord};
+pub(crate) use bucket::{LockedEntry, MAX_GENERATIONS, BucketLayout, State, Wide};
+pub(crate) use group::{LockedGroup, TryLockedGroup};
 #[cfg(test)]
 pub(crate) use positions::{EntryPosition, positions};
 
@@ -62,20 +62,20 @@ pub(crate) enum Presence {
     New,
 }
 
-/// A table of entries of one shape.
+/// A table whose buckets have one layout.
 #[derive(Debug)]
 pub(crate) enum Table {
-    Single(Buckets<Single>),
+    SingleWord(Buckets<SingleWord>),
     /// States of two words, such as token buckets with an arbitrary rate.
     Double(Buckets<Wide<2>>),
     Wide(Buckets<Wide>),
 }
 
-/// Runs the same code for any shape.
+/// Runs the same code for every bucket layout.
 macro_rules! with_buckets {
     ($table:expr, $buckets:ident => $run:expr) => {
         match $table {
-            Table::Single($buckets) => $run,
+            Table::SingleWord($buckets) => $run,
             Table::Double($buckets) => $run,
             Table::Wide($buckets) => $run,
         }
@@ -86,7 +86,7 @@ impl Table {
     /// Allocates a table for `capacity` keys with states of `state_words` words; `None` if there is not enough memory.
     pub(crate) fn new(capacity: usize, state_words: usize) -> Option<Self> {
         match state_words {
-            1 => Buckets::new(capacity, Single).map(Self::Single),
+            1 => Buckets::new(capacity, SingleWord).map(Self::SingleWord),
             2 => Buckets::new(capacity, Wide::new(2)?).map(Self::Double),
             _ => Buckets::new(capacity, Wide::new(state_words)?).map(Self::Wide),
         }
@@ -105,7 +105,7 @@ impl Table {
     /// Returns the header flags that the fast paths expect: the bucket is unlocked, and all its entries belong to
     /// `generation`.
     pub(crate) fn flags(&self, generation: u64) -> u64 {
-        with_buckets!(self, buckets => buckets.shape.flags(generation))
+        with_buckets!(self, buckets => buckets.layout.flags(generation))
     }
 
     /// See [`Buckets::try_visit_home_many`].
@@ -161,28 +161,28 @@ impl Table {
 
     /// Runs `each` on every entry, bucket by bucket, and leaves all buckets that were ever used locked, so that the
     /// fast paths no longer apply. Afterwards, threads may access this table only on the fast paths.
-    pub(crate) fn retire<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
-        with_buckets!(self, buckets => buckets.retire(reader, each));
+    pub(crate) fn visit_all_and_stay_locked<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
+        with_buckets!(self, buckets => buckets.visit_all_and_stay_locked(reader, each));
     }
 
     /// Returns the number of buckets.
-    pub(crate) fn buckets(&self) -> usize {
+    pub(crate) fn bucket_count(&self) -> usize {
         with_buckets!(self, buckets => buckets.buckets)
     }
 
-    /// See [`Buckets::estimate`].
-    pub(crate) fn estimate<R: StateReader>(
+    /// See [`Buckets::estimate_count`].
+    pub(crate) fn estimate_count<R: StateReader>(
         &self,
         max_buckets: usize,
         reader: impl FnMut() -> R,
         is_counted: impl FnMut(&R, Fingerprint, &mut LockedEntry<'_>) -> bool,
     ) -> u64 {
-        with_buckets!(self, buckets => buckets.estimate(max_buckets, reader, is_counted))
+        with_buckets!(self, buckets => buckets.estimate_count(max_buckets, reader, is_counted))
     }
 
     /// Begins a walk through the table, which other threads may use concurrently. Only one walk at a time is allowed.
     pub(crate) fn walk(&self) -> Walk<'_> {
-        Walk { table: self, _end: with_buckets!(self, buckets => buckets.end_of_walk()) }
+        Walk { table: self, _end: with_buckets!(self, buckets => buckets.walk_guard()) }
     }
 }
 
@@ -190,11 +190,11 @@ impl Table {
 /// entry moves from a bucket that the walk has not reached to a bucket that it has passed.
 pub(crate) struct Walk<'t> {
     table: &'t Table,
-    _end: EndOfWalk<'t>,
+    _end: WalkGuard<'t>,
 }
 
 /// Ends a walk when it is dropped.
-pub(crate) struct EndOfWalk<'t>(&'t AtomicU64);
+pub(crate) struct WalkGuard<'t>(&'t AtomicU64);
 
 impl Walk<'_> {
     /// Locks the bucket at `index` and runs `each` on its entries. Calls must be in index order.
@@ -208,7 +208,7 @@ impl Walk<'_> {
     }
 }
 
-impl Drop for EndOfWalk<'_> {
+impl Drop for WalkGuard<'_> {
     fn drop(&mut self) {
         self.0.store(0, Ordering::Relaxed);
     }
@@ -219,7 +219,7 @@ pub(crate) struct Buckets<S> {
     /// The index of the first word that starts a cache line.
     first_aligned_word: usize,
     buckets: usize,
-    shape: S,
+    layout: S,
     /// Failed searches for an entry to displace since the last success. The count is only a hint, so accesses are
     /// relaxed, and lost updates are harmless.
     failed_searches: AtomicU64,
@@ -229,10 +229,10 @@ pub(crate) struct Buckets<S> {
     buckets_walked: AtomicU64,
 }
 
-impl<S: Shape> Buckets<S> {
-    pub(crate) fn new(capacity: usize, shape: S) -> Option<Self> {
-        let buckets = shape.entries_for(capacity).div_ceil(shape.entries()).max(2);
-        let len = buckets.checked_mul(shape.bucket_words())?.checked_add(LINE_WORDS - 1)?;
+impl<S: BucketLayout> Buckets<S> {
+    pub(crate) fn new(capacity: usize, layout: S) -> Option<Self> {
+        let buckets = layout.entries_for(capacity).div_ceil(layout.entries()).max(2);
+        let len = buckets.checked_mul(layout.bucket_words())?.checked_add(LINE_WORDS - 1)?;
         if len > isize::MAX as usize / size_of::<u64>() {
             return None;
         }
@@ -242,14 +242,14 @@ impl<S: Shape> Buckets<S> {
             words,
             first_aligned_word,
             buckets,
-            shape,
+            layout,
             failed_searches: AtomicU64::new(0),
             buckets_walked: AtomicU64::new(0),
         })
     }
 
     pub(crate) fn state_words(&self) -> usize {
-        self.shape.state_words()
+        self.layout.state_words()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -270,8 +270,8 @@ impl<S: Shape> Buckets<S> {
     ) -> Option<R> {
         let index = self.home_of(fingerprint);
         let words = self.words_of(index);
-        Bucket::touch(words, self.shape, fingerprint);
-        let bucket = Bucket::lock_at(flags, words, index, self.shape)?;
+        Bucket::touch(words, self.layout, fingerprint);
+        let bucket = Bucket::lock_at(flags, words, index, self.layout)?;
         visit(&mut bucket.state(bucket.find(fingerprint)?))
     }
 
@@ -283,7 +283,7 @@ impl<S: Shape> Buckets<S> {
         write: impl FnOnce(&mut State<'_>) -> R,
     ) -> Option<R> {
         let index = self.home_of(fingerprint);
-        let home = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
+        let home = Bucket::lock_at(flags, self.words_of(index), index, self.layout)?;
         if let Some(entry) = home.find(fingerprint) {
             return Some(write(&mut home.state(entry)));
         }
@@ -292,7 +292,7 @@ impl<S: Shape> Buckets<S> {
         }
         // The home bucket stays locked, so that the entry cannot move there.
         let index = self.other_of(fingerprint);
-        let other = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
+        let other = Bucket::lock_at(flags, self.words_of(index), index, self.layout)?;
         let entry = other.find(fingerprint)?;
         Some(write(&mut other.state(entry)))
     }
@@ -324,7 +324,7 @@ impl<S: Shape> Buckets<S> {
         self.buckets_walked.store(0, Ordering::Relaxed);
     }
 
-    fn retire<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
+    fn visit_all_and_stay_locked<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
         // The fast paths find no entries in an untouched bucket, and never insert entries.
         for index in (0..self.buckets).filter(|index| !self.is_untouched(*index)) {
             let mut bucket = self.lock(index, reader);
@@ -334,14 +334,14 @@ impl<S: Shape> Buckets<S> {
     }
 
     /// Returns the number of buckets.
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn bucket_count(&self) -> usize {
         self.buckets
     }
 
     /// Returns a guard that ends a walk of [`visit`](Self::visit) calls when it is dropped. Only one walk at a time is
     /// allowed.
-    pub(crate) fn end_of_walk(&self) -> EndOfWalk<'_> {
-        EndOfWalk(&self.buckets_walked)
+    pub(crate) fn walk_guard(&self) -> WalkGuard<'_> {
+        WalkGuard(&self.buckets_walked)
     }
 
     /// Locks the bucket at `index` and runs `each` on its entries. Calls must be in index order.
@@ -369,7 +369,7 @@ impl<S: Shape> Buckets<S> {
     /// Returns the number of entries for which `is_counted` holds. Other threads may use the table concurrently. Reads
     /// at most `max_buckets` evenly spaced buckets and scales the result. A sample suffices, because fingerprints
     /// distribute keys evenly.
-    pub(crate) fn estimate<R: StateReader>(
+    pub(crate) fn estimate_count<R: StateReader>(
         &self,
         max_buckets: usize,
         mut reader: impl FnMut() -> R,
@@ -410,12 +410,12 @@ impl<S: Shape> Buckets<S> {
 
     #[inline(always)]
     fn words_of(&self, index: usize) -> &[AtomicU64] {
-        &self.words[self.first_aligned_word + index * self.shape.bucket_words()..][..self.shape.bucket_words()]
+        &self.words[self.first_aligned_word + index * self.layout.bucket_words()..][..self.layout.bucket_words()]
     }
 
     /// Locks the bucket, and vacates unused entries of earlier generations.
     fn lock<R: StateReader>(&self, index: usize, reader: &R) -> Bucket<'_, S> {
-        let mut bucket = Bucket::lock(self.words_of(index), index, self.shape);
+        let mut bucket = Bucket::lock(self.words_of(index), index, self.layout);
         bucket.vacate_unneeded(reader);
         bucket
     }
@@ -423,7 +423,7 @@ impl<S: Shape> Buckets<S> {
     /// Like [`lock`](Self::lock), but returns `None` instead of waiting, for threads that hold another lock and must
     /// not wait out of order.
     fn try_lock<R: StateReader>(&self, index: usize, reader: &R) -> Option<Bucket<'_, S>> {
-        let mut bucket = Bucket::try_lock(self.words_of(index), index, self.shape)?;
+        let mut bucket = Bucket::try_lock(self.words_of(index), index, self.layout)?;
         bucket.vacate_unneeded(reader);
         Some(bucket)
     }
@@ -437,9 +437,9 @@ impl<S: Shape> Buckets<S> {
     }
 }
 
-impl<S: Shape> std::fmt::Debug for Buckets<S> {
+impl<S: BucketLayout> std::fmt::Debug for Buckets<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Buckets").field("buckets", &self.buckets).field("shape", &self.shape).finish_non_exhaustive()
+        f.debug_struct("Buckets").field("buckets", &self.buckets).field("layout", &self.layout).finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Positions of entries, for tests.
 
-use super::bucket::Shape;
+use super::bucket::BucketLayout;
 use super::{Buckets, StateReader, Table};
 use crate::fingerprint::Fingerprint;
 
@@ -19,11 +19,11 @@ impl Table {
 }
 
 /// Returns all entries that hold a key.
-pub(crate) fn positions<S: Shape, R: StateReader>(buckets: &Buckets<S>, reader: &R) -> Vec<EntryPosition> {
+pub(crate) fn positions<S: BucketLayout, R: StateReader>(buckets: &Buckets<S>, reader: &R) -> Vec<EntryPosition> {
     let spilled: Vec<bool> = (0..buckets.buckets).map(|index| buckets.lock(index, reader).has_spilled()).collect();
     let entries = (0..buckets.buckets).flat_map(|bucket| {
         let held = buckets.lock(bucket, reader);
-        let taken = (0..buckets.shape.entries()).filter(|entry| held.is_taken(*entry));
+        let taken = (0..buckets.layout.entries()).filter(|entry| held.is_taken(*entry));
         taken.map(|entry| (bucket, held.fingerprint(entry))).collect::<Vec<_>>()
     });
     let place = |(bucket, fingerprint)| {

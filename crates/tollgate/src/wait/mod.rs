@@ -69,7 +69,7 @@ pub trait Waitable: Send + Sync + Sized + 'static {
     fn now(&self) -> Now<'static>;
     /// Returns the decision time for the first waiter of a queue, whose wait ended at `due`. The default is `now`. A
     /// pacer returns `due`, so that a late wake-up does not delay the waiters after it.
-    fn as_of<'a>(&self, due: Option<u64>, now: &Now<'a>) -> Now<'a> {
+    fn decision_time<'a>(&self, due: Option<u64>, now: &Now<'a>) -> Now<'a> {
         let _ = due;
         *now
     }

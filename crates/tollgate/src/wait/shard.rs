@@ -141,7 +141,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         fence(Ordering::SeqCst);
         let (joined, mut gone) = state.join(&**limiter, ask, patience, occupied_slots < shards.max);
         self.waiting.store(state.waiting, Ordering::Relaxed);
-        let joined = match (state.arm(&**limiter, &alarms.clock), joined) {
+        let joined = match (state.set_alarm(&**limiter, &alarms.clock), joined) {
             (Err(_), JoinResult::Queued(id)) => {
                 // Without a timer thread, no alarm would wake the waiter.
                 gone = state.leave(id).map(|(waiter, _)| waiter);
@@ -198,7 +198,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
             state.advance(limiter, waiter.key, &now, &mut woken);
         }
         self.waiting.store(state.waiting, Ordering::Relaxed);
-        self.rearm(limiter, &mut state);
+        self.reset_alarm(limiter, &mut state);
         self.unlock(limiter, state);
         limiter.shards().occupied_slots.fetch_sub(1, Ordering::Relaxed);
         wake(woken);
@@ -215,7 +215,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
             let mut state = self.lock();
             state.serve(limiter, due, &mut woken);
             self.waiting.store(state.waiting, Ordering::Relaxed);
-            self.rearm(limiter, &mut state);
+            self.reset_alarm(limiter, &mut state);
             let armed = state.armed;
             drop(state);
             wake(woken);
@@ -226,10 +226,10 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         }
     }
 
-    fn rearm<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, state: &mut WaitState<K, S>) {
+    fn reset_alarm<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, state: &mut WaitState<K, S>) {
         if let Some(alarms) = self.alarm.get() {
             // Errors are ignored, because the alarm was set before, so the timer thread exists.
-            let _: std::io::Result<()> = state.arm(limiter, &alarms.clock);
+            let _: std::io::Result<()> = state.set_alarm(limiter, &alarms.clock);
         }
     }
 

@@ -103,7 +103,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         let retry = if queued > 0 {
             limiter.wait_in_queue(key, Cost::new(ahead), cost, &now)
         } else {
-            let verdict = limiter.take(key, cost, &now, self.was_set_back(&now));
+            let verdict = limiter.take(key, cost, &now, self.clock_was_set_back(&now));
             self.record_time(&now);
             match verdict.outcome() {
                 Outcome::Allow => return (JoinResult::Decided(Ok(verdict)), Some(waiter)),
@@ -185,11 +185,11 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     ) {
         let now = limiter.now();
         let at = now.mono().as_nanos();
-        let was_set_back = self.was_set_back(&now);
-        if was_set_back || matches!(due, QueuesToRetry::AllQueues) {
+        let clock_was_set_back = self.clock_was_set_back(&now);
+        if clock_was_set_back || matches!(due, QueuesToRetry::AllQueues) {
             let keys: Vec<K> = self.queues.keys().copied().collect();
             keys.into_iter().for_each(|key| self.advance(limiter, key, &now, woken));
-            if was_set_back {
+            if clock_was_set_back {
                 self.latest_readings = (at, now.wall().as_nanos());
             }
         } else if let QueuesToRetry::Queue(key) = due {
@@ -225,7 +225,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     ) {
         let Some(key) = self.slots.get_mut(id).map(|waiter| waiter.key) else { return };
         let was_first = self.queues.get(&key).is_some_and(|queue| queue.first() == Some(id));
-        self.settle(key, id, WaiterAnswer::Refused(AcquireError::TimedOut), woken);
+        self.answer_waiter(key, id, WaiterAnswer::Refused(AcquireError::TimedOut), woken);
         if was_first {
             self.advance(limiter, key, now, woken);
         }
@@ -239,21 +239,21 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         now: &Now<'_>,
         woken: &mut Vec<Waker>,
     ) {
-        let was_set_back = self.was_set_back(now);
+        let clock_was_set_back = self.clock_was_set_back(now);
         self.record_time(now);
         let due = self.queues.get(&key).and_then(|queue| queue.due);
         while let Some(id) = self.queues.get(&key).and_then(Queue::first) {
             let Some(waiter) = self.slots.get_mut(id) else { return };
-            let now = &limiter.as_of(due, now);
-            let verdict = limiter.take(key, Cost::new(waiter.cost), now, was_set_back);
+            let now = &limiter.decision_time(due, now);
+            let verdict = limiter.take(key, Cost::new(waiter.cost), now, clock_was_set_back);
             let retry = match verdict.outcome() {
                 Outcome::Allow => {
-                    self.settle(key, id, WaiterAnswer::Granted(verdict.stamp()), woken);
+                    self.answer_waiter(key, id, WaiterAnswer::Granted(verdict.stamp()), woken);
                     continue;
                 }
                 // The limit has changed, and the cost no longer fits.
                 Outcome::Deny(Retry::Never) => {
-                    self.settle(key, id, WaiterAnswer::Refused(AcquireError::NeverFits), woken);
+                    self.answer_waiter(key, id, WaiterAnswer::Refused(AcquireError::NeverFits), woken);
                     continue;
                 }
                 Outcome::Delay(wait) => Retry::After(wait),
@@ -281,7 +281,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     }
 
     /// Answers a waiter and removes it from its queue. The waiter keeps its slot until it collects the answer.
-    fn settle(&mut self, key: K, id: WaiterId, answer: WaiterAnswer<S>, woken: &mut Vec<Waker>) {
+    fn answer_waiter(&mut self, key: K, id: WaiterId, answer: WaiterAnswer<S>, woken: &mut Vec<Waker>) {
         self.leave_queue(key, id);
         let Some(waiter) = self.slots.get_mut(id) else { return };
         if let WaiterAnswer::Waiting(waker) = std::mem::replace(&mut waiter.answer, answer) {
@@ -291,7 +291,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
 
     /// Returns whether the monotonic or the wall clock was set back by more than a second. Smaller steps do not count,
     /// because threads may get the lock in a different order than they read the clock. Limits have the same tolerance.
-    fn was_set_back(&self, now: &Now<'_>) -> bool {
+    fn clock_was_set_back(&self, now: &Now<'_>) -> bool {
         let back = |now: u64, latest_readings: u64| now.saturating_add(Nanos::SECOND.as_nanos()) < latest_readings;
         back(now.mono().as_nanos(), self.latest_readings.0) || back(now.wall().as_nanos(), self.latest_readings.1)
     }
@@ -302,7 +302,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     }
 
     /// Sets the alarm to the next wake-up or deadline.
-    pub(super) fn arm<G: Waitable<Key = K, Stamp = S>>(
+    pub(super) fn set_alarm<G: Waitable<Key = K, Stamp = S>>(
         &mut self,
         limiter: &G,
         alarm: &Arc<dyn Alarm>,

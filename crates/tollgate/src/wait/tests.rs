@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::clock::ManualClock;
-use crate::testing::{DAY, Rng, SECOND, bucket, clock, daily_window, fine_bucket, on_threads};
+use crate::testing::{DAY, Rng, SECOND, bucket, clock, daily_window, two_word_bucket, on_threads};
 use crate::{Concurrency, Keyed, LeakyBucket, Limiter, SlidingLog, TokenBucket};
 use tollgate_core::Algorithm;
 
@@ -477,7 +477,7 @@ fn last_registered_waker_is_woken() {
 
 #[test]
 fn each_key_has_its_own_queue() {
-    for limit in [bucket(1), fine_bucket(1)] {
+    for limit in [bucket(1), two_word_bucket(1)] {
         let clock = clock();
         let keyed = Arc::new(Keyed::with_clock(limit, 1_000, Arc::clone(&clock)).unwrap());
         let keys: Vec<String> = (0..100).map(|number| format!("key {number}")).collect();

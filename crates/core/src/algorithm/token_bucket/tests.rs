@@ -170,7 +170,7 @@ fn debt_is_taken_up_to_the_maximum_and_paid_back() {
 }
 
 #[test]
-fn deepest_debt_gives_the_longest_wait() {
+fn largest_debt_gives_the_longest_wait() {
     let rate: Rate = "1/day".parse().unwrap();
     let longest = Rate::MAX_FILL.as_nanos() / rate.per().as_nanos();
     assert!(TokenBucket::new(rate, longest).is_ok());

@@ -22,13 +22,13 @@ fn read_words(bytes: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 /// Writes the words of a snapshot, one sealed frame at a time.
-pub(crate) struct Sink<W> {
+pub(crate) struct FrameWriter<W> {
     writer: W,
     frame: Vec<u8>,
     seal: u64,
 }
 
-impl<W: Write> Sink<W> {
+impl<W: Write> FrameWriter<W> {
     /// Creates a writer with a buffer for `capacity` words.
     pub(crate) fn new(writer: W, capacity: usize) -> Self {
         Self { writer, frame: Vec::with_capacity(capacity * WORD_BYTES), seal: INITIAL_CHECKSUM }
@@ -52,14 +52,14 @@ impl<W: Write> Sink<W> {
 }
 
 /// Reads the words of a snapshot and checks its seals.
-pub(crate) struct Source<R> {
+pub(crate) struct FrameReader<R> {
     reader: R,
     frame: Vec<u8>,
     words: Vec<u64>,
     seal: u64,
 }
 
-impl<R: Read> Source<R> {
+impl<R: Read> FrameReader<R> {
     pub(crate) fn new(reader: R) -> Self {
         Self { reader, frame: Vec::new(), words: Vec::new(), seal: INITIAL_CHECKSUM }
     }

@@ -44,7 +44,7 @@ use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::sync::AtomicU64;
 use crate::table::{LockedEntry, MAX_GENERATIONS, StateReader, Table};
-use frames::{Sink, Source};
+use frames::{FrameWriter, FrameReader};
 use records::Record;
 
 /// The bytes `tollgate`, read as a word.
@@ -129,13 +129,13 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     let earlier: Vec<Limits> = (0..generations).map(|of| reader.limit_of(of).clone().into()).collect();
     let words = earlier.iter().map(Limits::words).fold(limits.words(), usize::max);
     let mut sink =
-        Sink::new(to, (FRAME_WORDS + (MAX_ENTRIES_PER_BUCKET + 1) * (ENTRY_HEAD_WORDS + words)).min(1 << 20));
+        FrameWriter::new(to, (FRAME_WORDS + (MAX_ENTRIES_PER_BUCKET + 1) * (ENTRY_HEAD_WORDS + words)).min(1 << 20));
     let head = Head { limits, earlier, mono: now.mono(), wall: now.wall(), secret: keyed.secret.clone() };
     head.write(&mut sink)?;
 
     let full = entries_per_frame(words) as u64;
     let (mut total, mut held) = (0, 0);
-    let keep = |sink: &mut Sink<_>, fingerprint: Fingerprint, generation: u64, state: &dyn Cells| {
+    let keep = |sink: &mut FrameWriter<_>, fingerprint: Fingerprint, generation: u64, state: &dyn Cells| {
         let earlier = if generation < generations { generation + 1 } else { 0 };
         sink.push(fingerprint.low);
         sink.push(u64::from(fingerprint.high) | earlier << 32);
@@ -148,7 +148,7 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
         held += 1;
     }
     let table = keyed.table(&changes);
-    let (walk, buckets) = (table.walk(), table.buckets());
+    let (walk, buckets) = (table.walk(), table.bucket_count());
     for index in 0..buckets {
         // Reads the clock for each bucket, because a snapshot may take seconds.
         let reader = keyed.reader(&changes, keyed.clock.now());
@@ -174,7 +174,7 @@ pub(super) fn restore<A, C: Clock>(keyed: &mut Keyed<A, C>, from: impl Read) -> 
 where
     A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>,
 {
-    let mut source = Source::new(from);
+    let mut source = FrameReader::new(from);
     let head = Head::read(&mut source)?;
     let limit = keyed.limit();
     let limits: Limits = limit.clone().into();
@@ -253,7 +253,7 @@ struct Head {
 }
 
 impl Head {
-    fn write<W: Write>(&self, sink: &mut Sink<W>) -> io::Result<()> {
+    fn write<W: Write>(&self, sink: &mut FrameWriter<W>) -> io::Result<()> {
         let limits = self.limits.as_slice();
         let counts = limits.len() as u64 | (self.earlier.len() as u64) << 32;
         let [first, second] = self.secret.points();
@@ -271,7 +271,7 @@ impl Head {
         sink.finish(MAGIC)
     }
 
-    fn read<R: Read>(source: &mut Source<R>) -> Result<Self, RestoreError> {
+    fn read<R: Read>(source: &mut FrameReader<R>) -> Result<Self, RestoreError> {
         if source.word()? != MAGIC {
             return Err(RestoreError::NotASnapshot);
         }
@@ -330,7 +330,7 @@ fn algorithm_names(limits: &Limits) -> String {
 }
 
 /// Reads the records of `count` limits.
-fn read_limits<R: Read>(source: &mut Source<R>, count: u64) -> Result<Vec<Record>, RestoreError> {
+fn read_limits<R: Read>(source: &mut FrameReader<R>, count: u64) -> Result<Vec<Record>, RestoreError> {
     if count > Limits::MAX as u64 {
         return Err(RestoreError::Damaged);
     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::keyed::WhenFull;
 use crate::sync::Ordering;
-use crate::testing::{DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, on_threads, ten_of_each_and_all};
+use crate::testing::{DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, on_threads, limits_of_ten_and_combined};
 use crate::{FixedWindow, IntervalBucket, Limit, SlidingSlices, TokenBucket};
 use tollgate_core::{Nanos, Phase, Steps};
 
@@ -41,7 +41,7 @@ fn every_limit(length: Nanos) -> Vec<Limits> {
     let steps = [steps, steps.steps(Steps::FirstRequest)].map(Limits::from);
     let precision = Nanos::from_nanos(length.as_nanos() / 10);
     let slices = SlidingSlices::new(10, length, precision).unwrap().max_debt(5).unwrap().into();
-    ten_of_each_and_all(length).into_iter().chain(windows).chain(steps).chain([slices]).collect()
+    limits_of_ten_and_combined(length).into_iter().chain(windows).chain(steps).chain([slices]).collect()
 }
 
 /// Applies a random operation to a key, and returns its complete visible state.

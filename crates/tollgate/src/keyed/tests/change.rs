@@ -23,7 +23,7 @@ fn assert_used_amounts_kept<A: Algorithm>(keyed: &TestKeyed<A>, capacity: u64, w
 #[test]
 fn changed_parameters_keep_the_used_amount_of_each_key() {
     let (keyed, _) = spent_under(bucket(10));
-    for (limit, capacity) in [(bucket(20), 20), (fine_bucket(15), 15), (bucket(10), 10), (fine_bucket(10), 10)] {
+    for (limit, capacity) in [(bucket(20), 20), (two_word_bucket(15), 15), (bucket(10), 10), (two_word_bucket(10), 10)] {
         keyed.set_limit(limit).unwrap();
         assert_used_amounts_kept(&keyed, capacity, &format!("{limit:?}"));
     }
@@ -33,7 +33,7 @@ fn changed_parameters_keep_the_used_amount_of_each_key() {
 
 #[test]
 fn changed_algorithm_keeps_the_used_amount_of_each_key() {
-    let limits = ten_of_each(DAY);
+    let limits = limits_of_ten(DAY);
     for old in &limits {
         for new in &limits {
             let (keyed, _) = spent_under(*old);
@@ -50,7 +50,7 @@ fn entries_without_requests_are_converted_too() {
     // Converts from the first parameters directly to the last. The intermediate parameters have longer states and were
     // never used.
     let (keyed, _) = spent_under(Limit::from(bucket(10)));
-    for limit in [Limit::from(fine_bucket(12)), daily_window(14).into(), bucket(16).into()] {
+    for limit in [Limit::from(two_word_bucket(12)), daily_window(14).into(), bucket(16).into()] {
         keyed.set_limit(limit).unwrap();
     }
     assert_used_amounts_kept(&keyed, 16, "three changes at once");
@@ -129,14 +129,14 @@ fn windows_that_ended_by_the_wall_clock_are_not_converted() {
 
 #[test]
 fn overflow_entry_keeps_the_amount_spent() {
-    let (keyed, _) = keyed(fine_bucket(10), 1);
+    let (keyed, _) = keyed(two_word_bucket(10), 1);
     for n in 0..100_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 10);
     }
     // The table is full of keys with nothing left, so these three keys are counted in the overflow entry.
     (0..3).for_each(|n| assert!(keyed.check(&format!("late {n}"), 3).is_admitted()));
     assert_eq!(keyed.overflowed(), 3);
-    for (limit, remaining) in [(fine_bucket(20), 11), (bucket(10), 1)] {
+    for (limit, remaining) in [(two_word_bucket(20), 11), (bucket(10), 1)] {
         keyed.set_limit(limit).unwrap();
         let (_, report) = keyed.check_and_report("late", 0);
         assert_eq!(report.remaining, remaining, "{limit:?}");
@@ -162,7 +162,7 @@ fn decisions_during_a_change_are_all_counted() {
     const CAPACITY: u64 = 2_000;
     let (keyed, _) = keyed(Limit::from(bucket(CAPACITY)), 50);
     // The limits have states of different lengths, so the table is replaced.
-    let limits = [Limit::from(fine_bucket(CAPACITY)), bucket(CAPACITY).into(), daily_window(CAPACITY).into()];
+    let limits = [Limit::from(two_word_bucket(CAPACITY)), bucket(CAPACITY).into(), daily_window(CAPACITY).into()];
     let taken = on_threads(3, |thread| {
         if thread == 0 {
             for limit in limits.iter().cycle().take(60) {

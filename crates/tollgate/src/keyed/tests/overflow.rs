@@ -38,7 +38,7 @@ fn table_holds_its_capacity_of_keys() {
     for (capacity, secrets) in [(0, 1), (1, 10), (2, 50), (3, 50), (4, 50), (7, 50), (10, 200), (100, 50), (1_000, 10)]
     {
         assert_holds_capacity(bucket(100), capacity, secrets);
-        assert_holds_capacity(fine_bucket(100), capacity, secrets);
+        assert_holds_capacity(two_word_bucket(100), capacity, secrets);
         assert_holds_capacity(SlidingLog::new(3, DAY).unwrap(), capacity, secrets);
     }
     assert_holds_capacity(bucket(100), 100_000, 2);
@@ -77,7 +77,7 @@ fn table_that_does_not_fit_in_memory_is_an_error() {
 #[test]
 fn unused_entries_are_reused_without_a_clean_up() {
     const CAPACITY: u64 = 200;
-    for limit in ten_of_each(SECOND) {
+    for limit in limits_of_ten(SECOND) {
         let (keyed, clock) = keyed(limit, CAPACITY as usize);
         for round in 0..50 {
             let keys = || (0..CAPACITY).map(|n| numbered_key(round << 32 | n));
@@ -119,7 +119,7 @@ fn entry_with_one_unit_used_is_kept() {
 #[test]
 fn least_used_entry_is_evicted_unless_it_has_used_more_than_the_arriving_key() {
     // Compares a full table with a simple model. Costs are small, so that many costs are equal.
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let (keyed, clock, slots) = filled_table(&limit, |n| 1 + n % 9);
         let mut dice = Rng::new(7);
         for round in 0..2_000 {
@@ -160,7 +160,7 @@ fn least_used_entry_is_evicted_unless_it_has_used_more_than_the_arriving_key() {
 #[test]
 fn drained_key_counts_as_fully_used() {
     // Regression: draining and charging counted as using nothing, because they ask for more than the capacity.
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let (keyed, _, _) = filled_table(&limit, |_| 6);
         assert_eq!(keyed.drain("drained"), 10, "{limit:?}");
         assert_eq!(keyed.take_up_to("taken", u64::MAX).taken().get(), 10, "{limit:?}");
@@ -172,7 +172,7 @@ fn drained_key_counts_as_fully_used() {
 
 #[test]
 fn refused_request_evicts_nothing() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let (keyed, _, slots) = filled_table(&limit, |_| 6);
         assert_eq!(keyed.check("a", 11).outcome(), Outcome::Deny(Retry::Never), "{limit:?}");
         assert!(!keyed.charge("b", 16).is_admitted() && !keyed.charge("c", u64::MAX).is_admitted(), "{limit:?}");
@@ -194,7 +194,7 @@ fn flood_of_new_keys_evicts_no_key_that_has_used_more() {
         }
     }
     assert_flood_evicts_nothing(bucket(100));
-    assert_flood_evicts_nothing(fine_bucket(100));
+    assert_flood_evicts_nothing(two_word_bucket(100));
     assert_flood_evicts_nothing(daily_window(100));
     assert_flood_evicts_nothing(FixedWindow::new(100, DAY).unwrap().phase(Phase::Spread));
     assert_flood_evicts_nothing(SlidingWindow::new(100, DAY).unwrap());
@@ -204,7 +204,7 @@ fn flood_of_new_keys_evicts_no_key_that_has_used_more() {
 
 #[test]
 fn keys_without_an_entry_share_one_limit_and_are_counted() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let (keyed, clock, slots) = filled_table(&limit, |_| 10);
         let passed = (0..25).filter(|n| keyed.check(&format!("late {n}"), 1).is_admitted()).count();
         assert_eq!((passed, keyed.overflowed()), (10, 25), "{limit:?}");
@@ -242,7 +242,7 @@ fn windows_of_the_overflow_entry_have_full_length() {
 
 #[test]
 fn full_table_can_refuse_instead_of_sharing() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let (keyed, clock, slots) = filled_table(&limit, |_| 5);
         let keyed = keyed.when_full(WhenFull::Deny);
         let refused = Outcome::Deny(Retry::OnRelease);
@@ -258,7 +258,7 @@ fn full_table_can_refuse_instead_of_sharing() {
 
 #[test]
 fn refund_of_an_overflow_charge_returns_to_the_overflow_entry_once() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let (keyed, _, slots) = filled_table(&limit, |_| 10);
         let left = || keyed.check_and_report("nobody", 0).1.remaining;
         let verdict = keyed.check("late", 3);
@@ -275,7 +275,7 @@ fn refund_of_an_overflow_charge_returns_to_the_overflow_entry_once() {
 
 #[test]
 fn refund_of_an_evicted_entry_does_not_reach_the_overflow_entry() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let (keyed, _, slots) = filled_table(&limit, |n| if n == 0 { 1 } else { 10 });
         keyed.reset(&numbered_key(0));
         let forgotten = keyed.check("forgotten", 1);
@@ -300,7 +300,7 @@ fn lease_in_the_overflow_entry_can_be_renewed_and_released_after_its_key_got_an_
     clock.advance(Nanos::from_millis(100));
     // All other leases have expired, and the key has its own entry in addition to its lease in the overflow entry.
     assert!(keyed.check("late", 1).is_admitted() && has_entry(&keyed, b"late"));
-    let shared = || keyed.on_overflow(keyed.now(), |account| account.report(Cost::ONE).remaining);
+    let shared = || keyed.visit_overflow_entry(keyed.now(), |account| account.report(Cost::ONE).remaining);
     assert_eq!((shared(), remaining(&keyed, "late")), (1, 1));
     drop(late);
     assert_eq!((shared(), remaining(&keyed, "late")), (2, 1));

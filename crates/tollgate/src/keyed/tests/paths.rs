@@ -47,10 +47,10 @@ fn all_paths_decide_as_the_slow_path() {
         // In a small table, keys are displaced and evicted, and some share the overflow entry.
         for capacity in [4, 1_000] {
             compare_paths(&bucket(10), seed, capacity);
-            compare_paths(&fine_bucket(10), seed, capacity);
+            compare_paths(&two_word_bucket(10), seed, capacity);
             compare_paths(&slices, seed, capacity);
             compare_paths(&interval, seed, capacity);
-            ten_of_each(SECOND).into_iter().for_each(|limit| compare_paths(&limit, seed, capacity));
+            limits_of_ten(SECOND).into_iter().for_each(|limit| compare_paths(&limit, seed, capacity));
             let both = Limits::new([bucket(10).into(), slices.into()]).unwrap();
             compare_paths(&both, seed, capacity);
         }

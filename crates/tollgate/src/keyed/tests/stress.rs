@@ -41,7 +41,7 @@ fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
         assert!(seen.len() > 200, "the table has lost entries, {} are left, {what}", seen.len());
     }
     assert_amounts_are_conserved(bucket(BURST), 200_000, "one word");
-    assert_amounts_are_conserved(fine_bucket(BURST), 200_000, "two words");
+    assert_amounts_are_conserved(two_word_bucket(BURST), 200_000, "two words");
     assert_amounts_are_conserved(daily_window(BURST), 200_000, "a window");
     assert_amounts_are_conserved(SlidingLog::new(BURST, DAY).unwrap(), 20_000, "a log");
     assert_amounts_are_conserved(Concurrency::new(BURST, DAY).unwrap(), 20_000, "leases");

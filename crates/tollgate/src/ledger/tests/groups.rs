@@ -29,7 +29,7 @@ fn reports(ledger: &TestLedger, limit_table: &[Limits], keys: &[&str]) -> Vec<Ve
 
 #[test]
 fn all_pass_or_none_is_charged() {
-    for limits in ten_of_each_and_all(HOUR) {
+    for limits in limits_of_ten_and_combined(HOUR) {
         let limit_table = &[limits.clone()][..];
         let (ledger, _) = ledger(100, limits.words());
         let group = [charge(0, "alice", 4), charge(0, "bob", 3), charge(0, "carol", 2)];
@@ -70,7 +70,7 @@ fn large_group_is_still_atomic() {
 
 #[test]
 fn two_charges_of_one_key_see_each_other() {
-    for limits in ten_of_each_and_all(HOUR) {
+    for limits in limits_of_ten_and_combined(HOUR) {
         let limit_table = &[limits.clone()][..];
         let (ledger, _) = ledger(100, limits.words());
         let (passed, outcomes) = decide(&ledger, limit_table, &[charge(0, "alice", 6), charge(0, "alice", 6)]);
@@ -87,7 +87,7 @@ fn two_charges_of_one_key_see_each_other() {
 fn key_charged_under_two_limits_in_one_group_is_converted_between_them() {
     // Regression: the first charge was decided under its own limits on a state that had been converted to the second
     // charge's limits.
-    let limit_table: Vec<Limits> = ten_of_each(HOUR).into_iter().map(Limits::from).collect();
+    let limit_table: Vec<Limits> = limits_of_ten(HOUR).into_iter().map(Limits::from).collect();
     for first in 0..limit_table.len() as u32 {
         for second in 0..limit_table.len() as u32 {
             let (ledger, _) = ledger(100, 47);
@@ -122,7 +122,7 @@ fn groups_support_regardless_and_up_to() {
 
 #[test]
 fn group_is_refunded_by_its_stamps() {
-    for limits in ten_of_each_and_all(HOUR) {
+    for limits in limits_of_ten_and_combined(HOUR) {
         let limit_table = &[limits.clone()][..];
         let (ledger, clock) = ledger(100, limits.words());
         let group = [charge(0, "alice", 4), charge(0, "bob", 3)];
@@ -149,7 +149,7 @@ fn refused_attempt_is_recorded_only_by_limits_that_count_refusals() {
 
 #[test]
 fn evicted_entry_is_restored_when_the_group_is_refused() {
-    for limit in ten_of_each(HOUR) {
+    for limit in limits_of_ten(HOUR) {
         let limit_table = [single_limit(limit)];
         let (ledger, _, slots) = filled_ledger(&limit_table, |n| 1 + n % 5);
         let names: Vec<String> = (0..slots).map(|n| n.to_string()).collect();
@@ -265,7 +265,7 @@ fn charge_that_can_never_pass_reports_it_within_a_group() {
 
 #[test]
 fn groups_can_fill_the_ledger_to_its_capacity() {
-    let limit_table = [single_limit(bucket(100)), single_limit(fine_bucket(100))];
+    let limit_table = [single_limit(bucket(100)), single_limit(two_word_bucket(100))];
     for (capacity, together) in [(10, 2), (100, 2), (1_000, 2), (1_000, 20), (20_000, 50)] {
         let (ledger, _) = ledger(capacity, 2);
         let keys: Vec<String> = (0..capacity).map(|n| n.to_string()).collect();

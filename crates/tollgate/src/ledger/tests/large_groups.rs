@@ -13,9 +13,9 @@ const KEYS: usize = 320;
 const MAX_CHARGES: u64 = 300;
 
 /// The number of limits at the beginning of the table that the fast path accepts.
-const PLAIN_LIMITS: usize = 2;
+const PLAIN_LIMIT_COUNT: usize = 2;
 /// The number of limits at the beginning of the table with short states.
-const SHORT_LIMITS: usize = 8;
+const SHORT_LIMIT_COUNT: usize = 8;
 /// The length in words of the short states.
 const SHORT_STATE_WORDS: usize = 6;
 
@@ -25,9 +25,9 @@ fn limit_table() -> Vec<Limits> {
     let spread_window = |limit, length| FixedWindow::new(limit, length).unwrap().phase(Phase::Spread);
     vec![
         single_limit(bucket(60)),
-        single_limit(fine_bucket(80)),
+        single_limit(two_word_bucket(80)),
         single_limit(FixedWindow::new(60, seconds(2)).unwrap()),
-        single_limit(fine_bucket(70).max_debt(3).unwrap()),
+        single_limit(two_word_bucket(70).max_debt(3).unwrap()),
         single_limit(LeakyBucket::new("50/s".parse().unwrap(), 40).unwrap().free(20).unwrap()),
         single_limit(spread_window(70, seconds(3))),
         single_limit(SlidingWindow::new(50, seconds(3)).unwrap()),
@@ -56,14 +56,14 @@ fn random_group(dice: &mut Rng, ids: usize) -> Vec<ModelCharge> {
     };
     let mut group: Vec<ModelCharge> = (0..len).map(&mut charge).collect();
     if is_plain {
-        group.retain(|(key, _, _)| key % ids < PLAIN_LIMITS);
+        group.retain(|(key, _, _)| key % ids < PLAIN_LIMIT_COUNT);
     }
     group
 }
 
 /// Number of groups by outcome, and by the fast path that decided them.
 #[derive(Debug, Default)]
-struct Counts {
+struct GroupCounts {
     admitted: u32,
     refused: u32,
     fast_small: u32,
@@ -72,7 +72,7 @@ struct Counts {
 
 /// Decides random groups under the first `ids` limits in a ledger and in the model. A nearly full ledger evicts unused
 /// keys for new keys, but the model does not. So if the ledger is small, all keys are first charged one by one.
-fn compare(seed: u64, ids: usize, state_words: usize, capacity: usize, counts: &mut Counts) {
+fn compare_with_model(seed: u64, ids: usize, state_words: usize, capacity: usize, counts: &mut GroupCounts) {
     let limit_table = limit_table();
     let names: Vec<String> = (0..KEYS).map(|n| format!("key {n}")).collect();
     let (ledger, clock) = ledger(capacity, state_words);
@@ -126,14 +126,14 @@ fn compare(seed: u64, ids: usize, state_words: usize, capacity: usize, counts: &
 #[test]
 fn large_groups_decide_like_a_map_of_states() {
     let all_limits = limit_table().len();
-    let mut counts = Counts::default();
+    let mut counts = GroupCounts::default();
     for seed in 1..=12 {
         // In the smaller table, many keys are not in their home bucket, and many share a bucket.
         for capacity in [KEYS + 10, 100_000] {
-            compare(seed, SHORT_LIMITS, SHORT_STATE_WORDS, capacity, &mut counts);
-            compare(seed, all_limits, STATE_WORDS, capacity, &mut counts);
+            compare_with_model(seed, SHORT_LIMIT_COUNT, SHORT_STATE_WORDS, capacity, &mut counts);
+            compare_with_model(seed, all_limits, STATE_WORDS, capacity, &mut counts);
         }
     }
-    let Counts { admitted, refused, fast_small, fast_large } = counts;
+    let GroupCounts { admitted, refused, fast_small, fast_large } = counts;
     assert!([admitted, refused, fast_small, fast_large].iter().all(|count| *count > 100), "{counts:?}");
 }

@@ -100,7 +100,7 @@ fn limit_table() -> Vec<Limits> {
     let seconds = Nanos::from_secs;
     vec![
         single_limit(bucket(10)),
-        single_limit(fine_bucket(20).max_debt(3).unwrap()),
+        single_limit(two_word_bucket(20).max_debt(3).unwrap()),
         single_limit(FixedWindow::new(6, seconds(2)).unwrap()),
         Limits::new([
             TokenBucket::new("3/s".parse().unwrap(), 5).unwrap().initial(2).unwrap().into(),
@@ -113,7 +113,7 @@ fn limit_table() -> Vec<Limits> {
         single_limit(LeakyBucket::new("5/s".parse().unwrap(), 8).unwrap().free(2).unwrap()),
         single_limit(Limit::Unlimited),
         single_limit(Limit::DenyAll),
-        Limits::new([fine_bucket(7).into(), SlidingLog::new(7, seconds(1)).unwrap().into()]).unwrap(),
+        Limits::new([two_word_bucket(7).into(), SlidingLog::new(7, seconds(1)).unwrap().into()]).unwrap(),
     ]
 }
 

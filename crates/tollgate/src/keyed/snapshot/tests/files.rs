@@ -56,11 +56,11 @@ fn unwritable_path_is_an_error() {
 }
 
 /// A writer that accepts `bytes_left` bytes and then fails, like a full disk.
-struct FullDisk {
+struct FullDiskWriter {
     bytes_left: usize,
 }
 
-impl Write for FullDisk {
+impl Write for FullDiskWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = bytes.len().min(self.bytes_left);
         self.bytes_left -= taken;
@@ -78,9 +78,9 @@ fn full_disk_is_an_error_and_the_next_snapshot_works() {
     let _ = here.check("alice", 4);
     let whole = snapshot_bytes(&here).len();
     for bytes_left in 0..whole {
-        assert_eq!(here.snapshot(FullDisk { bytes_left }).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(here.snapshot(FullDiskWriter { bytes_left }).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
-    assert_eq!(here.snapshot(FullDisk { bytes_left: whole }).unwrap(), 1);
+    assert_eq!(here.snapshot(FullDiskWriter { bytes_left: whole }).unwrap(), 1);
     let mut there = in_other_process(bucket(10), 100, &clock, 0);
     there.restore(&*snapshot_bytes(&here)).unwrap();
     assert_eq!(there.report("alice", 1).remaining, 6);
