@@ -19,7 +19,7 @@ const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-push
 
 /// Status codes of refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Code {
+pub(crate) enum GrpcCode {
     /// The request has no identity.
     InvalidArgument = 3,
     /// A limit is exceeded.
@@ -38,7 +38,7 @@ const PERCENT_ENCODED_ASCII: &AsciiSet = &CONTROLS.add(b'%');
 pub(crate) fn write_status(
     headers: &mut HeaderMap,
     content_type: HeaderValue,
-    code: Code,
+    code: GrpcCode,
     message: &str,
     retry: Option<Retry>,
 ) {
@@ -65,7 +65,7 @@ pub(crate) fn write_status(
 }
 
 /// Encodes a `google.rpc.Status`. Its field numbers are: code = 1, message = 2, details = 3.
-fn encode_status(code: Code, message: &str, wait: Option<Nanos>) -> Vec<u8> {
+fn encode_status(code: GrpcCode, message: &str, wait: Option<Nanos>) -> Vec<u8> {
     let mut out = Vec::with_capacity(96 + message.len());
     write_number_field(&mut out, 1, code as u64);
     write_bytes_field(&mut out, 2, message.as_bytes());
@@ -123,7 +123,7 @@ mod tests {
     fn request_that_never_passes_is_not_retried() {
         let mut headers = HeaderMap::new();
         let grpc = HeaderValue::from_static("application/grpc");
-        write_status(&mut headers, grpc, Code::ResourceExhausted, "no", Some(Retry::Never));
+        write_status(&mut headers, grpc, GrpcCode::ResourceExhausted, "no", Some(Retry::Never));
         assert_eq!(
             (&headers[GRPC_STATUS], &headers[GRPC_RETRY_PUSHBACK]),
             (&HeaderValue::from(8), &HeaderValue::from(-1))
@@ -136,7 +136,7 @@ mod tests {
         let pushback = |wait| {
             let mut headers = HeaderMap::new();
             let grpc = HeaderValue::from_static("application/grpc");
-            write_status(&mut headers, grpc, Code::ResourceExhausted, "no", Some(wait));
+            write_status(&mut headers, grpc, GrpcCode::ResourceExhausted, "no", Some(wait));
             headers[GRPC_RETRY_PUSHBACK].to_str().unwrap().to_owned()
         };
         assert_eq!(pushback(Retry::After(Nanos::from_micros(1_001))), "2");

@@ -50,7 +50,7 @@ pub const MAX_LIMITS: usize = 8;
 pub const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// The name that headers use for a limit without a name.
-pub const UNNAMED: &str = "default";
+pub const DEFAULT_LIMIT_NAME: &str = "default";
 
 /// Maximum length of a name in a header; longer names are truncated.
 pub const MAX_NAME_CHARS: usize = 128;
@@ -62,29 +62,29 @@ pub const NEVER_SECONDS: u64 = 3_600;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Styles {
     ietf: bool,
-    x: bool,
+    x_rate_limit: bool,
 }
 
 impl Styles {
     /// No headers.
-    pub const NONE: Self = Self { ietf: false, x: false };
+    pub const NONE: Self = Self { ietf: false, x_rate_limit: false };
     /// `RateLimit` and `RateLimit-Policy`.
-    pub const IETF: Self = Self { ietf: true, x: false };
+    pub const IETF: Self = Self { ietf: true, x_rate_limit: false };
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
-    pub const X_RATE_LIMIT: Self = Self { ietf: false, x: true };
+    pub const X_RATE_LIMIT: Self = Self { ietf: false, x_rate_limit: true };
 
     /// Returns the combination of both styles.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
-        Self { ietf: self.ietf || other.ietf, x: self.x || other.x }
+        Self { ietf: self.ietf || other.ietf, x_rate_limit: self.x_rate_limit || other.x_rate_limit }
     }
 
     pub(crate) const fn ietf(self) -> bool {
         self.ietf
     }
 
-    pub(crate) const fn x(self) -> bool {
-        self.x
+    pub(crate) const fn x_rate_limit(self) -> bool {
+        self.x_rate_limit
     }
 }
 
@@ -136,14 +136,14 @@ pub fn add<'a>(
         if styles.ietf() {
             push_limit_elements(&mut policies, &mut statuses, &status, counts);
         }
-        if styles.x() && counts && tightest.is_none_or(|tightest| status.report.remaining < tightest.report.remaining) {
+        if styles.x_rate_limit() && counts && tightest.is_none_or(|tightest| status.report.remaining < tightest.report.remaining) {
             tightest = Some(status);
         }
     }
     append_list(headers, RATE_LIMIT_POLICY, &policies);
     append_list(headers, RATE_LIMIT, &statuses);
     if let Some(status) = tightest {
-        add_x(headers, &status.report);
+        add_x_headers(headers, &status.report);
     }
 }
 
@@ -174,9 +174,9 @@ fn limits_to_report<'a>(
 }
 
 fn push_limit_elements(policies: &mut String, statuses: &mut String, status: &LimitStatus<'_>, counts: bool) {
-    push(policies, |list| write_policy(list, status));
+    push_element(policies, |list| write_policy(list, status));
     if counts {
-        push(statuses, |list| write_status(list, status));
+        push_element(statuses, |list| write_status(list, status));
     }
 }
 
@@ -234,7 +234,7 @@ pub(crate) fn add_retry_after(headers: &mut HeaderMap, retry: Option<Retry>) {
     }
 }
 
-pub(crate) fn add_x(headers: &mut HeaderMap, report: &Report) {
+pub(crate) fn add_x_headers(headers: &mut HeaderMap, report: &Report) {
     for (name, value) in [
         (X_RATE_LIMIT_LIMIT, report.limit),
         (X_RATE_LIMIT_REMAINING, report.remaining),
@@ -250,7 +250,7 @@ fn number_header_value(number: u64) -> HeaderValue {
 }
 
 /// Appends the element written by `write` to a list, after a separator if needed.
-pub(crate) fn push(list: &mut String, write: impl FnOnce(&mut String) -> fmt::Result) {
+pub(crate) fn push_element(list: &mut String, write: impl FnOnce(&mut String) -> fmt::Result) {
     if !list.is_empty() {
         list.push_str(LIST_SEPARATOR);
     }
@@ -270,7 +270,7 @@ fn append_list(headers: &mut HeaderMap, name: HeaderName, list: &str) {
 /// Writes the quoted name, followed by the limit's number if it is not the first limit. Characters that a header cannot
 /// contain become question marks.
 fn write_quoted_name(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
-    let name = if status.name.is_empty() { UNNAMED } else { status.name };
+    let name = if status.name.is_empty() { DEFAULT_LIMIT_NAME } else { status.name };
     out.write_char('"')?;
     // Most names need no escaping and are written in one call.
     if name.len() <= MAX_NAME_CHARS

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use allocation_counter::measure;
 use http::{Request, Response};
 use http_body_util::Full;
-use support::{Body, Inner};
+use support::{Body, HelloService};
 use tollgate::core::Nanos;
 use tollgate::{Concurrency, Keyed, LeakyBucket, TokenBucket};
 use tollgate_http::{ByCookie, ByHeader, ClientIp, ForwardedBy, LimitLayer, SendHeaders, Styles, TrustedProxies};
@@ -72,24 +72,24 @@ const BY_API_KEY: ByHeader = ByHeader::named("x-api-key");
 
 #[test]
 fn admission_allocates_nothing_for_any_identification() {
-    assert_eq!(count_allocations(Inner::default(), 200), 0, "the bare service");
+    assert_eq!(count_allocations(HelloService::default(), 200), 0, "the bare service");
     assert_eq!(
         count_allocations(
-            without_headers(LimitLayer::by_key(hourly_limiter(9), BY_API_KEY)).layer(Inner::default()),
+            without_headers(LimitLayer::by_key(hourly_limiter(9), BY_API_KEY)).layer(HelloService::default()),
             200
         ),
         0
     );
     let cookie = ByCookie::new("session");
     assert_eq!(
-        count_allocations(without_headers(LimitLayer::by_key(hourly_limiter(9), cookie)).layer(Inner::default()), 200),
+        count_allocations(without_headers(LimitLayer::by_key(hourly_limiter(9), cookie)).layer(HelloService::default()), 200),
         0
     );
     let proxies = TrustedProxies::parse(["10.0.0.0/8"]).unwrap();
     let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
     assert_eq!(client.address(sample_request().headers(), IpAddr::from([10, 0, 0, 1])).to_string(), "203.0.113.7");
     assert_eq!(
-        count_allocations(without_headers(LimitLayer::by_key(hourly_limiter(9), client)).layer(Inner::default()), 200),
+        count_allocations(without_headers(LimitLayer::by_key(hourly_limiter(9), client)).layer(HelloService::default()), 200),
         0
     );
 }
@@ -97,16 +97,16 @@ fn admission_allocates_nothing_for_any_identification() {
 #[test]
 fn headers_allocate_one_value_each_and_space_in_the_map() {
     let layer = LimitLayer::by_key(hourly_limiter(99), BY_API_KEY);
-    assert_eq!(count_allocations(layer.clone().layer(Inner::default()), 200), 3);
+    assert_eq!(count_allocations(layer.clone().layer(HelloService::default()), 200), 3);
     let both = layer.styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
-    assert_eq!(count_allocations(both.layer(Inner::default()), 200), 6);
+    assert_eq!(count_allocations(both.layer(HelloService::default()), 200), 6);
 }
 
 #[test]
 fn slot_in_flight_allocates_its_guard() {
     let keyed = Keyed::new(Concurrency::new(9, Nanos::from_secs(60)).unwrap(), 1_000).unwrap();
     assert_eq!(
-        count_allocations(without_headers(LimitLayer::in_flight(keyed, BY_API_KEY)).layer(Inner::default()), 200),
+        count_allocations(without_headers(LimitLayer::in_flight(keyed, BY_API_KEY)).layer(HelloService::default()), 200),
         2
     );
 }
@@ -114,7 +114,7 @@ fn slot_in_flight_allocates_its_guard() {
 #[test]
 fn refusal_allocates_its_response() {
     let layer = LimitLayer::by_key(Arc::new(hourly_limiter(1)), BY_API_KEY);
-    let mut service = layer.layer(Inner::default());
+    let mut service = layer.layer(HelloService::default());
     drop(service.call(sample_request()));
     assert_eq!(count_allocations(service, 429), 7);
 }
@@ -124,7 +124,7 @@ fn waiting_allocates_the_timer_and_the_guard() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();
     let keyed = Keyed::new(LeakyBucket::new("1/h".parse().unwrap(), 9).unwrap(), 1_000).unwrap();
-    let mut service = LimitLayer::by_key(keyed, BY_API_KEY).layer(Inner::default());
+    let mut service = LimitLayer::by_key(keyed, BY_API_KEY).layer(HelloService::default());
     drop(service.call(sample_request()));
     let request = sample_request();
     let mut future = None;
@@ -145,5 +145,5 @@ fn deciding_by_rules_allocates_the_list_of_attributes_and_the_future() {
     engine.put(&Rules::read(&[Source { name: "rules.yaml", text }]).unwrap()).unwrap();
     let attributes = Attributes::new().path().method().with("key", BY_API_KEY);
     let layer = without_headers(LimitLayer::by_rules(Arc::new(engine), "d", attributes));
-    assert_eq!(count_allocations(layer.layer(Inner::default()), 200), 3);
+    assert_eq!(count_allocations(layer.layer(HelloService::default()), 200), 3);
 }

@@ -20,7 +20,7 @@ use tollgate_http::TrustedProxies;
 use tollgate_redis::Config;
 use tollgate_testkit::servers::{Kind, Server};
 
-use crate::http::ask;
+use crate::http::send_request;
 
 async fn serve_on_free_port(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -34,7 +34,7 @@ async fn serve_on_free_port(app: Router) -> SocketAddr {
 async fn axum_app_limits_by_user_and_by_address() {
     let server = serve_on_free_port(axum_limits::app(TrustedProxies::private()).unwrap()).await;
     let hello = async |user: &str, address: &str| {
-        ask(server, "GET /hello", &[("x-api-key", user), ("x-forwarded-for", address)]).await
+        send_request(server, "GET /hello", &[("x-api-key", user), ("x-forwarded-for", address)]).await
     };
     for remaining in [2, 1, 0] {
         let passed = hello("alice", "203.0.113.7").await;
@@ -50,7 +50,7 @@ async fn axum_app_limits_by_user_and_by_address() {
     // change that.
     assert_eq!(hello("bob", "203.0.113.7").await.status, 200);
     assert_eq!(hello("carol", "9.9.9.9, 203.0.113.7").await.status, 200);
-    assert_eq!(ask(server, "GET /hello", &[("x-forwarded-for", "203.0.113.7")]).await.status, 200);
+    assert_eq!(send_request(server, "GET /hello", &[("x-forwarded-for", "203.0.113.7")]).await.status, 200);
     let refused = hello("dave", "203.0.113.7").await;
     assert_eq!((refused.status, refused.header("retry-after")), (429, "10"));
     assert!(refused.header("ratelimit").starts_with(r#""per-address";r=0;t="#));
@@ -61,9 +61,9 @@ async fn axum_app_limits_by_user_and_by_address() {
 async fn logins_have_a_stricter_limit() {
     let server = serve_on_free_port(axum_limits::app(TrustedProxies::none()).unwrap()).await;
     // No proxy is trusted, so a forged address has no effect.
-    let login = async |claimed: &str| ask(server, "POST /login", &[("x-forwarded-for", claimed)]).await.status;
+    let login = async |claimed: &str| send_request(server, "POST /login", &[("x-forwarded-for", claimed)]).await.status;
     assert_eq!([login("1.1.1.1").await, login("1.1.1.2").await, login("1.1.1.3").await], [200, 200, 429]);
-    assert_eq!(ask(server, "GET /hello", &[]).await.status, 200);
+    assert_eq!(send_request(server, "GET /hello", &[]).await.status, 200);
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn instances_of_an_app_share_their_limits_through_redis() {
     let config = || Config::from_url(&redis.url()).unwrap().deadline(Duration::from_secs(5));
     let first = serve_on_free_port(shared_redis::app(config()).await.unwrap()).await;
     let second = serve_on_free_port(shared_redis::app(config()).await.unwrap()).await;
-    let hello = async |server, user: &str| ask(server, "GET /hello", &[("x-api-key", user)]).await;
+    let hello = async |server, user: &str| send_request(server, "GET /hello", &[("x-api-key", user)]).await;
     for (server, remaining) in [(first, "3"), (second, "2"), (first, "1"), (second, "0")] {
         let passed = hello(server, "alice").await;
         assert_eq!((passed.status, passed.header("x-ratelimit-remaining")), (200, remaining));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Request, Response};
 use http_body_util::Full;
-use support::{Body, Inner, call};
+use support::{Body, HelloService, call};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
@@ -71,7 +71,7 @@ async fn rules_match_the_attributes_of_a_request() {
         ("when: {query.plan: free}", "/?plan=freedom", &[], false),
     ] {
         let (layer, _) = layer_with_rules(&format!("{{id: r, {rule}, limit: 1/m}}"));
-        let mut service = layer.layer(Inner::default());
+        let mut service = layer.layer(HelloService::default());
         call(&mut service, get_request(uri, headers)).await;
         let second = call(&mut service, get_request(uri, headers)).await.status().as_u16();
         assert_eq!(second, if matches { 429 } else { 200 }, "{rule}: {uri} {headers:?}");
@@ -84,7 +84,7 @@ async fn refusal_names_the_rule_and_allowed_responses_have_headers() {
         "{id: slow, limit: 2/m}, {id: fast, limit: 10/s}, {id: shadow, limit: 1/h, on_exceed: shadow}",
     );
     let layer = layer.styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
-    let mut service = layer.layer(Inner::default());
+    let mut service = layer.layer(HelloService::default());
     let passed = call(&mut service, get_request("/", &[])).await;
     assert_eq!(header_value(&passed, "ratelimit"), r#""slow";r=1;t=30, "fast";r=9;t=1"#);
     assert_eq!(header_value(&passed, "x-ratelimit-remaining"), "1");
@@ -107,12 +107,12 @@ async fn refusal_names_the_rule_and_allowed_responses_have_headers() {
 async fn engine_or_layer_can_observe_without_enforcing() {
     let (layer, engine) = layer_with_rules("{id: r, limit: 1/m}");
     let would_refuse = Some(ObservedOutcome(Outcome::Deny(Retry::After(Nanos::from_secs(60)))));
-    let mut observing = layer.clone().observe().layer(Inner::default());
+    let mut observing = layer.clone().observe().layer(HelloService::default());
     call(&mut observing, get_request("/", &[])).await;
     let passed = call(&mut observing, get_request("/", &[])).await;
     assert_eq!((passed.status().as_u16(), passed.extensions().get().copied()), (200, would_refuse));
     engine.set_enforcement(Enforcement::Observe);
-    let mut enforcing = layer.layer(Inner::default());
+    let mut enforcing = layer.layer(HelloService::default());
     let passed = call(&mut enforcing, get_request("/", &[])).await;
     assert_eq!((passed.status().as_u16(), passed.extensions().get().copied()), (200, would_refuse));
     engine.set_enforcement(Enforcement::Enforce);
@@ -122,7 +122,7 @@ async fn engine_or_layer_can_observe_without_enforcing() {
 #[tokio::test(start_paused = true)]
 async fn cancelled_wait_of_a_rule_refunds_its_tokens() {
     let (layer, engine) = layer_with_rules("{id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}");
-    let inner = Inner::default();
+    let inner = HelloService::default();
     let mut service = layer.layer(inner.clone());
     let start = tokio::time::Instant::now();
     call(&mut service, get_request("/", &[])).await;
@@ -152,11 +152,11 @@ async fn cancelled_wait_of_a_rule_refunds_its_tokens() {
 async fn domain_without_rules_allows_and_counts_requests() {
     let (known, engine) = layer_with_rules("{id: r, limit: 1/m}");
     let layer = LimitLayer::by_rules(engine, "other", Attributes::new());
-    let mut service = layer.clone().layer(Inner::default());
+    let mut service = layer.clone().layer(HelloService::default());
     for _ in 0..3 {
         assert_eq!(call(&mut service, get_request("/", &[])).await.status().as_u16(), 200);
     }
-    call(&mut known.layer(Inner::default()), get_request("/", &[])).await;
+    call(&mut known.layer(HelloService::default()), get_request("/", &[])).await;
     assert_eq!((layer.passed_without_rules(), known.passed_without_rules()), (3, 0));
 }
 
@@ -165,7 +165,7 @@ async fn request_that_matches_too_many_rules_is_refused() {
     let rules: Vec<String> =
         (0..=Item::MAX_RULES).map(|n| format!("{{id: r{n}, when: {{path: [/r{n}, /all]}}, limit: 9/m}}")).collect();
     let (layer, _) = layer_with_rules(&rules.join(", "));
-    let mut service = layer.clone().layer(Inner::default());
+    let mut service = layer.clone().layer(HelloService::default());
     assert_eq!(call(&mut service, get_request("/r7", &[])).await.status().as_u16(), 200);
     assert_eq!(call(&mut service, get_request("/all", &[])).await.status().as_u16(), 500);
     assert_eq!(layer.passed_without_rules(), 0);
@@ -174,7 +174,7 @@ async fn request_that_matches_too_many_rules_is_refused() {
 #[tokio::test]
 async fn values_above_the_maximum_length_are_truncated() {
     let (layer, _) = layer_with_rules("{id: r, per: [path], limit: 1/m}");
-    let mut service = layer.layer(Inner::default());
+    let mut service = layer.layer(HelloService::default());
     let long = format!("/{}", "a".repeat(Item::MAX_BYTES));
     assert_eq!(call(&mut service, get_request(&long, &[])).await.status().as_u16(), 200);
     assert_eq!(call(&mut service, get_request(&format!("{long}b"), &[])).await.status().as_u16(), 429);
@@ -185,10 +185,10 @@ async fn values_above_the_maximum_length_are_truncated() {
 async fn unknown_peer_address_is_answered_with_status_500() {
     let (layer, _) = layer_with_rules("{id: r, per: [client_ip], limit: 1/m}");
     let request = || Request::builder().uri("/").body(Full::default()).unwrap();
-    let refused = call(&mut layer.clone().layer(Inner::default()), request()).await;
+    let refused = call(&mut layer.clone().layer(HelloService::default()), request()).await;
     assert_eq!(refused.status().as_u16(), 500);
     let refuse = layer.clone().on_unidentified(OnUnidentified::Refuse);
-    assert_eq!(call(&mut refuse.layer(Inner::default()), request()).await.status().as_u16(), 400);
+    assert_eq!(call(&mut refuse.layer(HelloService::default()), request()).await.status().as_u16(), 400);
     let allow = layer.on_unidentified(OnUnidentified::Allow);
-    assert_eq!(call(&mut allow.layer(Inner::default()), request()).await.status().as_u16(), 200);
+    assert_eq!(call(&mut allow.layer(HelloService::default()), request()).await.status().as_u16(), 200);
 }

@@ -94,7 +94,7 @@ impl ClientIp {
 
     /// Formats the address under which a client is counted, in the notation of rules: `203.0.113.7`,
     /// `2001:db8:1:2::/64`.
-    pub fn text(&self, address: IpAddr) -> String {
+    pub fn format_address(&self, address: IpAddr) -> String {
         match self.network(address) {
             IpAddr::V4(address) => address.to_string(),
             IpAddr::V6(network) if self.ipv6_prefix == 128 => network.to_string(),
@@ -105,9 +105,9 @@ impl ClientIp {
     /// Formats the address under which the client is counted, in the notation of rules. Returns `None` if the peer
     /// address is unknown.
     #[cfg(all(feature = "tower", feature = "engine"))]
-    pub(crate) fn text_of(&self, request: &RequestView<'_>) -> Option<String> {
+    pub(crate) fn format_client_address(&self, request: &RequestView<'_>) -> Option<String> {
         let peer = (self.peer)(request)?;
-        Some(self.text(self.address(request.headers(), peer)))
+        Some(self.format_address(self.address(request.headers(), peer)))
     }
 }
 

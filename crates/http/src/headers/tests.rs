@@ -12,7 +12,7 @@ fn report_in_millis(limit: u64, remaining: u64, retry_ms: u64, reset_ms: u64) ->
 
 fn write_list(write: fn(&mut String, &LimitStatus<'_>) -> fmt::Result, status: &[LimitStatus<'_>]) -> String {
     let mut list = String::new();
-    status.iter().for_each(|status| push(&mut list, |list| write(list, status)));
+    status.iter().for_each(|status| push_element(&mut list, |list| write(list, status)));
     list
 }
 

@@ -150,7 +150,7 @@ struct ClientIpText(ClientIp);
 
 impl Identify for ClientIpText {
     fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
-        self.0.text_of(request).map(Identity::from)
+        self.0.format_client_address(request).map(Identity::from)
     }
 
     fn setup_hint(&self) -> Option<&'static str> {

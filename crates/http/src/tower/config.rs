@@ -11,9 +11,9 @@ use tollgate::{Limits, Report, Retry};
 
 use super::body::LimitedBody;
 use super::refusal::{Reason, Refusal};
-use crate::grpc::{Code, write_status};
+use crate::grpc::{GrpcCode, write_status};
 use crate::headers::{
-    LimitStatus, MAX_NAME_CHARS, RATE_LIMIT, RATE_LIMIT_POLICY, Styles, add_retry_after, add_x, push, write_policy,
+    LimitStatus, MAX_NAME_CHARS, RATE_LIMIT, RATE_LIMIT_POLICY, Styles, add_retry_after, add_x_headers, push_element, write_policy,
     write_status as write_limit_status,
 };
 use crate::request::RequestView;
@@ -73,7 +73,7 @@ impl Policy {
             let report = Report { limit: limit.capacity(), remaining: 0, retry: Retry::NOW, reset: Default::default() };
             if limit.capacity() < u64::MAX {
                 let status = LimitStatus { name, index, report, window: limit.full_refill_time(), refused: false };
-                push(&mut text, |list| write_policy(list, &status));
+                push_element(&mut text, |list| write_policy(list, &status));
             }
         }
         let header = HeaderValue::try_from(text).ok().filter(|text| !text.is_empty());
@@ -126,8 +126,8 @@ impl LayerConfig {
                 headers.append(RATE_LIMIT, value);
             }
         }
-        if self.styles.x() {
-            add_x(headers, report);
+        if self.styles.x_rate_limit() {
+            add_x_headers(headers, report);
         }
     }
 
@@ -230,9 +230,9 @@ fn grpc_refusal<B>(request: &RequestView<'_>, refusal: &Refusal<'_>) -> Response
     let content_type = request.headers().get(CONTENT_TYPE).cloned();
     let content_type = content_type.unwrap_or(HeaderValue::from_static("application/grpc"));
     let (code, message) = match refusal.reason {
-        Reason::Exceeded(_) => (Code::ResourceExhausted, format!("the limit `{}` is exceeded", refusal.policy)),
-        Reason::Unidentified => (Code::InvalidArgument, "the request does not identify its client".to_owned()),
-        Reason::Misconfigured(hint) => (Code::Internal, hint.to_owned()),
+        Reason::Exceeded(_) => (GrpcCode::ResourceExhausted, format!("the limit `{}` is exceeded", refusal.policy)),
+        Reason::Unidentified => (GrpcCode::InvalidArgument, "the request does not identify its client".to_owned()),
+        Reason::Misconfigured(hint) => (GrpcCode::Internal, hint.to_owned()),
     };
     write_status(response.headers_mut(), content_type, code, &message, refusal.retry());
     response

@@ -30,7 +30,7 @@ pub(super) enum Decision {
 
 /// When an admitted request refunds its charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Release {
+pub(super) enum RefundTime {
     /// Never, because the limit is a rate.
     Never,
     /// When the response body ends or is dropped.
@@ -50,10 +50,10 @@ pub(super) trait Counter {
 
 /// Charges 1 to `counter` and converts the verdict to a decision.
 #[inline(always)]
-pub(super) fn take<C: Counter>(counter: &C, release: Release, config: &Arc<LayerConfig>) -> Decision {
+pub(super) fn decide_by_counter<C: Counter>(counter: &C, release: RefundTime, config: &Arc<LayerConfig>) -> Decision {
     if config.send_headers == SendHeaders::OnRefusal {
         let verdict = counter.check();
-        if verdict.is_allowed() && release == Release::Never {
+        if verdict.is_allowed() && release == RefundTime::Never {
             return Decision::Pass(ResponseAddition::Nothing, None);
         }
         return apply_verdict(counter, verdict, None, release, config);
@@ -67,14 +67,14 @@ fn apply_verdict<C: Counter>(
     counter: &C,
     verdict: Verdict<C::Stamp>,
     report: Option<Report>,
-    release: Release,
+    release: RefundTime,
     config: &Arc<LayerConfig>,
 ) -> Decision {
     let addition = report.map_or(ResponseAddition::Nothing, |report| ResponseAddition::Report(config.clone(), report));
     match verdict.outcome() {
         Outcome::Allow => {
             let held =
-                (release == Release::AtEnd).then(|| Box::new(RefundOnDrop::new(counter.refund(verdict))) as HeldCharge);
+                (release == RefundTime::AtEnd).then(|| Box::new(RefundOnDrop::new(counter.refund(verdict))) as HeldCharge);
             Decision::Pass(addition, held)
         }
         outcome @ (Outcome::Delay(_) | Outcome::Deny(_)) if config.observing => {

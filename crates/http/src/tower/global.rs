@@ -8,17 +8,17 @@ use tollgate::core::Algorithm;
 use tollgate::{Limiter, Report, Verdict};
 
 use super::config::LayerConfig;
-use super::decide::{Counter, Decider, Decision, Release, take};
+use super::decide::{Counter, Decider, Decision, RefundTime, decide_by_counter};
 use crate::request::RequestView;
 
 /// Decides with a [`Limiter`] that all clients share.
 pub struct Global<A: Algorithm, C> {
     limiter: Arc<Limiter<A, C>>,
-    release: Release,
+    release: RefundTime,
 }
 
 impl<A: Algorithm, C> Global<A, C> {
-    pub(super) fn new(limiter: Arc<Limiter<A, C>>, release: Release) -> Self {
+    pub(super) fn new(limiter: Arc<Limiter<A, C>>, release: RefundTime) -> Self {
         Self { limiter, release }
     }
 }
@@ -31,7 +31,7 @@ where
 {
     #[inline]
     fn decide(&self, _: &RequestView<'_>, config: &Arc<LayerConfig>) -> Decision {
-        take(&self.limiter, self.release, config)
+        decide_by_counter(&self.limiter, self.release, config)
     }
 }
 

@@ -8,7 +8,7 @@ use tollgate::core::Algorithm;
 use tollgate::{Keyed, Report, Verdict};
 
 use super::config::{LayerConfig, OnUnidentified};
-use super::decide::{Counter, Decider, Decision, Release, refuse_uncounted, take};
+use super::decide::{Counter, Decider, Decision, RefundTime, refuse_uncounted, decide_by_counter};
 use super::future::ResponseAddition;
 use super::refusal::Reason;
 use crate::identify::{Identify, Identity};
@@ -18,11 +18,11 @@ use crate::request::RequestView;
 pub struct ByKey<A: Algorithm, C, I> {
     keyed: Arc<Keyed<A, C>>,
     identify: I,
-    release: Release,
+    release: RefundTime,
 }
 
 impl<A: Algorithm, C, I> ByKey<A, C, I> {
-    pub(super) fn new(keyed: Arc<Keyed<A, C>>, identify: I, release: Release) -> Self {
+    pub(super) fn new(keyed: Arc<Keyed<A, C>>, identify: I, release: RefundTime) -> Self {
         Self { keyed, identify, release }
     }
 }
@@ -48,7 +48,7 @@ where
                 (None, Some(hint)) => return refuse_uncounted(Reason::Misconfigured(hint), config),
             },
         };
-        take(&SingleKeyCounter { keyed: &self.keyed, key: identity.as_ref() }, self.release, config)
+        decide_by_counter(&SingleKeyCounter { keyed: &self.keyed, key: identity.as_ref() }, self.release, config)
     }
 }
 

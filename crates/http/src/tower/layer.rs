@@ -15,13 +15,13 @@ use tower_layer::Layer;
 #[cfg(feature = "engine")]
 use super::attributes::Attributes;
 use super::config::{LayerConfig, OnUnidentified, Policy, SendHeaders};
-use super::decide::Release;
+use super::decide::RefundTime;
 use super::global::Global;
 use super::key::ByKey;
 use super::refusal::Refusal;
 #[cfg(feature = "engine")]
 use super::rules::ByRules;
-use crate::headers::{Styles, UNNAMED};
+use crate::headers::{Styles, DEFAULT_LIMIT_NAME};
 use crate::identify::Identify;
 
 /// Applies limits to a service.
@@ -38,7 +38,7 @@ impl<G> LimitLayer<G> {
     /// Creates a layer. `limits` determines the `RateLimit-Policy` header; `None` if each decision reports its own
     /// limits.
     fn with_decider(decider: G, limits: Option<Limits>) -> Self {
-        let config = LayerConfig::new(Policy::new(UNNAMED, limits));
+        let config = LayerConfig::new(Policy::new(DEFAULT_LIMIT_NAME, limits));
         Self { decider: Arc::new(decider), config: Arc::new(config) }
     }
 
@@ -104,10 +104,10 @@ where
     /// it reaches the service. The maximum wait is the limit's `max_wait`, or the time in which its burst drains. A
     /// request that is cancelled while waiting refunds its charge. Waiting needs a tokio runtime with time enabled.
     pub fn by_key(keyed: impl Into<Arc<Keyed<A, C>>>, identify: I) -> Self {
-        Self::with_keyed_limit(keyed.into(), identify, Release::Never)
+        Self::with_keyed_limit(keyed.into(), identify, RefundTime::Never)
     }
 
-    fn with_keyed_limit(keyed: Arc<Keyed<A, C>>, identify: I, release: Release) -> Self {
+    fn with_keyed_limit(keyed: Arc<Keyed<A, C>>, identify: I, release: RefundTime) -> Self {
         let limits = keyed.limit().into();
         Self::with_decider(ByKey::new(keyed, identify, release), Some(limits))
     }
@@ -120,7 +120,7 @@ impl<C: Clock, I: Identify> LimitLayer<ByKey<Concurrency, C, I>> {
     /// byte. A request also stops counting if the service fails, if the client cancels it, or when the limit's lease
     /// expires.
     pub fn in_flight(keyed: impl Into<Arc<Keyed<Concurrency, C>>>, identify: I) -> Self {
-        Self::with_keyed_limit(keyed.into(), identify, Release::AtEnd)
+        Self::with_keyed_limit(keyed.into(), identify, RefundTime::AtEnd)
     }
 }
 
@@ -141,10 +141,10 @@ where
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn global(limiter: impl Into<Arc<Limiter<A, C>>>) -> Self {
-        Self::with_global_limit(limiter.into(), Release::Never)
+        Self::with_global_limit(limiter.into(), RefundTime::Never)
     }
 
-    fn with_global_limit(limiter: Arc<Limiter<A, C>>, release: Release) -> Self {
+    fn with_global_limit(limiter: Arc<Limiter<A, C>>, release: RefundTime) -> Self {
         let limits = limiter.limit().clone().into();
         Self::with_decider(Global::new(limiter, release), Some(limits))
     }
@@ -154,7 +154,7 @@ impl<C: Clock> LimitLayer<Global<Concurrency, C>> {
     /// Limits the number of requests in flight in the whole service. [`in_flight`](LimitLayer::in_flight) describes how
     /// long a request counts.
     pub fn global_in_flight(limiter: impl Into<Arc<Limiter<Concurrency, C>>>) -> Self {
-        Self::with_global_limit(limiter.into(), Release::AtEnd)
+        Self::with_global_limit(limiter.into(), RefundTime::AtEnd)
     }
 }
 

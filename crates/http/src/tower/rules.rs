@@ -18,7 +18,7 @@ use super::body::LimitedBody;
 use super::config::{LayerConfig, SendHeaders};
 use super::layer::LimitService;
 use super::refusal::{ObservedOutcome, Reason, Refusal};
-use crate::headers::{RATE_LIMIT, RATE_LIMIT_POLICY, UNNAMED, add_decision};
+use crate::headers::{RATE_LIMIT, RATE_LIMIT_POLICY, DEFAULT_LIMIT_NAME, add_decision};
 use crate::request::RequestView;
 
 /// The configuration hint for a request that matches more than [`Item::MAX_RULES`] rules.
@@ -102,7 +102,7 @@ fn refuse_uncounted<B>(request: &RequestView<'_>, config: &LayerConfig, reason: 
     if config.observing {
         return RuleDecision::Observed(Outcome::Deny(Retry::Never));
     }
-    let refusal = Refusal { policy: UNNAMED, reason };
+    let refusal = Refusal { policy: DEFAULT_LIMIT_NAME, reason };
     RuleDecision::Refuse(Box::new(config.refuse(request, &refusal, |_| {})))
 }
 
@@ -120,7 +120,7 @@ fn convert_decision<B>(request: &RequestView<'_>, config: &LayerConfig, decision
         Outcome::Delay(wait) => return RuleDecision::Wait(wait, decision.receipt()),
         Outcome::Deny(retry) => retry,
     };
-    let policy = decision.rule().filter(|rule| !rule.is_empty()).unwrap_or(UNNAMED);
+    let policy = decision.rule().filter(|rule| !rule.is_empty()).unwrap_or(DEFAULT_LIMIT_NAME);
     let refusal = Refusal { policy, reason: Reason::Exceeded(retry) };
     let response = config.refuse(request, &refusal, |headers| {
         add_decision(headers, config.styles, decision);

@@ -21,12 +21,12 @@ impl HttpResponse {
 }
 
 /// Sends one request on a new connection.
-pub(crate) async fn ask(server: SocketAddr, line: &str, headers: &[(&str, &str)]) -> HttpResponse {
-    ask_from(Ipv4Addr::LOCALHOST, server, line, headers).await
+pub(crate) async fn send_request(server: SocketAddr, line: &str, headers: &[(&str, &str)]) -> HttpResponse {
+    send_request_from(Ipv4Addr::LOCALHOST, server, line, headers).await
 }
 
 /// Sends one request on a new connection from the local address `client`.
-pub(crate) async fn ask_from(
+pub(crate) async fn send_request_from(
     client: Ipv4Addr,
     server: SocketAddr,
     line: &str,

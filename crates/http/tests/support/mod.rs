@@ -19,17 +19,17 @@ pub(crate) type Body = Full<Bytes>;
 
 /// A service that answers `hello` and counts its calls.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Inner {
+pub(crate) struct HelloService {
     calls: Arc<AtomicUsize>,
 }
 
-impl Inner {
+impl HelloService {
     pub(crate) fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
     }
 }
 
-impl Service<Request<Body>> for Inner {
+impl Service<Request<Body>> for HelloService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;
@@ -46,9 +46,9 @@ impl Service<Request<Body>> for Inner {
 
 /// A service that always fails.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Failing;
+pub(crate) struct FailingService;
 
-impl Service<Request<Body>> for Failing {
+impl Service<Request<Body>> for FailingService {
     type Response = Response<Body>;
     type Error = &'static str;
     type Future = Ready<Result<Response<Body>, &'static str>>;
@@ -65,9 +65,9 @@ impl Service<Request<Body>> for Failing {
 /// A service whose response body consists of the frames in the string: `d` for data, `t` for trailers, `e` for an
 /// error.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Streaming(pub(crate) &'static str);
+pub(crate) struct StreamingService(pub(crate) &'static str);
 
-impl Service<Request<Body>> for Streaming {
+impl Service<Request<Body>> for StreamingService {
     type Response = Response<FrameBody>;
     type Error = Infallible;
     type Future = Ready<Result<Response<FrameBody>, Infallible>>;
@@ -81,7 +81,7 @@ impl Service<Request<Body>> for Streaming {
     }
 }
 
-/// The body of [`Streaming`].
+/// The body of [`StreamingService`].
 #[derive(Debug)]
 pub(crate) struct FrameBody(Chars<'static>);
 
@@ -99,7 +99,7 @@ impl http_body::Body for FrameBody {
     }
 }
 
-pub(crate) fn get(user: &str) -> Request<Body> {
+pub(crate) fn request_of(user: &str) -> Request<Body> {
     Request::builder().header("x-user", user).body(Full::default()).unwrap()
 }
 

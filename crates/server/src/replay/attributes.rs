@@ -437,7 +437,7 @@ fn push_address(value: &[u8], has_port: bool, extra: &mut Vec<u8>) {
         bare.parse::<IpAddr>().ok().or_else(|| Some(text.parse::<SocketAddr>().ok()?.ip()))
     });
     match parsed {
-        Some(address) => extra.extend_from_slice(ClientIp::direct().text(address).as_bytes()),
+        Some(address) => extra.extend_from_slice(ClientIp::direct().format_address(address).as_bytes()),
         None => extra.extend_from_slice(first),
     }
 }

@@ -71,7 +71,7 @@ impl<'a> ClientRequest<'a> {
             "scheme" => Some(self.required_header(&SCHEME_HEADERS)?.to_ascii_lowercase().into()),
             "client_ip" => self.peer.map(|peer| {
                 let address = self.client.address(&self.head.headers, peer);
-                self.client.text(address).into_bytes().into()
+                self.client.format_address(address).into_bytes().into()
             }),
             _ => match name.split_once('.') {
                 Some(("header", name)) => self.head.headers.get(name).map(|value| value.as_bytes().into()),
