@@ -40,13 +40,13 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
                 sent.push((clock.mono().as_nanos() / 1_000, packet.bytes));
                 next = Box::pin(link.next());
             }
-            Poll::Pending => clock.run(Duration::from_micros(100)),
+            Poll::Pending => clock.advance_through_alarms(Duration::from_micros(100)),
         }
     }
 
     // The link sends one packet every 1.5 ms, and no packet that has waited longer than 50 ms.
     assert!(sent.windows(2).all(|pair| pair[1].0 - pair[0].0 == 1_500));
     let bytes: u64 = sent.iter().map(|(_, bytes)| bytes).sum();
-    assert_eq!((sent.len(), bytes, link.expired()), (34, 51_000, 66));
+    assert_eq!((sent.len(), bytes, link.expired_jobs()), (34, 51_000, 66));
     Ok(())
 }

@@ -15,7 +15,7 @@ fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, ca
     let start = clock.mono();
     (0..calls)
         .map(|_| {
-            clock.run(pacer.next_wait());
+            clock.advance_through_alarms(pacer.next_wait());
             pacer.acquire(1).at_once().wait().expect("the permit is available after the wait");
             clock.mono().since(start).as_nanos() / 1_000_000
         })

@@ -241,7 +241,7 @@ impl ManualClock {
     }
 
     /// Moves both readings forward from one alarm to the next, so that each alarm fires exactly at its time.
-    pub fn run(&self, length: impl Into<Duration>) {
+    pub fn advance_through_alarms(&self, length: impl Into<Duration>) {
         let end = self.mono().saturating_add(length.into().into()).as_nanos();
         loop {
             let next = self.schedule().first().filter(|at| *at <= end);

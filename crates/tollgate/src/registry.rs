@@ -429,7 +429,7 @@ mod tests {
         for future in [&mut first, &mut second] {
             assert!(Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
-        clock.run(Nanos::from_millis(100));
+        clock.advance_through_alarms(Nanos::from_millis(100));
         assert!(Pin::new(&mut first).poll(&mut Context::from_waker(Waker::noop())).is_ready());
         drop(second);
         drop(a.acquire(1));

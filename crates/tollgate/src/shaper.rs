@@ -154,7 +154,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
                 Err(AcquireError::NoTimer) => return None,
                 Err(_) => continue,
             };
-            if let Some(job) = self.take(&turn) {
+            if let Some(job) = self.take_first_job(&turn) {
                 return Some(job);
             }
         }
@@ -190,13 +190,13 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     }
 
     /// Returns the number of jobs dropped because of their age.
-    pub fn expired(&self) -> u64 {
+    pub fn expired_jobs(&self) -> u64 {
         self.lock().expired
     }
 
     /// Removes the first job. `turn` is the pacer's grant. The grant may have been requested for an earlier job that is
     /// no longer in the queue.
-    fn take(&self, turn: &Verdict<u64>) -> Option<T> {
+    fn take_first_job(&self, turn: &Verdict<u64>) -> Option<T> {
         let now = self.pacer.clock().mono();
         let mut queue = self.lock();
         let aged = self.remove_expired(&mut queue, now);

@@ -87,7 +87,7 @@ mod tests {
         let mut stream = limiter.limit_stream(NumbersBelow(3, 0));
         assert_eq!([poll(&mut stream), poll(&mut stream)], [0, 1].map(|number| Poll::Ready(Some(Ok(number)))));
         assert_eq!((poll(&mut stream), limiter.waiters()), (Poll::Pending, 1));
-        clock.run(SECOND);
+        clock.advance_through_alarms(SECOND);
         assert_eq!((poll(&mut stream), poll(&mut stream)), (Poll::Ready(Some(Ok(2))), Poll::Ready(None)));
     }
 
@@ -97,7 +97,7 @@ mod tests {
         let keyed = Arc::new(Keyed::with_clock(bucket(1), 10, Arc::clone(&clock)).unwrap());
         let mut stream = keyed.limit_stream("a", NumbersBelow(9, 0));
         assert!(poll(&mut stream).is_ready() && poll(&mut stream).is_pending());
-        clock.run(SECOND);
+        clock.advance_through_alarms(SECOND);
         drop(stream);
         assert_eq!((keyed.report("a", 1).remaining, keyed.waiters()), (1, 0));
     }

@@ -50,16 +50,16 @@ pub(super) trait Counter {
 
 /// Charges 1 to `counter` and converts the verdict to a decision.
 #[inline(always)]
-pub(super) fn decide_by_counter<C: Counter>(counter: &C, release: RefundTime, config: &Arc<LayerConfig>) -> Decision {
+pub(super) fn decide_by_counter<C: Counter>(counter: &C, refund_time: RefundTime, config: &Arc<LayerConfig>) -> Decision {
     if config.send_headers == SendHeaders::OnRefusal {
         let verdict = counter.check();
-        if verdict.is_allowed() && release == RefundTime::Never {
+        if verdict.is_allowed() && refund_time == RefundTime::Never {
             return Decision::Pass(ResponseAddition::Nothing, None);
         }
-        return apply_verdict(counter, verdict, None, release, config);
+        return apply_verdict(counter, verdict, None, refund_time, config);
     }
     let (verdict, report) = counter.check_and_report();
-    apply_verdict(counter, verdict, Some(report), release, config)
+    apply_verdict(counter, verdict, Some(report), refund_time, config)
 }
 
 #[inline(never)]
@@ -67,14 +67,14 @@ fn apply_verdict<C: Counter>(
     counter: &C,
     verdict: Verdict<C::Stamp>,
     report: Option<Report>,
-    release: RefundTime,
+    refund_time: RefundTime,
     config: &Arc<LayerConfig>,
 ) -> Decision {
     let addition = report.map_or(ResponseAddition::Nothing, |report| ResponseAddition::Report(config.clone(), report));
     match verdict.outcome() {
         Outcome::Allow => {
             let held =
-                (release == RefundTime::AtEnd).then(|| Box::new(RefundOnDrop::new(counter.refund(verdict))) as HeldCharge);
+                (refund_time == RefundTime::AtEnd).then(|| Box::new(RefundOnDrop::new(counter.refund(verdict))) as HeldCharge);
             Decision::Pass(addition, held)
         }
         outcome @ (Outcome::Delay(_) | Outcome::Deny(_)) if config.observing => {

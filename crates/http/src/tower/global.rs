@@ -14,12 +14,12 @@ use crate::request::RequestView;
 /// Decides with a [`Limiter`] that all clients share.
 pub struct Global<A: Algorithm, C> {
     limiter: Arc<Limiter<A, C>>,
-    release: RefundTime,
+    refund_time: RefundTime,
 }
 
 impl<A: Algorithm, C> Global<A, C> {
-    pub(super) fn new(limiter: Arc<Limiter<A, C>>, release: RefundTime) -> Self {
-        Self { limiter, release }
+    pub(super) fn new(limiter: Arc<Limiter<A, C>>, refund_time: RefundTime) -> Self {
+        Self { limiter, refund_time }
     }
 }
 
@@ -31,7 +31,7 @@ where
 {
     #[inline]
     fn decide(&self, _: &RequestView<'_>, config: &Arc<LayerConfig>) -> Decision {
-        decide_by_counter(&self.limiter, self.release, config)
+        decide_by_counter(&self.limiter, self.refund_time, config)
     }
 }
 
@@ -64,6 +64,6 @@ where
 
 impl<A: Algorithm + fmt::Debug, C> fmt::Debug for Global<A, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Global").field("limiter", &self.limiter).field("release", &self.release).finish()
+        f.debug_struct("Global").field("limiter", &self.limiter).field("refund_time", &self.refund_time).finish()
     }
 }

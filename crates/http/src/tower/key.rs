@@ -18,12 +18,12 @@ use crate::request::RequestView;
 pub struct ByKey<A: Algorithm, C, I> {
     keyed: Arc<Keyed<A, C>>,
     identify: I,
-    release: RefundTime,
+    refund_time: RefundTime,
 }
 
 impl<A: Algorithm, C, I> ByKey<A, C, I> {
-    pub(super) fn new(keyed: Arc<Keyed<A, C>>, identify: I, release: RefundTime) -> Self {
-        Self { keyed, identify, release }
+    pub(super) fn new(keyed: Arc<Keyed<A, C>>, identify: I, refund_time: RefundTime) -> Self {
+        Self { keyed, identify, refund_time }
     }
 }
 
@@ -48,7 +48,7 @@ where
                 (None, Some(hint)) => return refuse_uncounted(Reason::Misconfigured(hint), config),
             },
         };
-        decide_by_counter(&SingleKeyCounter { keyed: &self.keyed, key: identity.as_ref() }, self.release, config)
+        decide_by_counter(&SingleKeyCounter { keyed: &self.keyed, key: identity.as_ref() }, self.refund_time, config)
     }
 }
 
@@ -86,6 +86,6 @@ where
 
 impl<A: Algorithm + fmt::Debug, C, I> fmt::Debug for ByKey<A, C, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByKey").field("keyed", &self.keyed).field("release", &self.release).finish_non_exhaustive()
+        f.debug_struct("ByKey").field("keyed", &self.keyed).field("refund_time", &self.refund_time).finish_non_exhaustive()
     }
 }

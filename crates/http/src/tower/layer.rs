@@ -107,9 +107,9 @@ where
         Self::with_keyed_limit(keyed.into(), identify, RefundTime::Never)
     }
 
-    fn with_keyed_limit(keyed: Arc<Keyed<A, C>>, identify: I, release: RefundTime) -> Self {
+    fn with_keyed_limit(keyed: Arc<Keyed<A, C>>, identify: I, refund_time: RefundTime) -> Self {
         let limits = keyed.limit().into();
-        Self::with_decider(ByKey::new(keyed, identify, release), Some(limits))
+        Self::with_decider(ByKey::new(keyed, identify, refund_time), Some(limits))
     }
 }
 
@@ -144,9 +144,9 @@ where
         Self::with_global_limit(limiter.into(), RefundTime::Never)
     }
 
-    fn with_global_limit(limiter: Arc<Limiter<A, C>>, release: RefundTime) -> Self {
+    fn with_global_limit(limiter: Arc<Limiter<A, C>>, refund_time: RefundTime) -> Self {
         let limits = limiter.limit().clone().into();
-        Self::with_decider(Global::new(limiter, release), Some(limits))
+        Self::with_decider(Global::new(limiter, refund_time), Some(limits))
     }
 }
 

@@ -108,7 +108,7 @@ impl Timer {
         // If the start fails, the next caller tries again.
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         if !*started {
-            std::thread::Builder::new().name("tollgate-timer".into()).spawn(|| timer.run())?;
+            std::thread::Builder::new().name("tollgate-timer".into()).spawn(|| timer.run_thread())?;
             *started = true;
         }
         Ok(timer)
@@ -130,7 +130,7 @@ impl Timer {
         self.lock().remove(alarm);
     }
 
-    fn run(&self) {
+    fn run_thread(&self) {
         let mut schedule = self.lock();
         loop {
             let due = schedule.take_due(now());

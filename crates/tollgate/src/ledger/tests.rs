@@ -55,7 +55,7 @@ impl TestLedger {
     }
 
     /// Returns the number of entries.
-    fn entries(&self) -> usize {
+    fn count_entries(&self) -> usize {
         let mut entries = 0;
         let reader = LedgerReader { limit_table: &[][..], now: self.clock.now() };
         self.table.for_each(&reader, |_, _| entries += 1);
@@ -69,10 +69,10 @@ fn filled_ledger(limit_table: &[Limits], cost: impl Fn(u64) -> u64) -> (TestLedg
     let words = limit_table.iter().map(Limits::words).max().unwrap();
     let (other, _) = ledger(1, words);
     (0..100).for_each(|n| assert!(other.ask(limit_table, 0, &n.to_string(), Ask::UpTo(Cost::MAX)).is_admitted()));
-    let slots = other.entries() as u64;
+    let slots = other.count_entries() as u64;
     let (ledger, clock) = ledger(1, words);
     (0..slots).for_each(|n| assert!(ledger.check(limit_table, 0, &n.to_string(), cost(n)).is_admitted()));
-    assert!(slots >= 4 && ledger.entries() as u64 == slots && ledger.overflowed() == 0);
+    assert!(slots >= 4 && ledger.count_entries() as u64 == slots && ledger.overflowed() == 0);
     (ledger, clock, slots)
 }
 
@@ -94,7 +94,7 @@ fn every_ask_works_with_every_state() {
         assert!(!ledger.ask(limit_table, 0, "alice", Ask::Regardless(Cost::ONE)).is_admitted(), "{limits:?}");
         assert_eq!((remaining(), ledger.remaining(limit_table, 0, "bob")), (0, 10), "{limits:?}");
         ledger.reset(limit_table, &charge);
-        assert_eq!((remaining(), ledger.entries(), ledger.overflowed()), (10, 1, 0), "{limits:?}");
+        assert_eq!((remaining(), ledger.count_entries(), ledger.overflowed()), (10, 1, 0), "{limits:?}");
     }
 }
 
@@ -110,7 +110,7 @@ fn new_key_replaces_no_full_key_while_its_bucket_has_vacant_entries() {
             assert!(ledger.check(limit_table, 0, key, 1).is_admitted());
             clock.advance(DAY);
         }
-        assert_eq!((ledger.remaining(limit_table, 0, &keys[0]), ledger.entries()), (10, 7), "round {round}");
+        assert_eq!((ledger.remaining(limit_table, 0, &keys[0]), ledger.count_entries()), (10, 7), "round {round}");
     }
 }
 
@@ -138,7 +138,7 @@ fn peeking_inserts_and_changes_nothing() {
             assert!(ledger.peek(&limit_table[..], &charge(10), |view| view.verdict().is_admitted()));
             assert!(!ledger.peek(&limit_table[..], &charge(11), |view| view.verdict().is_admitted()));
         }
-        assert_eq!((ledger.entries(), ledger.overflowed()), (0, 0));
+        assert_eq!((ledger.count_entries(), ledger.overflowed()), (0, 0));
     }
     let _ = ledger.check(&limit_table, 0, "alice", 3);
     assert_eq!([(); 3].map(|()| ledger.remaining(&limit_table, 0, "alice")), [7; 3]);
@@ -185,7 +185,7 @@ fn unknown_limits_are_refused_permanently() {
         assert_eq!((index, view.verdict().outcome()), (0, Outcome::Deny(Retry::Never)));
         assert!(view.limits().is_none() && view.reports(1).next().is_none());
     }));
-    assert_eq!((calls, ledger.entries(), ledger.overflowed()), (1, 0, 0));
+    assert_eq!((calls, ledger.count_entries(), ledger.overflowed()), (1, 0, 0));
     assert_eq!(ledger.refund(&limit_table[..], &charges[0], 1, None), 0);
     ledger.reset(&limit_table[..], &charges[0]);
     ledger.peek(&limit_table[..], &charges[0], |view| assert!(!view.verdict().is_admitted()));

@@ -29,7 +29,7 @@ fn measure_waits(clock: &ManualClock, pacer: &ManualPacer, permits: &[u64]) -> V
     let wait = |permits: &u64| {
         let (start, mut future) = (clock.mono(), pacer.acquire(*permits));
         while !is_ready(&mut future) {
-            clock.run(Nanos::from_nanos(MILLI));
+            clock.advance_through_alarms(Nanos::from_nanos(MILLI));
         }
         clock.mono().since(start).as_nanos() / MILLI
     };
@@ -70,9 +70,9 @@ fn waiters_pass_in_order_and_move_up_when_one_leaves() {
     let mut waiting: Vec<_> = [1, 10, 1].map(|permits| pacer.acquire(permits)).into();
     assert!(waiting.iter_mut().all(|future| !is_ready(future)));
     drop(waiting.remove(1));
-    clock.run(Nanos::from_millis(200));
+    clock.advance_through_alarms(Nanos::from_millis(200));
     assert!(is_ready(&mut waiting[0]) && !is_ready(&mut waiting[1]));
-    clock.run(Nanos::from_millis(200));
+    clock.advance_through_alarms(Nanos::from_millis(200));
     assert!(is_ready(&mut waiting[1]));
     assert_eq!(pacer.waiters(), 0);
 }
@@ -83,7 +83,7 @@ fn cancelled_wait_is_refunded_if_it_is_the_last_grant() {
     assert!(pacer.acquire(1).wait().is_ok());
     let mut gone = pacer.acquire(100);
     assert!(!is_ready(&mut gone));
-    clock.run(Nanos::from_millis(200));
+    clock.advance_through_alarms(Nanos::from_millis(200));
     assert_eq!(pacer.next_wait(), Duration::from_secs(20));
     drop(gone);
     assert_eq!(pacer.next_wait(), Duration::ZERO);
@@ -123,10 +123,10 @@ fn constant_pacer_with_bounds_is_a_leaky_bucket_for_callers() {
     assert_eq!(waiting.each_mut().map(is_ready), [false, false]);
     let result = |acquire: Acquire<'_, _>| acquire.wait().map(|_| ());
     assert_eq!((result(pacer.acquire(1)), pacer.waiters()), (Err(AcquireError::Full), 2));
-    clock.run(Nanos::from_millis(100));
+    clock.advance_through_alarms(Nanos::from_millis(100));
     assert_eq!(pacer.waiters(), 1);
     let hasty = pacer.acquire(1).within(Duration::from_millis(150));
     assert!(matches!(result(hasty), Err(AcquireError::TooLate { .. })));
-    clock.run(Nanos::from_millis(100));
+    clock.advance_through_alarms(Nanos::from_millis(100));
     assert_eq!(waiting.each_mut().map(is_ready), [true, true]);
 }

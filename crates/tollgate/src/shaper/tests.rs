@@ -24,7 +24,7 @@ fn jobs_leaving_within(clock: &ManualClock, shaper: &Shaper<u64, Arc<ManualClock
     let mut out = Vec::new();
     let mut next = Box::pin(shaper.next());
     for step in 0..=millis {
-        clock.run(Time::from_nanos(start.as_nanos() + step * MILLI).since(clock.mono()));
+        clock.advance_through_alarms(Time::from_nanos(start.as_nanos() + step * MILLI).since(clock.mono()));
         while let Poll::Ready(Some(job)) = next.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             out.push((job, step));
             next = Box::pin(shaper.next());
@@ -78,7 +78,7 @@ fn expired_jobs_make_space_for_new_jobs() {
     (0..100).for_each(|job| assert_eq!(shaper.push(job), PushResult::Queued));
     assert_eq!(jobs_leaving_within(&clock, &shaper, 251), [(0, 0), (1, 100), (2, 200)]);
     assert_eq!(shaper.push(100), PushResult::Queued, "the queue has space again");
-    assert_eq!((shaper.expired(), shaper.len()), (97, 1));
+    assert_eq!((shaper.expired_jobs(), shaper.len()), (97, 1));
     assert_eq!(jobs_leaving_within(&clock, &shaper, 100), [(100, 49)]);
 }
 
@@ -105,7 +105,7 @@ fn grant_of_a_dropped_job_serves_the_next_job() {
     let mut poll_waiting = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll_waiting().is_pending());
     assert_eq!(shaper.push_with_cost(2, 1), PushResult::Displaced(1));
-    clock.run(Nanos::from_millis(100));
+    clock.advance_through_alarms(Nanos::from_millis(100));
     assert_eq!(poll_waiting(), Poll::Ready(Some(2)));
     shaper.push(3);
     assert_eq!(

@@ -231,15 +231,15 @@ impl<S> Deref for Grant<S> {
 impl<'a, G: Waitable> Acquire<'a, G> {
     #[inline]
     pub(crate) fn new(limiter: &'a Arc<G>, key: G::Key, cost: u64) -> Self {
-        Self::with(LimiterRef::Borrowed(limiter), key, cost)
+        Self::with_ref(LimiterRef::Borrowed(limiter), key, cost)
     }
 
     pub(crate) fn owned(limiter: Arc<G>, key: G::Key, cost: u64) -> Self {
-        Self::with(LimiterRef::Owned(limiter), key, cost)
+        Self::with_ref(LimiterRef::Owned(limiter), key, cost)
     }
 
     #[inline]
-    fn with(limiter: LimiterRef<'a, G>, key: G::Key, cost: u64) -> Self {
+    fn with_ref(limiter: LimiterRef<'a, G>, key: G::Key, cost: u64) -> Self {
         Self {
             limiter,
             key,

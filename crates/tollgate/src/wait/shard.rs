@@ -311,12 +311,12 @@ mod tests {
         }
         let mut second = joined(3_000);
         let _ = limiter.charge(1);
-        clock.run(Nanos::from_millis(100));
+        clock.advance_through_alarms(Nanos::from_millis(100));
         let poll = |future: &mut crate::acquire::Acquire<'_, _>| {
             Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).map(|answer| answer.err())
         };
         assert_eq!(poll(&mut first), std::task::Poll::Ready(Some(AcquireError::TimedOut)));
-        clock.run(Nanos::from_millis(100));
+        clock.advance_through_alarms(Nanos::from_millis(100));
         assert_eq!(poll(&mut second), std::task::Poll::Ready(None));
         assert_eq!(limiter.shards.shard(0).lock().deadlines.len(), 0);
     }

@@ -77,9 +77,9 @@ fn owned_future_waits_without_borrowing_the_limiter() {
     assert!(poll(&mut owned).is_none());
     let mut permit = Box::pin(assert_static(Arc::clone(&limiter).acquire_owned(1).held()));
     assert!(poll(&mut permit).is_none());
-    clock.run(TENTH_OF_SECOND);
+    clock.advance_through_alarms(TENTH_OF_SECOND);
     assert!(poll(&mut owned).is_some_and(|answer| answer.is_ok()));
-    clock.run(TENTH_OF_SECOND);
+    clock.advance_through_alarms(TENTH_OF_SECOND);
     drop(poll(&mut permit).unwrap().unwrap());
     assert_eq!(limiter.report(1).remaining, 1);
 }
@@ -96,11 +96,11 @@ fn jitter_delays_only_waiters_and_never_beyond_the_deadline() {
         limiter.drain();
         let mut future = limiter.acquire(1).jitter(jitter);
         assert!(poll(&mut future).is_none());
-        clock.run(TENTH_OF_SECOND);
+        clock.advance_through_alarms(TENTH_OF_SECOND);
         let turn = clock.mono();
         let mut woken = 0;
         while poll(&mut future).is_none() {
-            clock.run(Nanos::from_micros(100));
+            clock.advance_through_alarms(Nanos::from_micros(100));
             woken += 1;
         }
         assert!(clock.mono().since(turn) <= Nanos::from_millis(51), "{:?} late", clock.mono().since(turn));
@@ -110,7 +110,7 @@ fn jitter_delays_only_waiters_and_never_beyond_the_deadline() {
     limiter.drain();
     let mut urgent = limiter.acquire(1).jitter(Duration::from_secs(3_600)).within(Duration::from_millis(120));
     assert!(poll(&mut urgent).is_none());
-    clock.run(Nanos::from_millis(120));
+    clock.advance_through_alarms(Nanos::from_millis(120));
     // The first poll after the grant chooses the delay, which ends at the deadline at the latest.
     assert!(poll(&mut urgent).is_some_and(|answer| answer.is_ok()));
 }
@@ -123,7 +123,7 @@ fn cancelled_jitter_gives_the_turn_back() {
     let waker = Waker::from(Arc::clone(&count));
     let mut future = limiter.acquire(1).jitter(Duration::from_secs(3_600));
     assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
-    clock.run(TENTH_OF_SECOND);
+    clock.advance_through_alarms(TENTH_OF_SECOND);
     assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
     assert_eq!((limiter.report(1).remaining, count.0.load(Ordering::Relaxed)), (0, 1));
     drop(future);
@@ -133,10 +133,10 @@ fn cancelled_jitter_gives_the_turn_back() {
     assert!(poll(&mut future).is_some());
     let mut future = limiter.acquire(1).jitter(Duration::from_secs(1));
     assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
-    clock.run(TENTH_OF_SECOND);
+    clock.advance_through_alarms(TENTH_OF_SECOND);
     if Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending() {
         let before = count.0.load(Ordering::Relaxed);
-        clock.run(Nanos::SECOND);
+        clock.advance_through_alarms(Nanos::SECOND);
         assert_eq!(count.0.load(Ordering::Relaxed), before + 1);
         assert!(poll(&mut future).is_some());
     }
@@ -166,7 +166,7 @@ fn new_waiter_does_not_overtake_even_if_it_would_fit() {
     let mut small = limiter.acquire(1);
     assert!(poll(&mut small).is_none());
     assert!(matches!(limiter.acquire(1).at_once().wait(), Err(AcquireError::TooLate { .. })));
-    clock.run(Nanos::from_millis(400));
+    clock.advance_through_alarms(Nanos::from_millis(400));
     assert_eq!((poll(&mut large).is_some(), poll(&mut small).is_some()), (true, false));
     clock.advance(TENTH_OF_SECOND);
     assert!(poll(&mut small).is_some());
@@ -215,7 +215,7 @@ fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     assert_eq!(limiter.waiters(), 4);
     let mut just = patience(needed);
     assert!(poll(&mut just).is_none());
-    clock.run(Nanos::from_nanos(needed));
+    clock.advance_through_alarms(Nanos::from_nanos(needed));
     assert!(matches!(poll(&mut just), Some(Ok(_))));
 }
 
@@ -238,11 +238,11 @@ fn advertised_wait_is_the_actual_wait() {
         };
         let mut last = limiter.acquire(cost);
         assert!(poll(&mut last).is_none());
-        clock.run(wait.saturating_sub(Nanos::from_nanos(1)));
+        clock.advance_through_alarms(wait.saturating_sub(Nanos::from_nanos(1)));
         assert!(poll(&mut last).is_none(), "too early");
         // If the ticks of a request are not a whole number of nanoseconds, each waiter ahead may add a rounding error
         // below 1 ns.
-        clock.run(Nanos::from_nanos(if rate.to_string() == "10/s" { 1 } else { 1 + ahead.len() as u64 }));
+        clock.advance_through_alarms(Nanos::from_nanos(if rate.to_string() == "10/s" { 1 } else { 1 + ahead.len() as u64 }));
         assert!(poll(&mut last).is_some(), "too late");
     }
 }
@@ -255,9 +255,9 @@ fn deadline_passes_when_another_caller_took_the_tokens() {
     assert!(poll(&mut future).is_none());
     clock.advance(Nanos::from_millis(99));
     let _ = limiter.charge(1);
-    clock.run(Nanos::from_millis(50));
+    clock.advance_through_alarms(Nanos::from_millis(50));
     assert!(poll(&mut future).is_none());
-    clock.run(Nanos::from_millis(1));
+    clock.advance_through_alarms(Nanos::from_millis(1));
     assert_eq!(poll(&mut future), Some(Err(AcquireError::TimedOut)));
     clock.advance(Nanos::from_millis(50));
     assert!(limiter.check(1).is_allowed());
@@ -321,9 +321,9 @@ fn slots_go_to_the_next_waiter_when_released_or_expired() {
     let mut waiting = queue_waiters(&slots, 3);
     assert_eq!(slots.refund(&held), 1);
     assert_eq!(take_ready(&mut waiting), [0]);
-    clock.run(SECOND.saturating_sub(Nanos::from_nanos(1)));
+    clock.advance_through_alarms(SECOND.saturating_sub(Nanos::from_nanos(1)));
     assert_eq!(take_ready(&mut waiting), []);
-    clock.run(Nanos::from_nanos(1));
+    clock.advance_through_alarms(Nanos::from_nanos(1));
     assert_eq!(take_ready(&mut waiting), [1, 2], "both leases were taken at the same moment");
 }
 
@@ -334,7 +334,7 @@ fn waiting_is_not_counted_as_a_refusal() {
     let limiter = limiter(limit, &clock);
     assert!(limiter.check(1).is_allowed());
     let mut waiting = queue_waiters(&limiter, 1);
-    clock.run(SECOND);
+    clock.advance_through_alarms(SECOND);
     assert_eq!(take_ready(&mut waiting), [0]);
 }
 
@@ -348,7 +348,7 @@ fn clock_jump_serves_waiters_in_order() {
     clock.advance(DAY);
     assert_eq!(take_ready(&mut waiting), [0, 1], "the jump grants at most a burst");
     assert_eq!(poll(&mut hasty), Some(Err(AcquireError::TimedOut)));
-    clock.run(Nanos::from_millis(200));
+    clock.advance_through_alarms(Nanos::from_millis(200));
     assert_eq!(take_ready(&mut waiting), [2, 3]);
 }
 
@@ -359,14 +359,14 @@ fn clock_set_back_delays_no_waiter_by_more_than_burst_and_debt() {
     let mut waiting = queue_waiters(&limiter, 1);
     clock.set(0);
     assert_eq!(take_ready(&mut waiting), []);
-    clock.run(Nanos::from_millis(300));
+    clock.advance_through_alarms(Nanos::from_millis(300));
     assert_eq!(take_ready(&mut waiting), [0]);
 
     let limiter = Arc::new(Limiter::with_clock(daily_window(1), Arc::clone(&clock)));
     assert!(limiter.check(1).is_allowed());
     let mut waiting = queue_waiters(&limiter, 1);
     clock.step_wall(20 * DAY.as_nanos() as i64);
-    clock.run(SECOND);
+    clock.advance_through_alarms(SECOND);
     assert_eq!(
         take_ready(&mut waiting),
         [0],
@@ -374,7 +374,7 @@ fn clock_set_back_delays_no_waiter_by_more_than_burst_and_debt() {
     );
     let mut waiting = queue_waiters(&limiter, 1);
     clock.step_wall(-(10 * DAY.as_nanos() as i64));
-    clock.run(DAY);
+    clock.advance_through_alarms(DAY);
     assert_eq!(take_ready(&mut waiting), [0], "after setting the clock forward again");
 }
 
@@ -385,7 +385,7 @@ fn unpolled_future_delays_no_other_waiter() {
     let mut waiting = queue_waiters(&limiter, 3);
     // The leaked future simulates an executor that stopped without dropping it.
     std::mem::forget(waiting[0].take());
-    clock.run(Nanos::from_millis(300));
+    clock.advance_through_alarms(Nanos::from_millis(300));
     assert_eq!(take_ready(&mut waiting), [1, 2]);
 }
 
@@ -488,13 +488,13 @@ fn each_key_has_its_own_queue() {
             Outcome::Deny(Retry::After(wait)) => wait,
             other => panic!("{other:?}"),
         };
-        clock.run(wait);
+        clock.advance_through_alarms(wait);
         assert_eq!(take_ready(&mut waiting), (0..100).collect::<Vec<_>>());
         assert!(keyed.acquire("nobody else", 1).at_once().wait().is_ok());
         waiting[100] = None;
         keyed.reset("key 1");
         assert_eq!(take_ready(&mut waiting), [101]);
-        clock.run(wait);
+        clock.advance_through_alarms(wait);
         assert_eq!(take_ready(&mut waiting), (102..200).collect::<Vec<_>>());
         assert_eq!(keyed.waiters(), 0);
     }
@@ -531,7 +531,7 @@ fn joining_leaving_and_waiting_at_random_agrees_with_a_plain_list() {
                 }
                 _ => {
                     for _ in 0..dice.below(300) {
-                        clock.run(Nanos::from_millis(1));
+                        clock.advance_through_alarms(Nanos::from_millis(1));
                         serve_plain_list(&plain, &mut list, &mut expected);
                     }
                 }

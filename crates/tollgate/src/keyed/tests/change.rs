@@ -7,7 +7,7 @@ use crate::testing::DAY;
 const KEYS: u64 = 300;
 
 /// Returns a limiter in which each key `n` has spent `n % 10` under `old`.
-fn spent_under<A: Algorithm>(old: A) -> (TestKeyed<A>, Arc<ManualClock>) {
+fn keyed_with_spent_keys<A: Algorithm>(old: A) -> (TestKeyed<A>, Arc<ManualClock>) {
     let (keyed, clock) = keyed(old, KEYS as usize);
     (0..KEYS).for_each(|n| assert!(keyed.check(&n.to_le_bytes(), n % 10).is_admitted()));
     (keyed, clock)
@@ -22,7 +22,7 @@ fn assert_used_amounts_kept<A: Algorithm>(keyed: &TestKeyed<A>, capacity: u64, w
 
 #[test]
 fn changed_parameters_keep_the_used_amount_of_each_key() {
-    let (keyed, _) = spent_under(bucket(10));
+    let (keyed, _) = keyed_with_spent_keys(bucket(10));
     for (limit, capacity) in [(bucket(20), 20), (two_word_bucket(15), 15), (bucket(10), 10), (two_word_bucket(10), 10)] {
         keyed.set_limit(limit).unwrap();
         assert_used_amounts_kept(&keyed, capacity, &format!("{limit:?}"));
@@ -36,7 +36,7 @@ fn changed_algorithm_keeps_the_used_amount_of_each_key() {
     let limits = limits_of_ten(DAY);
     for old in &limits {
         for new in &limits {
-            let (keyed, _) = spent_under(*old);
+            let (keyed, _) = keyed_with_spent_keys(*old);
             keyed.set_limit(*new).unwrap();
             assert_used_amounts_kept(&keyed, 10, &format!("from {old:?} to {new:?}"));
             keyed.set_limit(*old).unwrap();
@@ -49,7 +49,7 @@ fn changed_algorithm_keeps_the_used_amount_of_each_key() {
 fn entries_without_requests_are_converted_too() {
     // Converts from the first parameters directly to the last. The intermediate parameters have longer states and were
     // never used.
-    let (keyed, _) = spent_under(Limit::from(bucket(10)));
+    let (keyed, _) = keyed_with_spent_keys(Limit::from(bucket(10)));
     for limit in [Limit::from(two_word_bucket(12)), daily_window(14).into(), bucket(16).into()] {
         keyed.set_limit(limit).unwrap();
     }
@@ -61,7 +61,7 @@ fn more_changes_than_generations_keep_the_used_amount() {
     // The state words of these parameters have different meanings, so a state that is read under the wrong parameters
     // gives a wrong result.
     let limits = [bucket(10), TokenBucket::new("1/m".parse().unwrap(), 11).unwrap()];
-    let (keyed, _) = spent_under(limits[0]);
+    let (keyed, _) = keyed_with_spent_keys(limits[0]);
     for change in 1..=2 * MAX_GENERATIONS + 100 {
         keyed.set_limit(limits[change as usize % 2]).unwrap();
         // One key is charged in each generation. The other keys are read only at the end.
@@ -109,7 +109,7 @@ fn table_with_longer_states_keeps_the_keys_that_have_used_most() {
 
 #[test]
 fn unused_entries_are_not_moved_to_a_wider_table() {
-    let (keyed, clock) = spent_under(Limit::from(bucket(10)));
+    let (keyed, clock) = keyed_with_spent_keys(Limit::from(bucket(10)));
     clock.advance(SECOND);
     keyed.set_limit(daily_window(10).into()).unwrap();
     assert_eq!(count_entries(&keyed), 0);
@@ -118,7 +118,7 @@ fn unused_entries_are_not_moved_to_a_wider_table() {
 #[test]
 fn windows_that_ended_by_the_wall_clock_are_not_converted() {
     // The bucket needs no wall clock, but the windows that it replaces do. Regression: the wall clock was not read.
-    let (keyed, clock) = spent_under(Limit::from(daily_window(10)));
+    let (keyed, clock) = keyed_with_spent_keys(Limit::from(daily_window(10)));
     keyed.set_limit(bucket(10).into()).unwrap();
     assert_eq!(keyed.report(&8_u64.to_le_bytes(), 1).remaining, 2);
     clock.advance(DAY);

@@ -79,7 +79,7 @@ fn two_charges_of_one_key_see_each_other() {
         let group = [charge(0, "alice", 4), charge(0, "bob", 1), charge(0, "alice", 6)];
         assert!(passes(&ledger, limit_table, &group), "{limits:?}");
         assert_eq!(ledger.remaining(limit_table, 0, "alice"), 0, "{limits:?}");
-        assert_eq!((ledger.remaining(limit_table, 0, "bob"), ledger.entries()), (9, 2), "{limits:?}");
+        assert_eq!((ledger.remaining(limit_table, 0, "bob"), ledger.count_entries()), (9, 2), "{limits:?}");
     }
 }
 
@@ -167,7 +167,7 @@ fn evicted_entry_is_restored_when_the_group_is_refused() {
             assert!(!passes(&ledger, &limit_table, group), "{limit:?}");
             assert_eq!(reports(&ledger, &limit_table, &names), before, "{group:?}, {limit:?}");
             assert!(!ledger.has_entry("new") && !ledger.has_entry("newer"), "{group:?}, {limit:?}");
-            assert_eq!(ledger.entries() as u64, slots, "{group:?}, {limit:?}");
+            assert_eq!(ledger.count_entries() as u64, slots, "{group:?}, {limit:?}");
         }
         assert!(passes(&ledger, &limit_table, &[charge(0, "new", 5), charge(0, "newer", 2)]), "{limit:?}");
         let gone = names.iter().filter(|name| !ledger.has_entry(name)).count();
@@ -280,6 +280,6 @@ fn groups_can_fill_the_ledger_to_its_capacity() {
             let what = format!("key {n} of {capacity}, {together} together");
             assert_eq!(ledger.remaining(&limit_table, n as u32 % 2, key), 100 - cost(n), "{what}");
         }
-        assert_eq!((ledger.entries(), ledger.overflowed()), (capacity, 0));
+        assert_eq!((ledger.count_entries(), ledger.overflowed()), (capacity, 0));
     }
 }

@@ -84,7 +84,7 @@ fn compare_with_model(seed: u64, ids: usize, state_words: usize, capacity: usize
             assert!(model.decide(&[(key, id, Ask::Exactly(Cost::ONE))], &[now]).0);
             assert!(ledger.check(&limit_table, id, name, 1).is_admitted());
         }
-        assert_eq!(ledger.entries(), KEYS);
+        assert_eq!(ledger.count_entries(), KEYS);
     }
     for step in 0..250 {
         let group = random_group(&mut dice, ids);
