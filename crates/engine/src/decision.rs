@@ -93,8 +93,8 @@ impl Exactness {
 
 impl Decisions {
     /// Returns the approximate size of the buffers in bytes.
-    pub fn bytes(&self) -> usize {
-        self.plan.bytes() + self.decided.capacity() * size_of::<Result<DecisionRecord, RequestError>>()
+    pub fn buffer_bytes(&self) -> usize {
+        self.plan.buffer_bytes() + self.decided.capacity() * size_of::<Result<DecisionRecord, RequestError>>()
     }
 
     /// Returns the number of requests.
@@ -136,7 +136,7 @@ impl Decisions {
     }
 
     /// Clears the buffers, and sets the version of the rule set, the time and the take mode for new requests.
-    pub(crate) fn begin(&mut self, version: u64, now: Time<Wall>, take_mode: TakeMode) {
+    pub(crate) fn begin_batch(&mut self, version: u64, now: Time<Wall>, take_mode: TakeMode) {
         self.plan.clear();
         self.enforced.clear();
         self.shadows.clear();
@@ -146,12 +146,12 @@ impl Decisions {
         self.refusal_counts.clear();
         self.observing = false;
         self.version = version;
-        self.plan.begin(now, take_mode);
+        self.plan.begin_batch(now, take_mode);
     }
 
     /// Adds a request to the plan.
-    pub(crate) fn add(&mut self, request: &Request<'_>, rules: &RuleSet) -> Result<(), RequestError> {
-        self.plan.add(request, rules, &mut self.scratch)
+    pub(crate) fn add_request(&mut self, request: &Request<'_>, rules: &RuleSet) -> Result<(), RequestError> {
+        self.plan.add_request(request, rules, &mut self.scratch)
     }
 
     /// Returns the answer to a charge, from the store or the fallback.

@@ -106,7 +106,7 @@ pub(crate) fn push_value(key: &mut Vec<u8>, value: Option<&[u8]>) {
 /// Appends an address as the value of the next attribute in `per`.
 #[inline(never)]
 pub(crate) fn push_address(key: &mut Vec<u8>, value: Option<&[u8]>) {
-    match value.and_then(CountedAddress::of) {
+    match value.and_then(CountedAddress::from_value) {
         Some(counted) => push_value(key, Some(counted.as_bytes())),
         None => push_value(key, value),
     }
@@ -132,21 +132,21 @@ pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
 
 /// Returns the rule id in the key of a counter or side counter; empty if the key has none.
 pub(crate) fn rule_id_of(key: &[u8]) -> &str {
-    fn read(key: &[u8]) -> Option<&str> {
+    fn parse(key: &[u8]) -> Option<&str> {
         let (&[FORMAT_VERSION, kind], mut rest) = key.split_first_chunk()? else { return None };
         let domain = take_length(&mut rest).filter(|_| kind != INLINE_KIND)?;
         take_bytes(&mut rest, domain)?;
         let id = take_length(&mut rest)?;
         str::from_utf8(rest.get(..id)?).ok()
     }
-    read(key).unwrap_or_default()
+    parse(key).unwrap_or_default()
 }
 
 /// Returns the part of a key that selects the server. For a rule, this is the first counted value or, without one, the
 /// rule id. For an inline limit, this is its name. A key with another format is returned whole. A rule's side counters,
 /// such as its ban, are on the same server as the rule's counter.
 pub(crate) fn partition_key(key: &[u8]) -> &[u8] {
-    fn read(key: &[u8]) -> Option<&[u8]> {
+    fn parse(key: &[u8]) -> Option<&[u8]> {
         let (&[FORMAT_VERSION, kind], mut rest) = key.split_first_chunk()? else { return None };
         let rest = &mut rest;
         let domain = take_length(rest)?;
@@ -165,7 +165,7 @@ pub(crate) fn partition_key(key: &[u8]) -> &[u8] {
         let first = if values > 0 { take_length(rest)?.checked_sub(1) } else { None };
         first.map_or(Some(name), |length| take_bytes(rest, length))
     }
-    read(key).unwrap_or(key)
+    parse(key).unwrap_or(key)
 }
 
 /// Returns the domain in a key; empty if the key cannot be decoded.
@@ -183,7 +183,7 @@ pub(crate) fn inline_name_of(key: &[u8]) -> &[u8] {
         let length = take_length(&mut rest)?;
         Some(key.len() - rest.len()..key.len() - rest.len() + length)
     };
-    read(key).and_then(|range| key.get(range)).unwrap_or_default()
+    parse(key).and_then(|range| key.get(range)).unwrap_or_default()
 }
 
 /// An attribute in `per`, and its value if present.

@@ -105,7 +105,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Decides every group of the batch, in order.
-    pub fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
+    pub fn answer_batch(&self, batch: Batch<'_>, answers: &mut Answers) {
         let mut groups = batch.groups;
         while let [group, rest @ ..] = groups {
             let batchable_groups = if rest.is_empty() { 1 } else { self.batchable_groups(groups) };
@@ -157,7 +157,7 @@ impl<C: Clock> MemoryStore<C> {
             return answers.fail_group(StoreError::Stale { store_time: at });
         }
         match group.verb {
-            StoreVerb::Check => self.check(group.charges, limit_table, now, answers),
+            StoreVerb::Check => self.check_group(group.charges, limit_table, now, answers),
             StoreVerb::Peek => group.charges.iter().for_each(|charge| self.answer_peek(charge, limit_table, answers)),
             StoreVerb::Refund => {
                 for charge in group.charges {
@@ -189,7 +189,7 @@ impl<C: Clock> MemoryStore<C> {
         answers.end_group(at);
     }
 
-    fn check(&self, charges: &[Charge<'_>], limit_table: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
+    fn check_group(&self, charges: &[Charge<'_>], limit_table: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
         let Some(first) = charges.first().map(|charge| self.table_index(charge, limit_table)) else { return };
         if charges.iter().any(|charge| self.table_index(charge, limit_table) != first) {
             return self.check_across_tables(charges, limit_table, now, answers);
@@ -294,7 +294,7 @@ impl<C: Clock> MemoryStore<C> {
 impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     #[inline]
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send {
-        self.answer(batch, answers);
+        self.answer_batch(batch, answers);
         std::future::ready(())
     }
 

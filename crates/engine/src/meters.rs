@@ -32,7 +32,7 @@ impl RuleMeter {
     }
 
     /// Returns the current counts.
-    pub fn read(&self) -> RuleCounts {
+    pub fn counts(&self) -> RuleCounts {
         let sum = |event| self.counts.sum(event as usize);
         RuleCounts {
             allowed: sum(RuleEvent::Allowed),
@@ -105,7 +105,7 @@ impl Meters {
         self.faults.add(Stripe::of_thread(), fault as usize, 1);
     }
 
-    pub(crate) fn read(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         let sum = |event| self.decisions.sum(event as usize);
         let faults = |fault| self.faults.sum(fault as usize);
         Counts {
@@ -166,6 +166,6 @@ mod tests {
         meters.count(Event::Refused);
         meters.count_store_error(&StoreError::Stale { store_time: tollgate::core::Time::ZERO });
         let allowed = 8_000;
-        assert_eq!(meters.read(), Counts { allowed, refused: 1, stale: 1, ..Counts::default() });
+        assert_eq!(meters.counts(), Counts { allowed, refused: 1, stale: 1, ..Counts::default() });
     }
 }

@@ -57,7 +57,7 @@ impl Drop for PooledDecisions {
         // The pool may already be destroyed if the thread is exiting.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            if pool.len() < MAX_POOLED && decisions.bytes() <= MAX_POOLED_BYTES {
+            if pool.len() < MAX_POOLED && decisions.buffer_bytes() <= MAX_POOLED_BYTES {
                 pool.push(decisions);
             }
         });

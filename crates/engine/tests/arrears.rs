@@ -137,7 +137,7 @@ impl Store for HangingStore {
             let _unsent = UnsentBatch(answers.unsent_flag().filter(|_| !self.is_sent).cloned());
             std::future::pending::<()>().await;
         }
-        self.memory.answer(batch, answers);
+        self.memory.answer_batch(batch, answers);
     }
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {
@@ -184,7 +184,7 @@ impl Store for StoreWithFailingServer {
             } else if group.charges.iter().any(|charge| is_on_failing_server(charge.key)) {
                 answers.fail_group(self.error.clone());
             } else {
-                self.memory.answer(Batch { groups: std::slice::from_ref(group), ..batch }, answers);
+                self.memory.answer_batch(Batch { groups: std::slice::from_ref(group), ..batch }, answers);
             }
         }
     }

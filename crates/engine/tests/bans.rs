@@ -117,7 +117,7 @@ fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
     let banned = "deny 3600s, banned";
     assert_eq!([0, 1, 2, 3, 4, 5, 6].map(decided), ["allow", "deny 1s", banned, "allow", banned, "deny 1s", banned]);
     assert_eq!(bench.engine.counts().bans, 1);
-    let counted = bench.engine.rules().rules().iter().map(|rule| rule.meter().read().refused).collect::<Vec<_>>();
+    let counted = bench.engine.rules().rules().iter().map(|rule| rule.meter().counts().refused).collect::<Vec<_>>();
     assert_eq!(counted, [5, 0], "each refusal counts once");
     // Requests during the ban do not count towards the next ban.
     bench.advance(HOUR);

@@ -178,8 +178,9 @@ fn shadow_rule_that_denies_leaves_other_shadow_rules_uncharged() {
          - {id: denies, limit: 9/h, on_exceed: shadow, overrides: [{when: {user: a}, deny: true}]}\n\
          - {id: wide, limit: 10/h, on_exceed: shadow}\n",
     );
-    let refusals =
-        |bench: &Bench| bench.engine.rules().rules().iter().map(|rule| rule.meter().read().shadow_refused).sum::<u64>();
+    let refusals = |bench: &Bench| {
+        bench.engine.rules().rules().iter().map(|rule| rule.meter().counts().shadow_refused).sum::<u64>()
+    };
     for _ in 0..2 {
         bench.decide(&[("user", "a")], None, |decision| {
             assert!(decision.is_admitted() && decision.is_shadow_refused() && decision.receipt().is_empty());

@@ -33,7 +33,7 @@ struct FastPathCountingStore {
 
 impl Store for FastPathCountingStore {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
-        self.memory.answer(batch, answers);
+        self.memory.answer_batch(batch, answers);
     }
 
     fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
@@ -83,7 +83,7 @@ fn describe_decision(decision: Decision<'_>) -> String {
 
 fn rule_counts<S: Store>(bench: &Bench<S>) -> String {
     let rules = bench.engine.rules();
-    let rules: Vec<_> = rules.rules().iter().map(|rule| (rule.id(), rule.meter().read())).collect();
+    let rules: Vec<_> = rules.rules().iter().map(|rule| (rule.id(), rule.meter().counts())).collect();
     format!("{rules:?}")
 }
 
@@ -179,7 +179,7 @@ struct NodeDecidingStore {
 impl NodeDecidingStore {
     fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         let mut exact = Answers::default();
-        self.memory.answer(batch, &mut exact);
+        self.memory.answer_batch(batch, &mut exact);
         for (place, group) in batch.groups.iter().enumerate() {
             let said = exact.group(place).unwrap();
             for (charge, answer) in group.charges.iter().zip(said.charges()) {

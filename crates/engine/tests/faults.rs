@@ -38,7 +38,7 @@ fn rule_with_on_fault_open_admits_every_request() {
     );
     let counts = bench.engine.counts();
     assert_eq!((counts.fallback, counts.unavailable, counts.allowed), (10, 10, 11));
-    assert_eq!(bench.engine.rules().rules()[0].meter().read().fallback, 10);
+    assert_eq!(bench.engine.rules().rules()[0].meter().counts().fallback, 10);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn only_failed_groups_of_a_batch_fall_back() {
         async fn run(&self, batch: tollgate_engine::store::Batch<'_>, answers: &mut tollgate_engine::store::Answers) {
             for (place, group) in batch.groups.chunks(1).enumerate() {
                 if place % 2 == 0 {
-                    self.0.answer(tollgate_engine::store::Batch { groups: group, ..batch }, answers);
+                    self.0.answer_batch(tollgate_engine::store::Batch { groups: group, ..batch }, answers);
                 } else {
                     answers.fail_group(StoreError::Rejected { why: "odd".into() });
                 }

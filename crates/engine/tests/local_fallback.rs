@@ -234,7 +234,7 @@ impl Store for PartlyDownStore {
                 answers.fail_group(unavailable_error());
             } else {
                 self.answered.fetch_add(1, Ordering::Relaxed);
-                self.memory.answer(Batch { groups: std::slice::from_ref(group), ..batch }, answers);
+                self.memory.answer_batch(Batch { groups: std::slice::from_ref(group), ..batch }, answers);
             }
         }
     }

@@ -124,7 +124,7 @@ impl Store for ContendedStore {
                     .is_ok_and(|decision| decision.is_admitted())
             );
         }
-        self.memory.answer(batch, answers);
+        self.memory.answer_batch(batch, answers);
     }
 
     fn check_limits(&self, limits: &tollgate::Limits) -> Result<(), String> {

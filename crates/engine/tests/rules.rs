@@ -148,7 +148,7 @@ fn unlimited_rule_never_refuses() {
         assert_eq!((decision.outcome(), decision.rule()), (Outcome::Allow, Some("free")));
         assert_eq!(decision.reports().count(), 0);
     });
-    assert_eq!(bench.engine.rules().rules()[0].meter().read().allowed, 1);
+    assert_eq!(bench.engine.rules().rules()[0].meter().counts().allowed, 1);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn shadow_rule_reports_and_does_not_refuse() {
     // If the enforced rules refuse, shadow rules are not evaluated.
     assert_eq!(check(), (false, false, Some("old".into()), vec![("old".into(), false, true)]));
     let rules = bench.engine.rules();
-    assert_eq!((rules.rules()[0].meter().read().allowed, rules.rules()[0].meter().read().shadow_refused), (1, 2));
+    assert_eq!((rules.rules()[0].meter().counts().allowed, rules.rules()[0].meter().counts().shadow_refused), (1, 2));
     assert_eq!((bench.engine.counts().shadow_refused, bench.engine.counts().refused), (2, 1));
 }
 

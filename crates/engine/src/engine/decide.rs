@@ -54,10 +54,10 @@ pub(super) fn plan<S: Store, F: Store>(
     requests: &[Request<'_>],
     decisions: &mut Decisions,
 ) {
-    decisions.begin(running.rules.version(), engine.time_if_needed(running), take_mode);
+    decisions.begin_batch(running.rules.version(), engine.time_if_needed(running), take_mode);
     decisions.observing = engine.enforcement() == Enforcement::Observe;
     for request in requests {
-        let planned = decisions.add(request, &running.rules);
+        let planned = decisions.add_request(request, &running.rules);
         decisions.decided.push(planned.map(|()| DecisionRecord::ADMITTED));
     }
 }
@@ -87,7 +87,7 @@ pub(super) async fn decide_planned<S: Store, F: Store>(
         decisions.decided.iter_mut().flatten().for_each(DecisionRecord::observe);
     }
     if verb == StoreVerb::Check {
-        report::count(engine, running, decisions);
+        report::count_decisions(engine, running, decisions);
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn try_decide<S: Store, F: Store>(
         if decisions.observing {
             decisions.decided.iter_mut().flatten().for_each(DecisionRecord::observe);
         }
-        report::count(engine, running, decisions);
+        report::count_decisions(engine, running, decisions);
         return true;
     }
     let stripe = Stripe::of_thread();

@@ -127,7 +127,7 @@ impl LastSeen {
 
 impl Usage {
     /// Returns the id of the limits in the store's last answer; `None` if the key is unknown.
-    pub(super) fn limits(&self) -> Option<u32> {
+    pub(super) fn limits_id(&self) -> Option<u32> {
         self.per_limit.iter().flatten().next().map(|record| record.limits_id)
     }
 

@@ -376,7 +376,7 @@ impl<S: Store, F: Store> Engine<S, F> {
 
     /// Returns the counts of all decisions.
     pub fn counts(&self) -> Counts {
-        self.meters.read()
+        self.meters.counts()
     }
 
     /// Returns the store.

@@ -263,7 +263,7 @@ impl Plan {
     }
 
     /// Sets the evaluation time and the take mode for the requests that are added next.
-    pub(crate) fn begin(&mut self, now: Time<Wall>, take_mode: TakeMode) {
+    pub(crate) fn begin_batch(&mut self, now: Time<Wall>, take_mode: TakeMode) {
         (self.now, self.take_mode) = (Some(now), take_mode);
     }
 
@@ -291,7 +291,7 @@ impl Plan {
     }
 
     /// Returns the size of the largest buffers in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn buffer_bytes(&self) -> usize {
         self.keys.capacity() + self.charges.capacity() * size_of::<PlannedCharge>()
     }
 

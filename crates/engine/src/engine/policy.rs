@@ -194,7 +194,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         let used = self.engine.last_seen.usage_of(key, (self.engine.mono)(), |used| {
             // The reported usage belongs to the limits in the store's answer. Those limits may differ from the current
             // limits.
-            let other = used.limits().and_then(|id| running.get(id)).filter(|answered| *answered != whole);
+            let other = used.limits_id().and_then(|id| running.get(id)).filter(|answered| *answered != whole);
             match other {
                 Some(other) => self.start_share(&charge, &self.engine.shares.share_of_node(other, nodes), other, used),
                 None => self.start_share(&charge, share, whole, used),

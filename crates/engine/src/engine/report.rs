@@ -78,7 +78,11 @@ fn refusal_of(decisions: &Decisions, charge: u32, running: &RulesInForce) -> Opt
 }
 
 /// Counts decisions in the meters of the engine and of each rule.
-pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesInForce, decisions: &Decisions) {
+pub(super) fn count_decisions<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    running: &RulesInForce,
+    decisions: &Decisions,
+) {
     let (bans, stripe) = (running.rules.has_bans(), Stripe::of_thread());
     for (request, decided) in decisions.decided.iter().enumerate() {
         let Ok(decided) = decided else { continue };

@@ -42,7 +42,7 @@ struct Shortfall<'a> {
 }
 
 impl Shortfall<'_> {
-    fn charge(&self) -> Charge<'_> {
+    fn to_charge(&self) -> Charge<'_> {
         let (limits_id, limits, earlier) = match &self.share {
             Some(share) => (share.entry().id, &share.entry().limits, &[][..]),
             None => (self.current.id, self.current.limits, self.current.earlier),
@@ -101,7 +101,7 @@ async fn charge_shortfall<S: Store, F: Store>(
     for fallback in [false, true] {
         let charges = |shadow: bool| -> Vec<Charge<'_>> {
             let here = |extra: &&Shortfall<'_>| extra.taken.fallback == fallback && extra.current.shadow == shadow;
-            extra.iter().filter(here).map(Shortfall::charge).collect()
+            extra.iter().filter(here).map(Shortfall::to_charge).collect()
         };
         let (enforced, shadows) = (charges(false), charges(true));
         let most = enforced.iter().map(|charge| charge.ask.cost()).max().unwrap_or(Cost::ZERO);

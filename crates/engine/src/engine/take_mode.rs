@@ -33,7 +33,7 @@ impl TakeMode {
     }
 
     /// Checks that a request is valid in this mode.
-    pub(crate) fn check(self, request: &Request<'_>) -> Result<(), RequestError> {
+    pub(crate) fn check_request(self, request: &Request<'_>) -> Result<(), RequestError> {
         match (self, request.items) {
             (Self::Exactly | Self::Regardless, _) | (Self::UpTo, []) => Ok(()),
             (Self::UpTo, [item]) if item.cost.is_some() => Ok(()),

@@ -159,8 +159,8 @@ pub(super) async fn refund_request<S: Store, F: Store>(
     decisions: &mut Decisions,
 ) -> Result<(), EngineError> {
     let running = engine.running.load();
-    decisions.begin(running.rules.version(), engine.time_if_needed(&running), TakeMode::Exactly);
-    decisions.add(request, &running.rules)?;
+    decisions.begin_batch(running.rules.version(), engine.time_if_needed(&running), TakeMode::Exactly);
+    decisions.add_request(request, &running.rules)?;
     let (mut charges, mut spans) = (Vec::new(), Vec::new());
     decisions.plan.collect_charges(&running, &mut charges, &mut spans, |_, planned: &PlannedCharge| !planned.is_ban());
     if charges.is_empty() {
@@ -181,8 +181,8 @@ pub(super) async fn reset<S: Store, F: Store>(
     decisions: &mut Decisions,
 ) -> Result<usize, EngineError> {
     let running = engine.running.load();
-    decisions.begin(running.rules.version(), engine.time_if_needed(&running), TakeMode::Exactly);
-    decisions.add(request, &running.rules)?;
+    decisions.begin_batch(running.rules.version(), engine.time_if_needed(&running), TakeMode::Exactly);
+    decisions.add_request(request, &running.rules)?;
     let plan = &decisions.plan;
     let (mut charges, mut spans) = (Vec::new(), Vec::new());
     plan.collect_charges(&running, &mut charges, &mut spans, |_, _: &PlannedCharge| true);

@@ -116,7 +116,7 @@ pub(crate) struct CountedAddress {
 impl CountedAddress {
     /// Returns the form of an address for counter keys: IPv4 without a port, or IPv6 as its /64 network. Returns `None`
     /// if the value is not an address, or is a plain IPv4 address, which needs no conversion.
-    pub(crate) fn of(value: &[u8]) -> Option<Self> {
+    pub(crate) fn from_value(value: &[u8]) -> Option<Self> {
         // All notations other than plain IPv4 contain a colon.
         if !value.contains(&b':') {
             return None;
@@ -227,7 +227,8 @@ mod tests {
     #[test]
     fn all_notations_of_an_address_share_a_counter() {
         let counted = |value: &str| {
-            CountedAddress::of(value.as_bytes()).map(|counted| String::from_utf8(counted.as_bytes().to_vec()).unwrap())
+            CountedAddress::from_value(value.as_bytes())
+                .map(|counted| String::from_utf8(counted.as_bytes().to_vec()).unwrap())
         };
         for value in ["192.0.2.1:80", "::ffff:192.0.2.1", "[::FFFF:192.0.2.1]:80", "::ffff:c000:201"] {
             assert_eq!(counted(value).as_deref(), Some("192.0.2.1"), "{value}");

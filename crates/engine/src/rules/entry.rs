@@ -36,7 +36,7 @@ pub struct SplitFiles {
     pub rules: Rules,
 }
 
-const START: Position = Position { line: 1, column: 1 };
+const FIRST_POSITION: Position = Position { line: 1, column: 1 };
 
 const NO_FILES_MESSAGE: &str = "the rules service cannot read files; write the values into the rule";
 
@@ -68,7 +68,7 @@ fn parse_and_check_rule(source: &Source<'_>, domain: &str, id: &str) -> Result<(
         return Ok((RuleEntry { domain: domain.into(), id: id.into(), json: String::new() }, Rules::default()));
     };
     insert_or_check_id(&mut rule, id, &mut notes);
-    let tree = file_of(domain, vec![rule]);
+    let tree = file_node(domain, vec![rule]);
     let rules = check_tree(&tree, &mut notes);
     report(notes)?;
     let json = rule_nodes(&tree).first().map(to_json_text).unwrap_or_default();
@@ -94,7 +94,7 @@ fn insert_or_check_id(rule: &mut Node, id: &str, notes: &mut Notes) {
 ///
 /// # Errors
 /// Returns all mistakes in all files.
-pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
+pub fn split_files(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
     let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
     let mut checker = check::Checker::new(&|_, _| Err(NO_FILES_MESSAGE.into()));
     let mut taken: Vec<(String, Vec<RuleEntry>)> = Vec::new();
@@ -102,19 +102,21 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
         notes.set_file(source.name);
         left_out.set_file(source.name);
         let tree = text::parse_tree(source.text, &mut notes);
-        let Some(tree) = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out)) else { continue };
+        let Some(tree) = tree.and_then(|tree| import::translate_if_envoy(tree, &mut notes, &mut left_out)) else {
+            continue;
+        };
         for domain in raw::read_domains(&tree, &mut notes) {
             checker.check_domain(&domain, &mut notes);
         }
         for domain in domain_nodes(&tree) {
-            let name = text_at(domain, "domain").unwrap_or_default();
+            let name = text_at_key(domain, "domain").unwrap_or_default();
             let position = taken.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
                 taken.push((name.into(), Vec::new()));
                 taken.len() - 1
             });
             taken[position].1.extend(rule_nodes(domain).iter().map(|rule| RuleEntry {
                 domain: name.into(),
-                id: text_at(rule, "id").unwrap_or_default().into(),
+                id: text_at_key(rule, "id").unwrap_or_default().into(),
                 json: to_json_text(rule),
             }));
         }
@@ -130,7 +132,7 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
 /// Writes domains and their rules as one YAML rule file. Each rule is given as JSON.
 ///
 /// # Errors
-/// Returns an error if a rule is not an entry returned by [`parse_rule`] or [`split`].
+/// Returns an error if a rule is not an entry returned by [`parse_rule`] or [`split_files`].
 pub fn to_yaml<'e, R>(domains: impl IntoIterator<Item = (&'e str, R)>) -> Result<String, Mistakes>
 where
     R: IntoIterator<Item = &'e str>,
@@ -139,13 +141,13 @@ where
     for (domain, rules) in domains {
         let mut nodes = Vec::new();
         for rule in rules {
-            nodes.extend(tree_of(rule)?);
+            nodes.extend(parse_json_tree(rule)?);
         }
-        trees.push(file_of(domain, nodes));
+        trees.push(file_node(domain, nodes));
     }
     let tree = match trees.len() {
         1 => trees.swap_remove(0),
-        _ => map_node(vec![("domains", Node { position: START, value: Value::List(trees) })]),
+        _ => map_node(vec![("domains", Node { position: FIRST_POSITION, value: Value::List(trees) })]),
     };
     Ok(write::write_file(&tree))
 }
@@ -153,9 +155,9 @@ where
 /// Writes a rule as YAML over several lines, for diffs.
 ///
 /// # Errors
-/// Returns an error if `json` is not an entry returned by [`parse_rule`] or [`split`].
+/// Returns an error if `json` is not an entry returned by [`parse_rule`] or [`split_files`].
 pub fn to_lines(json: &str) -> Result<String, Mistakes> {
-    Ok(tree_of(json)?.map(|tree| write::write_file(&tree)).unwrap_or_default())
+    Ok(parse_json_tree(json)?.map(|tree| write::write_file(&tree)).unwrap_or_default())
 }
 
 /// Writes domains and their rules as a rule file in one line of JSON. Each rule is given as JSON.
@@ -186,7 +188,7 @@ where
     r#"{"domain":"none","rules":[]}"#.into()
 }
 
-fn tree_of(json: &str) -> Result<Option<Node>, Mistakes> {
+fn parse_json_tree(json: &str) -> Result<Option<Node>, Mistakes> {
     let mut notes = Notes::new("rule");
     let tree = text::parse_tree(json.as_bytes(), &mut notes);
     notes.finish()?;
@@ -202,9 +204,12 @@ fn check_tree(tree: &Node, notes: &mut Notes) -> Rules {
     Rules { domains: checker.finish(notes), left_out: None, hides_positions: false, is_partial: false }
 }
 
-fn file_of(domain: &str, rules: Vec<Node>) -> Node {
-    let position = rules.first().map_or(START, |rule| rule.position);
-    map_node(vec![("domain", text_node(START, domain)), ("rules", Node { position, value: Value::List(rules) })])
+fn file_node(domain: &str, rules: Vec<Node>) -> Node {
+    let position = rules.first().map_or(FIRST_POSITION, |rule| rule.position);
+    map_node(vec![
+        ("domain", text_node(FIRST_POSITION, domain)),
+        ("rules", Node { position, value: Value::List(rules) }),
+    ])
 }
 
 fn text_node(position: Position, text: &str) -> Node {
@@ -212,35 +217,35 @@ fn text_node(position: Position, text: &str) -> Node {
 }
 
 fn map_node(pairs: Vec<(&str, Node)>) -> Node {
-    let pairs = pairs.into_iter().map(|(key, value)| (text_node(START, key), value)).collect();
-    Node { position: START, value: Value::Map(pairs) }
+    let pairs = pairs.into_iter().map(|(key, value)| (text_node(FIRST_POSITION, key), value)).collect();
+    Node { position: FIRST_POSITION, value: Value::Map(pairs) }
 }
 
 fn is_text(node: &Node, text: &str) -> bool {
     matches!(&node.value, Value::Text(written) if written == text)
 }
 
-fn find<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
+fn find_key<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
     let Value::Map(pairs) = &node.value else { return None };
     pairs.iter().find(|(known, _)| is_text(known, key)).map(|(_, value)| value)
 }
 
-fn text_at<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
-    match &find(node, key)?.value {
+fn text_at_key<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
+    match &find_key(node, key)?.value {
         Value::Text(text) => Some(text),
         Value::Empty | Value::List(_) | Value::Map(_) => None,
     }
 }
 
 fn list_at_key<'n>(node: &'n Node, key: &str) -> &'n [Node] {
-    match find(node, key).map(|node| &node.value) {
+    match find_key(node, key).map(|node| &node.value) {
         Some(Value::List(nodes)) => nodes,
         Some(Value::Empty | Value::Text(_) | Value::Map(_)) | None => &[],
     }
 }
 
 fn domain_nodes(tree: &Node) -> &[Node] {
-    if find(tree, "domains").is_some() { list_at_key(tree, "domains") } else { std::slice::from_ref(tree) }
+    if find_key(tree, "domains").is_some() { list_at_key(tree, "domains") } else { std::slice::from_ref(tree) }
 }
 
 fn rule_nodes(domain: &Node) -> &[Node] {

@@ -14,7 +14,7 @@ use super::mistake::{Mistakes, Notes, Position};
 use super::text::{self, Node, Value};
 use super::write::{Comments, write_file, write_with_comments};
 use super::{MAX_ALIASED, Source};
-use comments::{Comment, scan};
+use comments::{Comment, find_comments};
 
 mod comments;
 
@@ -65,7 +65,7 @@ pub fn format(source: &Source<'_>) -> Result<String, FormatterError> {
     let (Some(tree), Ok(text)) = (tree, str::from_utf8(source.text)) else {
         return Err(FormatterError::Loses { line: 1, what: "everything" });
     };
-    let found = scan(text).map_err(|(line, what)| FormatterError::Loses { line, what })?;
+    let found = find_comments(text).map_err(|(line, what)| FormatterError::Loses { line, what })?;
     let mut comments = attach_comments(&tree, &found);
     let formatted = write_with_comments(&tree, &mut comments);
     verify_nothing_lost(&tree, &found, &formatted)?;
@@ -77,7 +77,7 @@ fn verify_nothing_lost(tree: &Node, found: &[Comment], formatted: &str) -> Resul
     let again = text::parse_tree(formatted.as_bytes(), &mut Notes::new(""));
     let same = again.is_some_and(|again| write_file(&again) == write_file(tree));
     let count = |found: &[Comment]| found.iter().filter(|found| !found.text.is_empty()).count();
-    let kept = scan(formatted).is_ok_and(|again| count(&again) == count(found));
+    let kept = find_comments(formatted).is_ok_and(|again| count(&again) == count(found));
     match (same, kept) {
         (true, true) => Ok(()),
         (false, _) => Err(FormatterError::Loses { line: 1, what: "an unusual notation" }),

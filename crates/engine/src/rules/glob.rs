@@ -92,12 +92,12 @@ impl Glob {
     }
 
     /// Returns the position of the segment that `name` captures.
-    pub(crate) fn capture(&self, name: &str) -> Option<CapturePosition> {
+    pub(crate) fn capture_position(&self, name: &str) -> Option<CapturePosition> {
         self.captures.iter().find(|capture| *capture.name == *name).map(|capture| capture.position)
     }
 
     /// Returns the names of the captures.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn capture_names(&self) -> impl Iterator<Item = &str> {
         self.captures.iter().map(|capture| &*capture.name)
     }
 
@@ -323,7 +323,7 @@ mod tests {
         let taken = |pattern: &str, name: &str, value: &'static str| {
             let glob = Glob::new(pattern).unwrap();
             assert!(glob.matches(value.as_bytes()));
-            str::from_utf8(glob.capture(name).unwrap().segment_of(value.as_bytes()).unwrap()).unwrap()
+            str::from_utf8(glob.capture_position(name).unwrap().segment_of(value.as_bytes()).unwrap()).unwrap()
         };
         assert_eq!(taken("/users/{user}/**", "user", "/users/7/posts/9"), "7");
         assert_eq!(taken("/**/{folder}/{file}", "folder", "/a/b/c"), "b");

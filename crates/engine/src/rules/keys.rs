@@ -36,7 +36,7 @@ const fn key(
 }
 
 /// Returns the names of all keys in `tables`.
-pub(crate) fn names(tables: &[&[Key]]) -> Vec<&'static str> {
+pub(crate) fn key_names(tables: &[&[Key]]) -> Vec<&'static str> {
     tables.iter().flat_map(|table| table.iter()).map(|key| key.name).collect()
 }
 

@@ -74,7 +74,7 @@ pub(super) const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
 /// Returns the limit, or a list of at least one mistake.
 pub(crate) fn parse_limit<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
     let mut reader = LimitParser { words, mistakes: Vec::new(), has_calendar_mistake: false };
-    let calendar = reader.calendar();
+    let calendar = reader.parse_calendar();
     reader.has_calendar_mistake = !reader.mistakes.is_empty();
     match reader.build_limit(calendar.as_ref()).map(|limit| (limit, calendar)) {
         Some(limit) if reader.mistakes.is_empty() => Ok(limit),

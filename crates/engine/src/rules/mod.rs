@@ -182,7 +182,7 @@ fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<D
         left_out.set_file(source.name);
         let before = notes.count();
         let tree = text::parse_tree(source.text, &mut notes);
-        let tree = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out));
+        let tree = tree.and_then(|tree| import::translate_if_envoy(tree, &mut notes, &mut left_out));
         // If reading the tree reported mistakes, its rules may be incomplete. A checker that skips invalid rules then
         // skips the whole file.
         if let Some(tree) = tree.filter(|_| notes.count() == before || !checker.skips_invalid()) {

@@ -293,9 +293,9 @@ pub enum Pattern {
 
 impl Pattern {
     /// Returns the position of the segment that `name` captures.
-    pub(crate) fn capture(&self, name: &str) -> Option<CapturePosition> {
+    pub(crate) fn capture_position(&self, name: &str) -> Option<CapturePosition> {
         match self {
-            Self::Glob(glob) => glob.capture(name),
+            Self::Glob(glob) => glob.capture_position(name),
             Self::Equals(_) | Self::Prefix(_) | Self::Cidr(_) | Self::NotAnAddress => None,
         }
     }

@@ -204,8 +204,8 @@ pub(super) fn in_reference_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
     if ordered.iter().any(|(key, _)| sure.contains(&&*name(key))) {
         let order: Vec<&str> = ["domain", "id", "when", "if", "only", "per", "limit", "limits", "algorithm"]
             .into_iter()
-            .chain(keys::names(&[keys::LIMIT_OPTIONS]))
-            .chain(keys::names(&[keys::FILE_KEYS, keys::RULE_KEYS]))
+            .chain(keys::key_names(&[keys::LIMIT_OPTIONS]))
+            .chain(keys::key_names(&[keys::FILE_KEYS, keys::RULE_KEYS]))
             .collect();
         ordered.sort_by_key(|(key, _)| order.iter().position(|known| *known == name(key)).unwrap_or(order.len()));
     }

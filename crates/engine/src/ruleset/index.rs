@@ -176,8 +176,8 @@ impl Index {
     /// Creates an index of rules. The rules are numbered, starting with `first`.
     pub(crate) fn new(index_entries: &[IndexEntry<'_>], first: u32) -> Self {
         let mut builder = IndexBuilder::default();
-        index_entries.iter().for_each(|index_entries| builder.count(index_entries));
-        index_entries.iter().zip(0..).for_each(|(index_entries, number)| builder.insert(index_entries, number));
+        index_entries.iter().for_each(|index_entries| builder.count_patterns(index_entries));
+        index_entries.iter().zip(0..).for_each(|(index_entries, number)| builder.insert_rule(index_entries, number));
         builder.finish(first)
     }
 

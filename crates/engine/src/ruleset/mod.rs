@@ -564,7 +564,7 @@ mod tests {
         let first = compile_after(&RuleSet::empty(), "- {id: a, limit: 1/s}\n");
         first.rules()[0].meter.count_in(crate::striped::Stripe::of_thread(), crate::meters::RuleEvent::Refused);
         let second = compile_after(&first, "- {id: a, limit: 5/s}\n");
-        assert_eq!(second.rules()[0].meter().read().refused, 1);
+        assert_eq!(second.rules()[0].meter().counts().refused, 1);
     }
 
     #[test]

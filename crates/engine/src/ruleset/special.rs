@@ -243,7 +243,7 @@ impl Special {
                 continue;
             };
             let counted = match from {
-                ValueSource::Address(_) => CountedAddress::of(value),
+                ValueSource::Address(_) => CountedAddress::from_value(value),
                 ValueSource::Attribute(_) | ValueSource::Capture(..) => None,
             };
             let value = counted.as_ref().map_or(value, CountedAddress::as_bytes);
@@ -274,7 +274,7 @@ impl ValueSource {
                     Test::NoneOf(_) | Test::Present | Test::Absent => &[],
                 });
                 let captures = patterns.filter_map(|pattern| match pattern {
-                    Pattern::Glob(glob) => Some((glob.clone(), glob.capture(name)?)),
+                    Pattern::Glob(glob) => Some((glob.clone(), glob.capture_position(name)?)),
                     Pattern::Equals(_) | Pattern::Prefix(_) | Pattern::Cidr(_) | Pattern::NotAnAddress => None,
                 });
                 Self::Capture(number(attribute), captures.collect())

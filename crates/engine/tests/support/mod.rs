@@ -180,11 +180,11 @@ impl Store for FlakyStore {
         match self.next_failure() {
             Some(error) => {
                 if self.executes_failed_batches.load(Ordering::Relaxed) {
-                    self.memory.answer(batch, &mut Answers::default());
+                    self.memory.answer_batch(batch, &mut Answers::default());
                 }
                 batch.groups.iter().for_each(|_| answers.fail_group(error.clone()));
             }
-            None => self.memory.answer(batch, answers),
+            None => self.memory.answer_batch(batch, answers),
         }
     }
 

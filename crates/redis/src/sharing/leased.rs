@@ -144,7 +144,7 @@ impl Leases {
         answers: &mut Answers,
     ) -> LeaseDecision {
         let remaining = entry.map_or(0, |entry| entry.holder.remaining());
-        let reset = Nanos::from_nanos(entry.map_or(0, |entry| entry.holder.reset(at)));
+        let reset = Nanos::from_nanos(entry.map_or(0, |entry| entry.holder.nanos_until_full(at)));
         let cost = charge.ask.cost();
         let stamps = |window_at: u64| entry.map(|entry| stamps_of(&entry.pool_limits, window_at)).unwrap_or_default();
         let (outcome, taken, stamps) = match &decided {

@@ -140,7 +140,7 @@ impl Sharing {
             for shard in 0..cycle.shards.len() as u8 {
                 let shard = cycle.lock(shard);
                 shared.views += shard.tally.len();
-                shared.dropped = shared.dropped.saturating_add(shard.tally.dropped());
+                shared.dropped = shared.dropped.saturating_add(shard.tally.dropped_tokens());
             }
         }
         shared

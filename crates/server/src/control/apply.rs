@@ -305,7 +305,7 @@ async fn new_row(
 
 async fn split_file(text: &[u8]) -> Result<SplitFiles> {
     let text = text.to_vec();
-    Ok(run_blocking(move || entry::split(&[Source { name: "rules", text: &text }])).await??)
+    Ok(run_blocking(move || entry::split_files(&[Source { name: "rules", text: &text }])).await??)
 }
 
 /// Runs long work on a blocking thread, so that it does not delay other calls.

@@ -363,7 +363,7 @@ pub(super) async fn check_match_limit(write: &mut Write<'_>, domain: &str, chang
         return Ok(());
     }
     let file = entry::to_json([(domain, texts.iter().map(String::as_str))]);
-    run_blocking(move || entry::split(&[Source { name: "rules", text: file.as_bytes() }]).map(drop)).await??;
+    run_blocking(move || entry::split_files(&[Source { name: "rules", text: file.as_bytes() }]).map(drop)).await??;
     Ok(())
 }
 

@@ -108,7 +108,7 @@ pub(super) async fn rules_page<S: Store>(
 
 impl RuleInForce {
     fn new(domain: &str, rule: &Rule, active: &ActiveRule) -> Self {
-        let counts = active.meter().read();
+        let counts = active.meter().counts();
         Self {
             domain: domain.to_owned(),
             id: rule.id().to_owned(),

@@ -33,7 +33,7 @@ fn add_and_publish_sample<S: Store>(app: &App<S>) {
     let rules = set.rules();
     let read = |number: usize| {
         let rule = &rules[number];
-        RuleReading { domain: rule.domain(), id: rule.id(), counts: rule.meter().read() }
+        RuleReading { domain: rule.domain(), id: rule.id(), counts: rule.meter().counts() }
     };
     let reader = RuleReader { version: set.version(), count: rules.len(), read: &read };
     let mut history = app.live.history();

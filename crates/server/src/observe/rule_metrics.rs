@@ -127,7 +127,7 @@ fn sum_remaining(rows: &[RuleSample<'_>], shown: &RuleNames) -> OutcomeCounts {
 
 impl<'a> RuleSample<'a> {
     fn new(rule: &'a ActiveRule) -> Self {
-        let counts = rule.meter().read();
+        let counts = rule.meter().counts();
         let counts = [counts.allowed, counts.refused, counts.shadow_refused, counts.fallback];
         Self { domain: rule.domain(), id: rule.id(), counts }
     }

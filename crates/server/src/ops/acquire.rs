@@ -270,7 +270,7 @@ mod tests {
         assert!(allowed && (1_000..=1_020).contains(&waited), "{waited} ms");
         assert_eq!(acquire_for(&app, "a", 900).await, (false, 0), "a wait that cannot succeed is not started");
         assert_eq!(acquire_for(&app, "b", 0).await, (true, 0));
-        let counts = app.engine.rules().rules()[0].meter().read();
+        let counts = app.engine.rules().rules()[0].meter().counts();
         assert_eq!((counts.allowed, counts.refused), (3, 1), "each request counts once");
         assert_eq!((app.waiters.waiting(), app.waiters.queues.lock().expect("no thread panicked").len()), (0, 0));
     }

@@ -182,7 +182,7 @@ impl Holder {
     }
 
     /// Returns the nanoseconds until the pool is full again, according to its last answer.
-    pub fn reset(&self, now: u64) -> u64 {
+    pub fn nanos_until_full(&self, now: u64) -> u64 {
         self.reset_at.saturating_sub(now)
     }
 

@@ -162,7 +162,7 @@ impl Pool {
         // Refunds and resets use the old parameters.
         let own = self.limits.clone();
         let limits = if matches!(exchange.need, Need::Refund(_) | Need::Reset) { &own } else { limits };
-        let converted = (self.limits != limits).then(|| self.convert(limits, now));
+        let converted = (self.limits != limits).then(|| self.convert_levels(limits, now));
         let levels = converted.as_deref().unwrap_or(&self.levels);
         let refused = self.amount_for_need(limits, levels, now, exchange.need);
         let mut grant = Grant {
@@ -210,7 +210,7 @@ impl Pool {
         }
         let each = || limits.iter().zip(&levels);
         grant.left = each().map(|(limit, level)| limit.left(*level, now)).min().unwrap_or(0);
-        grant.reset = each().map(|(limit, level)| limit.wait(*level, now, 0)).max().unwrap_or(0);
+        grant.reset = each().map(|(limit, level)| limit.wait_until_used(*level, now, 0)).max().unwrap_or(0);
         grant
     }
 
@@ -248,14 +248,14 @@ impl Pool {
             self.slices.remove(at);
         }
         for (limit, level) in self.limits.iter().zip(&mut self.levels) {
-            *level = limit.level_at(limit.give(*level, back), now);
+            *level = limit.level_at(limit.refund(*level, back), now);
         }
         self.raise_floor(now);
     }
 
     /// Returns the levels converted to other parameters. The used amounts stay the same, rounded up, but at least the
     /// outstanding tokens count as used.
-    fn convert(&self, limits: &[PoolLimit], now: u64) -> Vec<Level> {
+    fn convert_levels(&self, limits: &[PoolLimit], now: u64) -> Vec<Level> {
         let old: Vec<u64> =
             self.limits.iter().zip(&self.levels).map(|(limit, level)| limit.used(*level, now)).collect();
         let outstanding = self.outstanding();
@@ -285,7 +285,7 @@ impl Pool {
         let mut wait = 0;
         for (limit, level) in limits.iter().zip(levels) {
             let Some(most) = limit.capacity().checked_sub(need) else { return u64::MAX };
-            wait = wait.max(limit.wait(*level, now, most));
+            wait = wait.max(limit.wait_until_used(*level, now, most));
             let mut outstanding = self.outstanding();
             for slice in &self.slices {
                 if outstanding <= most {
@@ -312,7 +312,7 @@ impl Pool {
         for (limit, level) in limits.iter().zip(levels) {
             *level = match need {
                 Need::Reset => limit.level_with(now, outstanding),
-                _ => limit.with_min_used(limit.give(*level, grant.taken), now, outstanding),
+                _ => limit.with_min_used(limit.refund(*level, grant.taken), now, outstanding),
             };
         }
     }

@@ -219,7 +219,7 @@ impl PoolLimit {
     }
 
     /// Returns the level after `tokens` are given back.
-    pub fn give(&self, level: Level, tokens: u64) -> Level {
+    pub fn refund(&self, level: Level, tokens: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { per, .. }, Level::Bucket { ticks }) => {
                 Level::Bucket { ticks: ticks.saturating_sub(to_u128(tokens) * to_u128(per)) }
@@ -230,7 +230,7 @@ impl PoolLimit {
     }
 
     /// Returns the nanoseconds, rounded up, until at most `used` tokens are used, if nothing more is taken.
-    pub fn wait(&self, level: Level, now: u64, used: u64) -> u64 {
+    pub fn wait_until_used(&self, level: Level, now: u64, used: u64) -> u64 {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
                 let late = ticks.saturating_sub(to_u128(now) * to_u128(count) + to_u128(used) * to_u128(per));
@@ -301,7 +301,7 @@ mod tests {
                 assert_eq!(verdict.is_admitted(), fits, "{limit:?} at {now}");
                 if let tollgate_core::Outcome::Deny(tollgate_core::Retry::After(wait)) = before {
                     assert_eq!(
-                        pool_limit.wait(level, now, pool_limit.capacity() - cost),
+                        pool_limit.wait_until_used(level, now, pool_limit.capacity() - cost),
                         wait.as_nanos(),
                         "{limit:?} at {now}"
                     );

@@ -21,7 +21,7 @@
 //!   node that joins does not start with a full limit.
 //! - **Bounds.** At most [`Bounds::keys`] keys have a view. If no view is idle, further keys get no view. The tally
 //!   keeps about [`Bounds::unsent`] unsent entries, drops the oldest entries beyond that, and counts them in
-//!   [`Tally::dropped`].
+//!   [`Tally::dropped_tokens`].
 //!
 //! **Usage.** The caller decides with [`decide`](Tally::decide). On a [`ReadReason`], the caller reads the key from the
 //! store, passes the state to [`learn`](Tally::learn) and decides again. If the store does not answer,
@@ -387,7 +387,7 @@ impl Tally {
     }
 
     /// Returns the number of charged tokens that were dropped before the store acknowledged them.
-    pub fn dropped(&self) -> u64 {
+    pub fn dropped_tokens(&self) -> u64 {
         self.dropped
     }
 

@@ -115,7 +115,7 @@ fn old_payloads_do_not_take_below_zero_and_outdated_ones_are_dropped() {
     let mut node = Tally::default();
     node.add_external(Arc::from(&b"k"[..]), limits, 0, 5);
     assert!(node.payload(10 * SECOND).is_none());
-    assert_eq!(node.dropped(), 5);
+    assert_eq!(node.dropped_tokens(), 5);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn unsent_entries_are_bounded() {
         node.add_external(Arc::from(&key.to_le_bytes()[..]), limits.clone(), key * SECOND / 40, 1);
     }
     assert!(node.unsent.len() <= bounds.unsent + 40);
-    assert_eq!(node.unsent.len() as u64 + node.dropped(), 500);
+    assert_eq!(node.unsent.len() as u64 + node.dropped_tokens(), 500);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn used_keys_are_read_and_stale_views_are_read_before_they_decide() {
     assert!(take(&mut node, b"b", &limits, SECOND, 1).unwrap().is_admitted());
     node.forget(b"b");
     node.give_up();
-    assert_eq!((node.dropped(), node.has_unsent()), (1, false));
+    assert_eq!((node.dropped_tokens(), node.has_unsent()), (1, false));
 }
 
 #[test]

@@ -327,7 +327,7 @@ impl LeaseSimulation {
             };
             let back = exchange.settle.iter().map(|settle| settle.back).sum();
             for (pool_limit, level) in self.pool_limits.iter().zip(&mut self.unfloored) {
-                let current = pool_limit.give(pool_limit.level_at(*level, time), back);
+                let current = pool_limit.refund(pool_limit.level_at(*level, time), back);
                 *level = pool_limit.take(current, time, spent + grant.leased);
             }
             pool.levels.clone_from(&self.unfloored);

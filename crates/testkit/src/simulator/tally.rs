@@ -370,7 +370,7 @@ impl TallySimulation {
         for node in &self.nodes {
             let (taken, applied) = (self.taken.get(&node.id), self.applied.get(&node.id));
             let missing = taken.copied().unwrap_or(0) - applied.copied().unwrap_or(0);
-            if missing != node.tally.dropped() {
+            if missing != node.tally.dropped_tokens() {
                 return Err(format!("{missing} tokens of node {} were never applied", node.id));
             }
         }

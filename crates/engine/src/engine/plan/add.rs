@@ -29,7 +29,7 @@ struct MatchContext<'a> {
 
 impl Plan {
     /// Adds a request. An invalid request has no charges.
-    pub(crate) fn add(
+    pub(crate) fn add_request(
         &mut self,
         request: &Request<'_>,
         rules: &RuleSet,
@@ -63,7 +63,7 @@ impl Plan {
         first: usize,
     ) -> Result<(), RequestError> {
         check_size(request)?;
-        self.take_mode.check(request)?;
+        self.take_mode.check_request(request)?;
         let first_match = self.item_matches.len();
         for (index, item) in request.items.iter().enumerate() {
             match &item.limit {

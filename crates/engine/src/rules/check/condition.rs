@@ -257,7 +257,7 @@ pub(super) fn check_per(raw: &[RawText], when: &[Condition], notes: &mut Notes) 
 fn resolve_origin(name: &str, position: Position, when: &[Condition], notes: &mut Notes) -> Option<Origin> {
     for Condition { attribute, test } in when {
         let Test::AnyOf(patterns) = test else { continue };
-        let having = patterns.iter().filter(|pattern| pattern.capture(name).is_some()).count();
+        let having = patterns.iter().filter(|pattern| pattern.capture_position(name).is_some()).count();
         if having == 0 {
             continue;
         }

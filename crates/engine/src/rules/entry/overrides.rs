@@ -4,7 +4,10 @@ use super::super::mistake::{Mistakes, Notes, Position};
 use super::super::raw::shorten;
 use super::super::text::{self, Node, Value};
 use super::super::{Origin, Rules, Source};
-use super::{START, check_tree, file_of, find, is_text, map_node, text_at, text_node, to_json_text, tree_of};
+use super::{
+    FIRST_POSITION, check_tree, file_node, find_key, is_text, map_node, parse_json_tree, text_at_key, text_node,
+    to_json_text,
+};
 
 /// An override to insert into its rule.
 #[derive(Clone, Copy, Debug)]
@@ -75,17 +78,17 @@ fn parse_override(source: &Source<'_>, rule: &str, value: &str, notes: &mut Note
     };
     let effect =
         Node { position, value: Value::Map(pairs.iter().filter(|(key, _)| !is_text(key, "until")).cloned().collect()) };
-    let until = text_at(&given, "until").map(str::to_owned);
+    let until = text_at_key(&given, "until").map(str::to_owned);
     let whole = override_node(position, &attribute, value, given);
     // Only the new override is checked. The rule's own overrides were checked when the rule was stored.
     set_overrides(&mut rule, vec![whole]);
-    check_tree(&file_of("domain", vec![rule]), notes);
+    check_tree(&file_node("domain", vec![rule]), notes);
     Some(ParsedOverride { attribute, effect: to_json_text(&effect), until })
 }
 
 /// Returns the first attribute in a rule's `per`, or reports that the override must name an attribute.
 fn first_counted_attribute(rule: &Node, value: &str, position: Position, notes: &mut Notes) -> Option<String> {
-    let rules: Rules = check_tree(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
+    let rules: Rules = check_tree(&file_node("domain", vec![rule.clone()]), &mut Notes::new(""));
     let per = rules.domains().first().and_then(|domain| domain.rules().first()).map_or(&[][..], |rule| rule.per());
     let named = per.iter().flat_map(|counted| &counted.origins).find_map(|origin| match origin {
         Origin::Attribute(name) => Some(&**name),
@@ -112,22 +115,22 @@ fn first_counted_attribute(rule: &Node, value: &str, position: Position, notes: 
 /// # Errors
 /// Returns the mistakes if an override is not valid for the rule.
 pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<String, Mistakes> {
-    let Some(mut tree) = tree_of(rule)? else { return Ok(String::new()) };
+    let Some(mut tree) = parse_json_tree(rule)? else { return Ok(String::new()) };
     let mut nodes = Vec::with_capacity(overrides.len());
     for EntryOverride { attribute, value, effect, until } in overrides {
-        let mut effect = tree_of(effect)?.unwrap_or_else(|| map_node(Vec::new()));
+        let mut effect = parse_json_tree(effect)?.unwrap_or_else(|| map_node(Vec::new()));
         if let Value::Map(pairs) = &mut effect.value {
-            pairs.extend(until.map(|until| (text_node(START, "until"), text_node(START, until))));
-            pairs.push((text_node(START, "set_by"), text_node(START, "api")));
+            pairs.extend(until.map(|until| (text_node(FIRST_POSITION, "until"), text_node(FIRST_POSITION, until))));
+            pairs.push((text_node(FIRST_POSITION, "set_by"), text_node(FIRST_POSITION, "api")));
         }
-        nodes.push(override_node(START, attribute, value, effect));
+        nodes.push(override_node(FIRST_POSITION, attribute, value, effect));
     }
-    if let Some(Value::List(own)) = find(&tree, "overrides").map(|node| &node.value) {
+    if let Some(Value::List(own)) = find_key(&tree, "overrides").map(|node| &node.value) {
         nodes.extend(own.iter().cloned());
     }
     set_overrides(&mut tree, nodes);
     let mut notes = Notes::new("rule");
-    check_tree(&file_of("domain", vec![tree.clone()]), &mut notes);
+    check_tree(&file_node("domain", vec![tree.clone()]), &mut notes);
     notes.finish()?;
     Ok(to_json_text(&tree))
 }
@@ -146,5 +149,8 @@ fn override_node(position: Position, attribute: &str, value: &str, effect: Node)
 fn set_overrides(rule: &mut Node, overrides: Vec<Node>) {
     let Value::Map(pairs) = &mut rule.value else { return };
     pairs.retain(|(key, _)| !is_text(key, "overrides"));
-    pairs.push((text_node(START, "overrides"), Node { position: START, value: Value::List(overrides) }));
+    pairs.push((
+        text_node(FIRST_POSITION, "overrides"),
+        Node { position: FIRST_POSITION, value: Value::List(overrides) },
+    ));
 }

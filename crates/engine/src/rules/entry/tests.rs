@@ -67,7 +67,7 @@ fn odd_characters_survive_a_round_trip() {
         let again = parse_rule(&source(&entry.json), "api", "a").unwrap();
         assert_eq!(entry, again);
         let yaml = to_yaml([("api", [entry.json.as_str()])]).unwrap();
-        assert_eq!(split(&[source(&yaml)]).unwrap().entries, [entry], "for {odd:?} in {yaml}");
+        assert_eq!(split_files(&[source(&yaml)]).unwrap().entries, [entry], "for {odd:?} in {yaml}");
     }
 }
 
@@ -75,26 +75,26 @@ fn odd_characters_survive_a_round_trip() {
 fn files_are_split_into_entries_and_joined() {
     let text =
         "domains:\n- domain: b\n  rules:\n  - {id: y, limit: 1/s}\n  - {id: x, limit: 2/s}\n- {domain: a, rules: []}\n";
-    let taken = split(&[source(text)]).unwrap();
+    let taken = split_files(&[source(text)]).unwrap();
     assert_eq!(taken.domains, ["b", "a"]);
     let rules: Vec<&str> = taken.entries.iter().map(|entry| &*entry.json).collect();
     assert_eq!(rules, [r#"{"id":"y","limit":"1/s"}"#, r#"{"id":"x","limit":"2/s"}"#]);
     let yaml = to_yaml([("b", rules.clone()), ("a", Vec::new())]).unwrap();
     let formatted = super::super::format(&source(&yaml)).unwrap();
     assert_eq!(formatted, yaml);
-    assert_eq!(split(&[source(&yaml)]).unwrap().entries, taken.entries);
+    assert_eq!(split_files(&[source(&yaml)]).unwrap().entries, taken.entries);
     let json = to_json([("b", rules)]);
-    assert_eq!(split(&[source(&json)]).unwrap().entries, taken.entries);
+    assert_eq!(split_files(&[source(&json)]).unwrap().entries, taken.entries);
     assert!(Rules::read(&[source(&to_json(Vec::<(&str, Vec<&str>)>::new()))]).unwrap().is_empty());
     let nothing = to_yaml(Vec::<(&str, Vec<&str>)>::new()).unwrap();
-    assert!(split(&[source(&nothing)]).unwrap().domains.is_empty(), "{nothing}");
+    assert!(split_files(&[source(&nothing)]).unwrap().domains.is_empty(), "{nothing}");
 }
 
 #[test]
 fn envoy_files_become_entries() {
     let text =
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
-    let taken = split(&[source(text)]).unwrap();
+    let taken = split_files(&[source(text)]).unwrap();
     assert_eq!(taken.entries[0].id, "remote_address");
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Comment {
 /// # Errors
 /// Returns the line and the name of the first construct that formatting would lose: an anchor, a tag, or a string in
 /// which comments cannot be recognised.
-pub(super) fn scan(text: &str) -> Result<Vec<Comment>, (u32, &'static str)> {
+pub(super) fn find_comments(text: &str) -> Result<Vec<Comment>, (u32, &'static str)> {
     let mut found = Vec::new();
     // Lines with more indentation than this belong to the current block scalar (`|` or `>`).
     let mut block: Option<usize> = None;

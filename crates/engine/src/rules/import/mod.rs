@@ -75,7 +75,7 @@ impl ImportedRules {
         include: ReadIncluded<'_>,
     ) -> Result<Self, Mistakes> {
         let (mut notes, mut left_out) = (Notes::new(source.name), Notes::new(source.name));
-        let dialect = dialect.unwrap_or_else(|| Dialect::detect(source.text));
+        let dialect = dialect.unwrap_or_else(|| Dialect::of_file(source.text));
         let (tree, included) = match dialect {
             Dialect::Envoy => {
                 let tree = text::parse_tree(source.text, &mut notes);
@@ -100,12 +100,12 @@ impl ImportedRules {
 
 impl Dialect {
     /// Detects the dialect of a file.
-    fn detect(bytes: &[u8]) -> Self {
+    fn of_file(bytes: &[u8]) -> Self {
         if nginx::is_nginx_file(bytes) { Self::Nginx } else { Self::Envoy }
     }
 }
 
 /// Translates the tree of an Envoy file to the rule language. Other trees are returned unchanged.
-pub(super) fn translate(tree: Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
+pub(super) fn translate_if_envoy(tree: Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
     if envoy::is_envoy_file(&tree) { envoy::convert(&tree, notes, left_out) } else { Some(tree) }
 }

@@ -40,7 +40,7 @@ pub(crate) fn read_zone(name: &str) -> Result<Zone, (String, String)> {
 impl LimitParser<'_> {
     /// Returns the calendar for the windows. Returns `None` if the limit does not use the calendar, or if its period or
     /// `anchor` has a mistake.
-    pub(super) fn calendar(&mut self) -> Option<Calendar> {
+    pub(super) fn parse_calendar(&mut self) -> Option<Calendar> {
         let (zone, anchor) = ((self.words.option)("zone"), (self.words.option)("anchor"));
         let unit = self.words.limit.and_then(|limit| unit_of(period_of(limit)?));
         let calendar_word = unit.filter(|unit| has_variable_length(*unit));

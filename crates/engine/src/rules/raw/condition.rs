@@ -109,7 +109,7 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawAttributeCondition> {
     let fields = Fields::from_node(node, "a condition", &[keys::CONDITION_KEYS], notes)?;
     if pairs.len() != 1 {
         let count = pairs.len();
-        let help = format!("valid: {}", join_with_and(&keys::names(&[keys::CONDITION_KEYS])));
+        let help = format!("valid: {}", join_with_and(&keys::key_names(&[keys::CONDITION_KEYS])));
         let problem = format!("a condition has one key, or two if one is `not`, not {count}");
         notes.add_with_help(node.position, problem, help);
         return None;

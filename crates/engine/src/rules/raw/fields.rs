@@ -1,6 +1,6 @@
 //! Reads maps with known keys, lists and strings.
 
-use super::super::keys::{Key, names};
+use super::super::keys::{Key, key_names};
 use super::super::mistake::{Notes, Position};
 use super::super::suggest::{join_with_and, suggest_valid, suggest_word};
 use super::super::text::{Node, Value};
@@ -34,7 +34,7 @@ impl<'n> Fields<'n> {
         elsewhere: &dyn Fn(&str) -> Option<KeyHint>,
         notes: &mut Notes,
     ) -> Option<Self> {
-        let valid = names(tables);
+        let valid = key_names(tables);
         let Value::Map(pairs) = &node.value else {
             let help = format!("its keys are {}", join_with_and(&valid));
             notes.add_with_help(node.position, format!("{what} must be a map, not {}", node.kind()), help);

@@ -40,7 +40,7 @@ pub(super) fn misspelled_captures(domain: &Domain, notes: &mut Notes) {
             Test::NoneOf(_) | Test::Present | Test::Absent => &[],
         });
         let names = patterns.flat_map(|pattern| match pattern {
-            Pattern::Glob(glob) => glob.names().map(str::to_owned).collect(),
+            Pattern::Glob(glob) => glob.capture_names().map(str::to_owned).collect(),
             Pattern::Equals(_) | Pattern::Prefix(_) | Pattern::Cidr(_) | Pattern::NotAnAddress => Vec::new(),
         });
         names.collect()
@@ -166,8 +166,8 @@ fn regex_to_glob(text: &str) -> Option<String> {
 fn glob_as_written(glob: &Glob) -> String {
     let mut segments: Vec<String> = glob.as_str().split('/').map(str::to_owned).collect();
     let count = segments.len();
-    for name in glob.names() {
-        let position = match glob.capture(name) {
+    for name in glob.capture_names() {
+        let position = match glob.capture_position(name) {
             Some(CapturePosition::FromStart(before)) => Some(before),
             Some(CapturePosition::FromEnd(after)) => count.checked_sub(1 + after),
             None => None,

@@ -49,7 +49,7 @@ impl IndexBuilder {
         number
     }
 
-    pub(super) fn count(&mut self, index_entry: &IndexEntry<'_>) {
+    pub(super) fn count_patterns(&mut self, index_entry: &IndexEntry<'_>) {
         index_entry.names.iter().for_each(|attribute| {
             self.attribute_number(attribute);
         });
@@ -66,7 +66,7 @@ impl IndexBuilder {
         }
     }
 
-    pub(super) fn insert(&mut self, index_entry: &IndexEntry<'_>, number: u32) {
+    pub(super) fn insert_rule(&mut self, index_entry: &IndexEntry<'_>, number: u32) {
         let anchor = self.rarest_condition(index_entry);
         let others = index_entry.when.iter().enumerate().filter(|(index, _)| Some(*index) != anchor);
         let others: Box<[FurtherCondition]> = others

@@ -131,7 +131,7 @@ fn is_conflict(error: &anyhow::Error) -> bool {
 /// Checks the files for mistakes. Returns the text to send, or `None` if there are mistakes.
 fn check_files(files: &[RuleFile]) -> anyhow::Result<Option<Vec<u8>>> {
     let sources: Vec<Source<'_>> = files.iter().map(RuleFile::as_source).collect();
-    let taken = match entry::split(&sources) {
+    let taken = match entry::split_files(&sources) {
         Ok(taken) => taken,
         Err(mistakes) => {
             print_mistakes(&mistakes)?;

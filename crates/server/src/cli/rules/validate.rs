@@ -59,7 +59,7 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
     let sources: Vec<Source<'_>> = files.iter().map(RuleFile::as_source).collect();
     if success
         && sources.len() > 1
-        && let Err(mistakes) = entry::split(&sources)
+        && let Err(mistakes) = entry::split_files(&sources)
     {
         print_mistakes(&mistakes)?;
         success = false;

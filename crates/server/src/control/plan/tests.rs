@@ -20,7 +20,7 @@ fn check_comparison(stored: &str, file: &str, others: OtherRules, expected: &str
     let before: HashMap<String, i64> = stored.iter().map(|row| (row.id.clone(), row.position)).collect();
     let entry = |id: char| format!("{{id: {id}, limit: 1/s}}");
     let text = format!("{{domain: d, rules: [{}]}}", file.chars().map(entry).collect::<Vec<_>>().join(", "));
-    let taken = entry::split(&[Source { name: "f", text: text.as_bytes() }]).unwrap();
+    let taken = entry::split_files(&[Source { name: "f", text: text.as_bytes() }]).unwrap();
     let changes = compare(taken, HashMap::from([("d".into(), stored)]), others);
     let [domain] = &changes.domains[..] else { unreachable!("one domain") };
     let mut after = before;
@@ -56,7 +56,7 @@ fn order_of_the_file_is_preserved() {
 #[test]
 fn only_changed_rules_are_reported() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2/s}\n- {id: b, limit: 1/s}\n";
-    let taken = entry::split(&[Source { name: "f", text }]).unwrap();
+    let taken = entry::split_files(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![rule_row("a", 1), rule_row("b", 2)])]);
     let changes = compare(taken, stored, OtherRules::Keep);
     assert_eq!(changes.planned.len(), 1);
@@ -67,7 +67,7 @@ fn only_changed_rules_are_reported() {
 #[test]
 fn large_limit_change_causes_a_warning() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2000/s}\n";
-    let taken = entry::split(&[Source { name: "f", text }]).unwrap();
+    let taken = entry::split_files(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![rule_row("a", 1)])]);
     let changes = compare(taken, stored, OtherRules::Keep);
     assert_eq!(changes.warnings.len(), 1, "{:?}", changes.warnings);

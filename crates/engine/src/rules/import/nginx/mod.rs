@@ -86,7 +86,7 @@ fn convert_rules(
         zones.extend(NginxZone::read(directive, notes, left_out));
     }
     let scopes = Scopes::read(directives, files, notes, left_out);
-    if let Some((number, _)) = scopes.limits().get(MAX_LIMITS) {
+    if let Some((number, _)) = scopes.imported_limits().get(MAX_LIMITS) {
         notes.add(directives[*number].position, format!("too many limits (maximum {MAX_LIMITS})"));
         return None;
     }
@@ -127,7 +127,7 @@ struct Importer<'n, 'f> {
 impl Importer<'_, '_> {
     /// Parses each limit.
     fn read_limits(&mut self, directives: &[Directive]) {
-        for (number, scope) in self.scopes.limits() {
+        for (number, scope) in self.scopes.imported_limits() {
             let directive = &directives[*number];
             self.files.set_file(directive, self.notes, self.left_out);
             let of_requests = NginxLimitKind::of_directive(directive.name()) == Some(NginxLimitKind::Requests);
@@ -230,7 +230,7 @@ impl Importer<'_, '_> {
         if let Some(attribute) = zone.per.first().filter(|_| zone.skips_missing) {
             when.push((attribute, map_node(position, vec![("present", text_node(position, "true"))])));
         }
-        let path = only.as_ref().and_then(Exception::path).unwrap_or_default();
+        let path = only.as_ref().and_then(Exception::single_path).unwrap_or_default();
         let mut pairs =
             vec![("id", text_node(position, unused_id_from(&format!("{}{path}", zone.name), &mut self.used_ids)))];
         if !when.is_empty() {

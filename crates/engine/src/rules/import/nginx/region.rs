@@ -141,7 +141,7 @@ impl<T> Exception<'_, T> {
     }
 
     /// Returns the path, if there is exactly one.
-    pub(super) fn path(&self) -> Option<&str> {
+    pub(super) fn single_path(&self) -> Option<&str> {
         match &*self.paths {
             [path] => path.path(),
             _ => None,

@@ -180,7 +180,7 @@ impl Scopes {
     }
 
     /// Returns the imported limits: index of the directive, and index of the scope.
-    pub(super) fn limits(&self) -> &[(usize, usize)] {
+    pub(super) fn imported_limits(&self) -> &[(usize, usize)] {
         &self.limits
     }
 
