@@ -383,7 +383,7 @@ mod tests {
     use tollgate_engine::{Engine, MemoryStore};
     use tollgate_redis::Durations;
 
-    const PAGE_INTRODUCTION: &str = "# Metrics\n\n`GET /metrics` returns these in the text format of Prometheus. Keys are never labels: their \
+    const PAGE_INTRODUCTION: &str = "# Metrics\n\n`GET /metrics` returns these metrics in the text format of Prometheus. Keys are never labels, because their \
                              number is not bounded.\n\n| metric | type | meaning |\n|---|---|---|\n";
 
     #[test]
