@@ -206,7 +206,7 @@ mod tests {
     const HOME_TWO: Home = Some(NodeId(2));
     const HOME_SEVEN: Home = Some(NodeId(7));
 
-    fn group(homes: &[Home], amount: Amount) -> (GroupRun<&'static str>, Vec<GroupAction>) {
+    fn start_group(homes: &[Home], amount: Amount) -> (GroupRun<&'static str>, Vec<GroupAction>) {
         let mut actions = Vec::new();
         let charges = homes.iter().map(|home| (*home, amount)).collect();
         (GroupRun::new(OWN, Verb::Check, charges, &mut actions), actions)
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn homes_are_asked_in_order_and_all_but_the_last_hold() {
-        let (mut group, actions) = group(&[None, HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
+        let (mut group, actions) = start_group(&[None, HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
         assert_eq!(actions, [ask(HOME_TWO, Verb::Hold, &[2])]);
         assert_eq!(on(&mut group, HOME_TWO, Ok(answers_that_took(1))), [ask(HOME_SEVEN, Verb::Hold, &[1])]);
         assert_eq!(on(&mut group, HOME_SEVEN, Ok(answers_that_took(1))), [ask(None, Verb::Check, &[0])]);
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn refused_group_undoes_its_holds_and_reads_their_reports_again() {
-        let (mut group, _) = group(&[None, HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
+        let (mut group, _) = start_group(&[None, HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
         on(&mut group, HOME_TWO, Ok(answers_that_took(1)));
         assert_eq!(on(&mut group, HOME_SEVEN, Ok(refused_answers())), [ask(None, Verb::Peek, &[0])]);
         // The answer to a peek contains an amount, although the peek took nothing. The group must not return this
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn home_without_an_answer_ends_the_group_and_earlier_charges_are_undone() {
-        let (mut group, _) = group(&[HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
+        let (mut group, _) = start_group(&[HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
         on(&mut group, HOME_TWO, Ok(answers_that_took(1)));
         assert_eq!(on(&mut group, HOME_SEVEN, Err("silent")), [return_action(HOME_TWO, Verb::Undo, 1, 1)]);
         assert_eq!(group.finish().unwrap_err(), "silent");
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn admitted_group_refunds_what_exceeds_the_smallest_amount() {
-        let (mut group, _) = group(&[HOME_SEVEN, HOME_TWO], Amount::UpTo(Cost::new(9)));
+        let (mut group, _) = start_group(&[HOME_SEVEN, HOME_TWO], Amount::UpTo(Cost::new(9)));
         on(&mut group, HOME_TWO, Ok(answers_that_took(5)));
         let actions = on(&mut group, HOME_SEVEN, Ok(answers_that_took(3)));
         assert_eq!(actions, [return_action(HOME_TWO, Verb::Refund, 1, 2), ask(HOME_TWO, Verb::Peek, &[1])]);

@@ -223,13 +223,14 @@ impl lockstep::RuleSubject for EngineOnPeers {
 }
 
 /// Topics of rules that peers cannot share. Rules that delay requests use leaky or interval buckets.
-const UNSHARED_TOPICS: [Topic; 3] = [Topic::Ban, Topic::Delay, Topic::NotShared];
+const TOPICS_THAT_PEERS_CANNOT_SHARE: [Topic; 3] = [Topic::Ban, Topic::Delay, Topic::NotShared];
 
 fn compare_with_model(nodes: usize) {
     let number =
         |name: &str, otherwise| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 5_000));
-    let (compared, traces) = lockstep::compare(&mut EngineOnPeers::start(nodes), seed, decisions, &UNSHARED_TOPICS);
+    let (compared, traces) =
+        lockstep::compare(&mut EngineOnPeers::start(nodes), seed, decisions, &TOPICS_THAT_PEERS_CANNOT_SHARE);
     println!("{nodes} nodes: {compared} decisions of {traces} traces from seed {seed} agree with the model");
 }
 
@@ -246,7 +247,7 @@ fn three_nodes_decide_as_the_model_does() {
 #[test]
 fn peers_show_none_of_the_known_differences() {
     for nodes in [1, 3] {
-        let found = findings::run_known_traces(&mut EngineOnPeers::start(nodes), &UNSHARED_TOPICS);
+        let found = findings::run_known_traces(&mut EngineOnPeers::start(nodes), &TOPICS_THAT_PEERS_CANNOT_SHARE);
         assert!(found.is_empty(), "{nodes} nodes: {}", found.join("\n"));
     }
 }

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_cannot_change_the_node_of_a_key() {
+    fn namespace_cannot_change_the_hash_slot_of_a_key() {
         for given in ["", "a{b", "a b", "a}b", &"x".repeat(65)] {
             assert!(Config::from_url("redis://store").unwrap().namespace(given).is_err(), "{given}");
         }

@@ -17,7 +17,7 @@ async fn wait_for_count(store: &RedisStore, expected: u32) {
 }
 
 #[test]
-fn nodes_count_each_other_but_no_expired_node() {
+fn nodes_count_each_other_but_not_expired_nodes() {
     on_redis_and_valkey(async |server| {
         let first = store(&server).await;
         wait_for_count(&first, 1).await;

@@ -5,7 +5,7 @@
 
 use crate::support;
 
-use support::{ChargeOutcome, OwnedCharge, name_of, run, store, with_manual_clock};
+use support::{ChargeOutcome, OwnedCharge, name_of, run_groups, store, with_manual_clock};
 use tollgate_core::{
     Algorithm, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Limit, Nanos, Outcome, Retry, SlidingLog,
     SlidingSlices, SlidingWindow, Stamps, Steps, TokenBucket,
@@ -41,7 +41,7 @@ fn charge(key: &str, limit: Limit, cost: u64) -> OwnedCharge {
 }
 
 async fn ask(store: &RedisStore, verb: StoreVerb, charge: OwnedCharge) -> ChargeOutcome {
-    run(store, &[(verb, vec![charge])]).await.remove(0).unwrap().remove(0)
+    run_groups(store, &[(verb, vec![charge])]).await.remove(0).unwrap().remove(0)
 }
 
 /// Runs a test on each server, with a manual clock.
@@ -58,7 +58,7 @@ fn on_redis_and_valkey(test: impl AsyncFn(&RedisStore, &mut support::StoreClock)
 }
 
 #[test]
-fn peeks_and_refusals_under_smaller_limits_forgive_nothing() {
+fn peeks_and_refusals_under_smaller_limits_do_not_reduce_usage() {
     on_redis_and_valkey(async |store, _| {
         for (index, (large, small)) in per_hour(100).into_iter().zip(per_hour(2)).enumerate() {
             for (verb, cost) in
@@ -100,7 +100,7 @@ fn refused_request_under_another_limit_changes_no_refill() {
 
 /// One node has a limit of 1000 per hour and the other a limit of 10 per hour, as during a deployment.
 #[test]
-fn two_nodes_with_two_rule_versions_never_admit_more_than_the_larger() {
+fn two_nodes_with_two_rule_versions_never_admit_more_than_the_larger_limit() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         for kind in Kind::ALL {
@@ -166,7 +166,7 @@ fn charged_switches_cost_less_than_a_microsecond_each() {
 }
 
 #[test]
-fn refunds_and_renewals_apply_under_the_own_parameters() {
+fn refunds_and_renewals_apply_under_the_parameters_of_the_state() {
     on_redis_and_valkey(async |store, store_clock| {
         store_clock.set(START);
         for (index, (large, small)) in per_hour(100).into_iter().zip(per_hour(2)).enumerate() {

@@ -6,7 +6,9 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{LONG_DEADLINE, OwnedCharge, RealTime, bucket, check, remaining, run, wait_until_down, wait_until_up};
+use support::{
+    LONG_DEADLINE, OwnedCharge, RealTime, bucket, check, remaining, run_groups, wait_until_down, wait_until_up,
+};
 use tollgate_engine::store::{StoreError, StoreVerb};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Cluster, Kind, Reply, Server, free_port};
@@ -56,7 +58,7 @@ async fn wait_until_all_pass(store: &RedisStore) {
 }
 
 /// The primary of lane 0 hangs, and no replica takes over.
-async fn store_that_connects_without_lane_0_serves_the_others(cluster: &Cluster) {
+async fn store_that_connects_without_lane_0_serves_the_other_lanes(cluster: &Cluster) {
     let [hangs, other, third] = [0, 8_000, 16_000].map(|slot| cluster.primary_of(slot));
     let stopped = || cluster.servers.iter().enumerate().filter(|(at, _)| ![other, third].contains(at));
     assert!(stopped().any(|(at, _)| at == hangs));
@@ -95,7 +97,7 @@ async fn keys_at_two_primaries(cluster: &Cluster, store: &RedisStore, name: &str
 
 /// A key is refused only because another group briefly holds its last token. After that group is refused and refunded,
 /// the key's refusal must not be repeated. Later groups with the empty key hold no tokens.
-async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster, store: &RedisStore) {
+async fn refund_of_a_refused_group_drops_remembered_refusals(cluster: &Cluster, store: &RedisStore) {
     let [held, empty] = keys_at_two_primaries(cluster, store, "r", 120).await;
     let other = connect(&cluster.url(), LONG_DEADLINE).await;
     wait_until_up(&other).await;
@@ -106,10 +108,10 @@ async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster,
     let one = |key: &str| OwnedCharge::new(key, bucket(2), 1);
     let ask_both = async |empty: &str| {
         let groups = [(StoreVerb::Check, vec![one(held), one(empty)])];
-        let (refused, admitted) = tokio::join!(run(store, &groups), check(store, held, bucket(2)));
+        let (refused, admitted) = tokio::join!(run_groups(store, &groups), check(store, held, bucket(2)));
         assert!(!refused[0].as_ref().unwrap()[1].outcome.is_admitted());
         if admitted == Ok(true) {
-            run(store, &[(StoreVerb::Refund, vec![one(held)])]).await.remove(0).unwrap();
+            run_groups(store, &[(StoreVerb::Refund, vec![one(held)])]).await.remove(0).unwrap();
         }
         admitted
     };
@@ -119,7 +121,7 @@ async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster,
         if ask_both(empty).await == Ok(false) {
             assert_eq!(remaining(store, held, bucket(2)).await, 1, "the token was refunded");
             assert_eq!(check(store, held, bucket(2)).await, Ok(true), "the refusal is not repeated");
-            run(store, &[(StoreVerb::Refund, vec![one(held)])]).await.remove(0).unwrap();
+            run_groups(store, &[(StoreVerb::Refund, vec![one(held)])]).await.remove(0).unwrap();
             held_by = Some(empty);
             break;
         }
@@ -131,13 +133,13 @@ async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster,
 }
 
 /// A stopped server makes a group fail at the deadline. The group's tokens on the other server are refunded.
-async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &RedisStore) {
+async fn parts_are_refunded_if_another_part_times_out(cluster: &Cluster, store: &RedisStore) {
     let [healthy, stopped] = keys_at_two_primaries(cluster, store, "t", 40).await.map(|mut keys| keys.remove(0));
     let group = [&healthy, &stopped].map(|key| OwnedCharge::new(key, bucket(2), 1)).to_vec();
     let hurried = connect(&cluster.url(), Duration::from_secs(1)).await;
     wait_until_up(&hurried).await;
     cluster.servers[1].pause();
-    let answer = run(&hurried, &[(StoreVerb::Check, group)]).await.remove(0);
+    let answer = run_groups(&hurried, &[(StoreVerb::Check, group)]).await.remove(0);
     let refunded = async {
         while remaining(store, &healthy, bucket(2)).await < 1 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -163,7 +165,7 @@ async fn late_refund_to_a_bucket_is_ignored(cluster: &Cluster, store: &RedisStor
         }
         cluster.servers[0].pause();
     };
-    let (answers, ()) = tokio::join!(run(&hurried, &groups), stop_after_the_take);
+    let (answers, ()) = tokio::join!(run_groups(&hurried, &groups), stop_after_the_take);
     assert!(matches!(answers[0], Err(StoreError::Unknown { .. })), "{answers:?}");
     tokio::time::sleep(Duration::from_secs(1)).await;
     [0, 1].into_iter().for_each(|server| cluster.servers[server].resume());
@@ -186,12 +188,12 @@ fn stopped_and_killed_primaries_affect_only_their_lanes_until_failover() {
         assert!(diagnosis.server.starts_with("Redis 7"), "{diagnosis:?}");
         let patient = connect(&url, LONG_DEADLINE).await;
         wait_until_up(&patient).await;
-        refund_of_a_refused_group_undoes_remembered_refusals(&cluster, &patient).await;
-        parts_are_refunded_after_another_timed_out(&cluster, &patient).await;
+        refund_of_a_refused_group_drops_remembered_refusals(&cluster, &patient).await;
+        parts_are_refunded_if_another_part_times_out(&cluster, &patient).await;
         wait_until_all_pass(&store).await;
         late_refund_to_a_bucket_is_ignored(&cluster, &patient).await;
         wait_until_all_pass(&store).await;
-        store_that_connects_without_lane_0_serves_the_others(&cluster).await;
+        store_that_connects_without_lane_0_serves_the_other_lanes(&cluster).await;
         wait_until_all_pass(&store).await;
 
         cluster.servers[0].pause();
@@ -277,7 +279,7 @@ async fn slot_is_moved_while_its_keys_are_charged(cluster: &Cluster, store: &Red
         let both = vec![OwnedCharge::new(one, bucket(100), 1), OwnedCharge::new(two, bucket(100), 1)];
         let new = vec![OwnedCharge::new(&format!("{one}{note}"), bucket(100), 1)];
         let groups = [alone(one), alone(two), both, new].map(|charges| (StoreVerb::Check, charges));
-        for answer in run(store, &groups).await {
+        for answer in run_groups(store, &groups).await {
             let answer = answer.unwrap_or_else(|error| panic!("{note}: {error}"));
             assert!(answer.iter().all(|answer| answer.outcome.is_admitted()), "{note}");
         }

@@ -8,7 +8,8 @@ use crate::support;
 use std::time::Duration;
 
 use support::{
-    ChargeOutcome, OwnedCharge, bucket, config_for, on_redis_and_valkey, run, store, wait_until_down, wait_until_up,
+    ChargeOutcome, OwnedCharge, bucket, config_for, on_redis_and_valkey, run_groups, store, wait_until_down,
+    wait_until_up,
 };
 use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Nanos, Outcome, Retry, SlidingSlices, SlidingWindow, TokenBucket};
@@ -25,7 +26,7 @@ fn charge(key: &str, limit: impl Into<Limit>, cost: u64) -> OwnedCharge {
 }
 
 async fn ask(store: &impl Store, verb: StoreVerb, charges: Vec<OwnedCharge>) -> Result<Vec<ChargeOutcome>, StoreError> {
-    run(store, &[(verb, charges)]).await.remove(0)
+    run_groups(store, &[(verb, charges)]).await.remove(0)
 }
 
 async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> bool {
@@ -176,7 +177,7 @@ fn payload_whose_answers_are_lost_counts_once() {
 /// Charges continue during an outage and after it. Earlier charges are sent soon after the outage, and the store
 /// catches up while new charges arrive.
 #[test]
-fn store_catches_up_while_takes_go_on() {
+fn store_catches_up_while_charges_continue() {
     on_redis_and_valkey(async |server| {
         let proxy = Proxy::to(server.port());
         let url = format!("redis://127.0.0.1:{}", proxy.port());
@@ -311,7 +312,7 @@ fn usage_is_kept_when_the_rule_changes() {
 }
 
 #[test]
-fn lanes_of_a_cluster_are_synced_each_with_its_primary() {
+fn each_lane_of_a_cluster_is_synced_with_its_primary() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let cluster = Cluster::start(Kind::Redis);
@@ -333,7 +334,7 @@ fn lanes_of_a_cluster_are_synced_each_with_its_primary() {
 
 /// Between two syncs, requests for a known key cost no calls. The next sync merges all of them in one call.
 #[test]
-fn requests_cost_no_calls() {
+fn requests_between_syncs_need_no_calls() {
     on_redis_and_valkey(async |server| {
         let node = RedisStore::connect(config_for(&server)).await;
         let attributes = [Attribute::new("user", "x")];
@@ -357,7 +358,7 @@ fn requests_cost_no_calls() {
 /// The fast path gives the same answers as the slow path for groups. Two nodes get the same requests for different
 /// keys, one on each path.
 #[test]
-fn fast_path_agrees_with_groups() {
+fn fast_path_agrees_with_the_slow_path() {
     on_redis_and_valkey(async |server| {
         let (node, other) = (store(&server).await, store(&server).await);
         let limits: [Limit; 3] = [

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use support::{
-    LONG_DEADLINE, OwnedCharge, StoreClock, check, name_of, on_redis_and_valkey, run, store, wait_until_up,
+    LONG_DEADLINE, OwnedCharge, StoreClock, check, name_of, on_redis_and_valkey, run_groups, store, wait_until_up,
     with_manual_clock,
 };
 use tokio::task::JoinHandle;
@@ -92,7 +92,7 @@ impl Load {
         let caller = |node: &Arc<RedisStore>| {
             let charge = |key: &&str| OwnedCharge { consistency, ..OwnedCharge::new(key, limit(), 1) };
             let group: Vec<OwnedCharge> = keys.iter().map(charge).collect();
-            tokio::spawn(ask(node.clone(), group, epoch, counts.clone(), ended.clone()))
+            tokio::spawn(run_caller(node.clone(), group, epoch, counts.clone(), ended.clone()))
         };
         let callers = nodes.iter().flat_map(|node| [caller(node), caller(node)]).collect();
         Self { counts, ended, callers }
@@ -137,7 +137,7 @@ impl Load {
     }
 }
 
-async fn ask(
+async fn run_caller(
     node: Arc<RedisStore>,
     group: Vec<OwnedCharge>,
     epoch: Instant,
@@ -148,7 +148,7 @@ async fn ask(
     let mut history = Vec::new();
     while !ended.load(Ordering::Relaxed) {
         let asked = epoch.elapsed().as_nanos() as u64;
-        let answer = run(&*node, &groups).await.remove(0);
+        let answer = run_groups(&*node, &groups).await.remove(0);
         let answered = epoch.elapsed().as_nanos() as u64;
         let count = match answer {
             Ok(charges) if charges.iter().all(|charge| charge.outcome.is_admitted()) => {
@@ -204,7 +204,7 @@ fn store_that_was_restarted_empty_admits_at_most_one_burst_more() {
 
 /// Fills the memory of a server until it evicts `key`. The filling values have no expiry, so they are
 /// not evicted.
-fn evict(server: &Server, key: &str) {
+fn fill_until_evicted(server: &Server, key: &str) {
     let mut link = server.connect();
     let info = String::from_utf8(link.command(&["INFO", "memory"]).bytes()).unwrap();
     let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
@@ -235,7 +235,7 @@ fn evict_key(consistency: Consistency, nodes: usize, excess: u64) {
         let mut history = load.end().await;
         nodes[0].flush().await;
         // Counters have an expiry, so a volatile-* policy evicts them.
-        evict(&server, &name_of("k"));
+        fill_until_evicted(&server, &name_of("k"));
         let load = Load::with_consistency(consistency, nodes, &["k"], epoch);
         load.wait_until_taken_again().await;
         history.extend(load.end().await);
@@ -354,7 +354,7 @@ async fn is_used_by(node: &RedisStore, server: &Server, probe: &str) -> bool {
 /// Only the replicas and sentinels are cut off from the primary. They elect a new primary, while a node continues to
 /// use the old primary.
 #[test]
-fn replaced_primary_that_serves_on_admits_at_most_what_one_more_bucket_would() {
+fn replaced_primary_that_keeps_serving_admits_at_most_one_additional_bucket() {
     replace_primary(Consistency::Strict);
 }
 
@@ -416,7 +416,7 @@ fn replace_primary(consistency: Consistency) {
 /// The other servers of a cluster cannot reach a primary and replace it. The primary keeps serving, because its own
 /// `cluster-node-timeout` is longer, and a node keeps using it.
 #[test]
-fn replaced_primary_of_a_cluster_that_serves_on_admits_at_most_what_one_more_bucket_would() {
+fn replaced_cluster_primary_that_keeps_serving_admits_at_most_one_additional_bucket() {
     block_on(replace_primary_of_cluster(Consistency::Strict));
 }
 
@@ -562,7 +562,7 @@ fn moved_slots_and_a_failover_on_request_admit_nothing_more() {
 }
 
 /// Takes until the store refuses. Returns the number of tokens taken.
-async fn drain(store: &impl Store, key: &str, limit: Limit) -> u64 {
+async fn take_until_refused(store: &impl Store, key: &str, limit: Limit) -> u64 {
     let mut taken = 0;
     while check(store, key, limit).await.unwrap() {
         taken += 1;
@@ -584,7 +584,7 @@ fn clock_step_of_the_store_admits_at_most_what_it_refills() {
             // nothing is admitted until the clock has refilled the taken tokens.
             for (at, clock) in [(0, 0), (0, 2), (1, 3), (2, 4), (3, 0), (4, 1), (8, 5)] {
                 store_clock.set(START + clock * SECOND);
-                history.push((at * 1_000_000_000, drain(&store, "bucket", limit()).await));
+                history.push((at * 1_000_000_000, take_until_refused(&store, "bucket", limit()).await));
             }
             let taken: Vec<u64> = history.iter().map(|(_, taken)| *taken).collect();
             assert_eq!(
@@ -597,10 +597,10 @@ fn clock_step_of_the_store_admits_at_most_what_it_refills() {
 
             let window: Limit = FixedWindow::new(30, Nanos::from_secs(60)).unwrap().into();
             store_clock.set(START + 1_000 * SECOND);
-            let before = drain(&store, "window", window).await;
+            let before = take_until_refused(&store, "window", window).await;
             store_clock.set(START + 1_061 * SECOND);
             assert_eq!(
-                (before, drain(&store, "window", window).await),
+                (before, take_until_refused(&store, "window", window).await),
                 (30, 30),
                 "{kind:?}: a new window admits at most its limit"
             );

@@ -6,7 +6,7 @@ use crate::support;
 
 use support::chance::{self, Chance};
 use support::{
-    NoLimitTable, OwnedCharge, bucket, check, config_for, name_of, on_redis_and_valkey, remaining, run, store,
+    NoLimitTable, OwnedCharge, bucket, check, config_for, name_of, on_redis_and_valkey, remaining, run_groups, store,
     with_manual_clock,
 };
 use tollgate_core::{
@@ -41,7 +41,7 @@ fn after_flushall_limits_start_unused_and_hold() {
             server.command(&["FLUSHALL"]);
         }
         assert_eq!(check(&store, "k", bucket(2)).await, Ok(true));
-        let refused = run(&store, &[(StoreVerb::Check, pair())]).await.remove(0).unwrap();
+        let refused = run_groups(&store, &[(StoreVerb::Check, pair())]).await.remove(0).unwrap();
         assert!(!refused[0].outcome.is_admitted());
         assert_eq!(store.counts().failures, 0);
     });
@@ -57,7 +57,7 @@ async fn assert_only_its_group_is_rejected(store: &impl Store, says: &str) {
     let before = remaining(store, GOOD_KEY, bucket(9)).await;
     let check =
         |charges: &[&OwnedCharge]| (StoreVerb::Check, charges.iter().map(|&charge| charge.clone()).collect::<Vec<_>>());
-    let said = run(store, &[check(&[&good]), check(&[&bad]), check(&[&good, &bad]), check(&[&good])]).await;
+    let said = run_groups(store, &[check(&[&good]), check(&[&bad]), check(&[&good, &bad]), check(&[&good])]).await;
     for place in [1, 2] {
         let rejected = said[place].as_ref().unwrap_err();
         assert!(
@@ -120,7 +120,7 @@ fn damaged_values_affect_no_other_group() {
             let bad =
                 OwnedCharge { limits_id: 2 * turn, ..OwnedCharge::new(BAD_KEY, chance::any_group(&mut chance), 1) };
             link.command(&["DEL", &name]);
-            run(&store, &[(StoreVerb::Check, vec![bad.clone()])]).await;
+            run_groups(&store, &[(StoreVerb::Check, vec![bad.clone()])]).await;
             let Reply::Bytes(mut value) = link.command(&["GET", &name]) else { continue };
             for _ in 0..chance.any_amount(4) {
                 let place = chance.below(value.len() as u64) as usize;
@@ -135,7 +135,7 @@ fn damaged_values_affect_no_other_group() {
                 OwnedCharge { limits_id: 2 * turn + 1, ..OwnedCharge::new(BAD_KEY, chance::any_group(&mut chance), 1) };
             let good = OwnedCharge { limits_id: u32::MAX, ..OwnedCharge::new(GOOD_KEY, bucket(50_000), 1) };
             let groups = [bad.clone(), good, other, bad].map(|charge| (StoreVerb::Check, vec![charge]));
-            let said = run(&store, &groups).await;
+            let said = run_groups(&store, &groups).await;
             assert!(said[1].as_ref().is_ok_and(|said| said[0].outcome.is_admitted()), "{turn}: {said:?} for {value:?}");
             let answered = |said: &Result<_, _>| matches!(said, Ok(_) | Err(StoreError::Rejected { .. }));
             assert!(said.iter().all(answered), "{turn}: {said:?} for {value:?}");
@@ -161,13 +161,16 @@ fn every_key_expires_soon_after_it_is_unused() {
     on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let together = tollgate_core::Limits::new(one_limit_of_each_kind()).unwrap();
-        run(&store, &[(StoreVerb::Check, vec![OwnedCharge { limits_id: 99, ..OwnedCharge::new("all", together, 1) }])])
-            .await;
+        run_groups(
+            &store,
+            &[(StoreVerb::Check, vec![OwnedCharge { limits_id: 99, ..OwnedCharge::new("all", together, 1) }])],
+        )
+        .await;
         for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let charge = OwnedCharge { limits_id: place as u32, ..OwnedCharge::new(&place.to_string(), limit, 1) };
             // The key is charged twice, so that an existing value is written too.
-            run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await;
-            run(&store, &[(StoreVerb::Check, vec![charge])]).await;
+            run_groups(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await;
+            run_groups(&store, &[(StoreVerb::Check, vec![charge])]).await;
         }
         let names = server.command(&["KEYS", "tollgate:{*"]).list();
         assert_eq!(names.len(), 7);
@@ -183,12 +186,12 @@ fn every_key_expires_soon_after_it_is_unused() {
 /// The debt lasts three windows of one minute on average. The two windows after the current window may be 1.5 times as
 /// long.
 #[test]
-fn debt_of_calendar_windows_outlasts_windows_longer_than_on_average() {
+fn debt_is_kept_if_calendar_windows_are_longer_than_average() {
     on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let limit = FixedWindow::new(2, Nanos::from_secs(60)).unwrap().phase(Phase::Given(0)).max_debt(4).unwrap();
         let charge = OwnedCharge { ask: Ask::Regardless(Cost::new(6)), ..OwnedCharge::new("k", limit, 1) };
-        run(&store, &[(StoreVerb::Check, vec![charge])]).await;
+        run_groups(&store, &[(StoreVerb::Check, vec![charge])]).await;
         let left = server.command(&["PTTL", &name_of("k")]).number();
         assert!((200_000..=241_250).contains(&left), "the key expires in {left} ms");
     });
@@ -201,9 +204,9 @@ fn key_without_expiry_gets_one_with_its_next_write() {
         for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let key = place.to_string();
             let charge = OwnedCharge { limits_id: place as u32, ..OwnedCharge::new(&key, limit, 1) };
-            run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await;
+            run_groups(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await;
             assert_eq!(server.command(&["PERSIST", &name_of(&key)]).number(), 1);
-            run(&store, &[(StoreVerb::Check, vec![charge])]).await;
+            run_groups(&store, &[(StoreVerb::Check, vec![charge])]).await;
             assert!(server.command(&["PTTL", &name_of(&key)]).number() > 0, "key {key}");
         }
     });
@@ -218,11 +221,11 @@ fn key_without_expiry_becomes_unused_in_time() {
             let key = place.to_string();
             let charge = OwnedCharge { limits_id: place as u32, ..OwnedCharge::new(&key, limit, 2) };
             store_clock.set(1_800_000_000_000_000);
-            let said = run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await.remove(0).unwrap();
+            let said = run_groups(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await.remove(0).unwrap();
             assert!(said[0].outcome.is_admitted());
             server.command(&["PERSIST", &name_of(&key)]);
             store_clock.set(1_800_000_000_000_000 + 121_000_000);
-            let said = run(&store, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap();
+            let said = run_groups(&store, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap();
             assert!(said[0].outcome.is_admitted(), "key {key}: {said:?}");
         }
     });
@@ -252,7 +255,7 @@ fn clock_of_the_store_decides() {
 /// One call charges a key under two sets of parameters, several times each. The special script must decide like the
 /// general script.
 #[test]
-fn charges_of_one_call_under_changing_parameters_are_decided_alike() {
+fn both_scripts_decide_alike_under_changing_parameters() {
     on_redis_and_valkey(async |server| {
         let special = store(&server).await;
         let general = RedisStore::with_scripts(config_for(&server), Scripts::new().without_special()).await;
@@ -264,7 +267,7 @@ fn charges_of_one_call_under_changing_parameters_are_decided_alike() {
                 let charge = OwnedCharge { limits_id: burst as u32, ..OwnedCharge::new(key, bucket(burst), 1) };
                 (StoreVerb::Check, vec![charge])
             });
-            let said = run(node, &charges).await;
+            let said = run_groups(node, &charges).await;
             let said = said.into_iter().map(|said| said.unwrap()[0].clone());
             left.push(said.map(|said| (said.outcome.is_admitted(), said.reports[0].remaining)).collect::<Vec<_>>());
         }

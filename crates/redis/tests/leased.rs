@@ -6,7 +6,7 @@ use crate::support;
 
 use support::{
     ChargeOutcome, OwnedCharge, StoreClock, bucket, config_for, manual_clock_scripts, name_of, on_redis_and_valkey,
-    run, store, wait_until_up,
+    run_groups, store, wait_until_up,
 };
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Limits, Nanos, Outcome, Retry, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
@@ -21,7 +21,7 @@ fn charge(key: &str, limits: impl Into<Limits>, cost: u64) -> OwnedCharge {
 }
 
 async fn ask(store: &impl Store, verb: StoreVerb, charges: Vec<OwnedCharge>) -> Result<Vec<ChargeOutcome>, StoreError> {
-    run(store, &[(verb, charges)]).await.remove(0)
+    run_groups(store, &[(verb, charges)]).await.remove(0)
 }
 
 async fn check(store: &impl Store, key: &str, limits: impl Into<Limits>) -> bool {
@@ -31,7 +31,7 @@ async fn check(store: &impl Store, key: &str, limits: impl Into<Limits>) -> bool
 /// Returns the remaining amount in the store, excluding leases.
 async fn left_in_store(store: &RedisStore, key: &str, limits: impl Into<Limits>) -> u64 {
     let charge = OwnedCharge::new(key, limits, 1);
-    run(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
+    run_groups(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
 }
 
 /// Takes tokens until the node holds a lease. Returns the number of tokens taken.
@@ -267,7 +267,7 @@ fn usage_is_kept_when_the_rule_changes() {
 }
 
 #[test]
-fn without_the_store_leases_are_spent_and_then_it_is_unavailable() {
+fn leases_are_spent_while_the_store_is_down_and_then_requests_fail() {
     on_redis_and_valkey(async |mut server| {
         let node = store(&server).await;
         take_until_held(&node, "k", bucket(10_000)).await;

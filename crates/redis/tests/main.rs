@@ -22,6 +22,6 @@ mod support;
 mod traces;
 
 #[test]
-fn every_file_of_tests_is_listed() {
+fn every_test_file_is_listed() {
     tollgate_testkit::test_files::assert_all_listed(env!("CARGO_MANIFEST_DIR"), include_str!("main.rs"), &[]);
 }

@@ -111,7 +111,7 @@ struct AnswerCounts {
 }
 
 impl AnswerCounts {
-    fn note(&self, answer: &Result<bool, StoreError>, wait: Duration) {
+    fn record(&self, answer: &Result<bool, StoreError>, wait: Duration) {
         let count = match answer {
             Ok(true) => &self.passed,
             Ok(false) => panic!("a request was refused although the limit has enough tokens"),
@@ -142,7 +142,7 @@ fn stopped_store_delays_no_request_beyond_the_deadline_and_limits_hold_afterward
                 while !ended.load(Ordering::Relaxed) {
                     let start = Instant::now();
                     let answer = check(&*store, "k", bucket(BURST)).await;
-                    tally.note(&answer, start.elapsed());
+                    tally.record(&answer, start.elapsed());
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             })
@@ -247,7 +247,7 @@ const NEEDED_PERMISSIONS: [&str; 10] =
     ["+ping", "+script|load", "+evalsha", "+eval", "+time", "+mget", "+exists", "+set", "+setrange", "+del"];
 
 /// Returns the permissions of the user in docs/operating.md.
-fn documented_rights() -> Vec<&'static str> {
+fn documented_permissions() -> Vec<&'static str> {
     let page = include_str!("../../../docs/operating.md");
     let line = page.lines().find(|line| line.contains("ACL SETUSER tollgate")).unwrap();
     line.split_whitespace().skip_while(|word| *word != "~tollgate:*").collect()
@@ -265,7 +265,7 @@ async fn use_with_every_consistency(url: &str) {
     for consistency in all {
         for _ in 0..3 {
             let charge = OwnedCharge { consistency, ..OwnedCharge::new(&format!("{consistency:?}"), bucket(1_000), 1) };
-            let said = support::run(&store, &[(StoreVerb::Check, vec![charge])]).await.remove(0);
+            let said = support::run_groups(&store, &[(StoreVerb::Check, vec![charge])]).await.remove(0);
             assert!(said.as_ref().is_ok_and(|said| said[0].outcome.is_admitted()), "{url}, {consistency:?}: {said:?}");
         }
     }
@@ -277,9 +277,9 @@ async fn use_with_every_consistency(url: &str) {
 }
 
 #[test]
-fn documented_rights_are_enough_for_every_consistency_on_one_server_with_sentinel_and_in_a_cluster() {
+fn documented_permissions_are_enough_on_one_server_with_sentinel_and_in_a_cluster() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let rights = documented_rights();
+    let rights = documented_permissions();
     runtime.block_on(async {
         let server = Server::start(Kind::Redis);
         set_user(&server, &rights);
@@ -298,8 +298,8 @@ fn documented_rights_are_enough_for_every_consistency_on_one_server_with_sentine
 }
 
 #[test]
-fn user_with_the_documented_rights_is_enough_and_without_one_of_them_the_store_is_down() {
-    let rights = documented_rights();
+fn store_is_up_with_the_documented_permissions_and_down_without_any_one_of_them() {
+    let rights = documented_permissions();
     on_redis_and_valkey(async |server| {
         let store = async |rights: &[&str]| {
             set_user(&server, rights);

@@ -7,13 +7,13 @@ use crate::support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{OwnedCharge, bucket, check, on_redis_and_valkey, run, store};
+use support::{OwnedCharge, bucket, check, on_redis_and_valkey, run_groups, store};
 use tokio::time::Instant;
 use tollgate_core::{Limit, Outcome, Retry, TokenBucket};
 use tollgate_engine::store::StoreVerb;
 
 #[test]
-fn refused_key_under_attack_costs_at_most_twenty_calls_a_second() {
+fn refused_key_under_attack_costs_at_most_twenty_calls_per_second() {
     on_redis_and_valkey(async |server| {
         let store = Arc::new(store(&server).await);
         while check(&*store, "k", bucket(5)).await.unwrap() {}
@@ -41,7 +41,7 @@ fn request_is_admitted_after_the_wait_of_a_repeated_refusal() {
         let limit = Limit::from(TokenBucket::new("10/s".parse().unwrap(), 1).unwrap());
         let ask = async || {
             let groups = [(StoreVerb::Check, vec![OwnedCharge::new("k", limit, 1)])];
-            run(&store, &groups).await.remove(0).unwrap()[0].outcome
+            run_groups(&store, &groups).await.remove(0).unwrap()[0].outcome
         };
         assert!(ask().await.is_admitted());
         while let Outcome::Deny(Retry::After(_)) = ask().await {
@@ -63,17 +63,18 @@ fn refunds_resets_and_smaller_costs_pass_immediately() {
     on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let one = |cost| vec![OwnedCharge::new("k", bucket(5), cost)];
-        let passes = async |cost| run(&store, &[(StoreVerb::Check, one(cost))]).await.remove(0).unwrap()[0].outcome;
+        let passes =
+            async |cost| run_groups(&store, &[(StoreVerb::Check, one(cost))]).await.remove(0).unwrap()[0].outcome;
         assert!(passes(3).await.is_admitted());
         assert!(!passes(3).await.is_admitted());
         assert!(!passes(3).await.is_admitted());
         assert!(passes(2).await.is_admitted(), "a refusal of cost 3 does not refuse cost 2");
         assert!(!passes(1).await.is_admitted());
-        run(&store, &[(StoreVerb::Refund, one(1))]).await.remove(0).unwrap();
+        run_groups(&store, &[(StoreVerb::Refund, one(1))]).await.remove(0).unwrap();
         assert!(passes(1).await.is_admitted(), "after a refund");
         assert!(!passes(1).await.is_admitted());
         let groups = [(StoreVerb::Reset, one(1)), (StoreVerb::Check, one(5))];
-        let answers = run(&store, &groups).await;
+        let answers = run_groups(&store, &groups).await;
         assert!(answers[1].as_ref().unwrap()[0].outcome.is_admitted(), "after a reset in the same batch");
     });
 }

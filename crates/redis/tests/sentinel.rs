@@ -25,7 +25,7 @@ fn conformance_behind_sentinel() {
 }
 
 /// Waits until the store is up again, and takes one token.
-async fn take(store: &RedisStore) {
+async fn take_when_up(store: &RedisStore) {
     let attempts = async {
         while check(store, "k", bucket(9)).await != Ok(true) {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -49,7 +49,7 @@ fn follow_failovers(kind: Kind, password: &str) {
 
         sentinels.servers[0].kill();
         assert!(check(&store, "k", bucket(9)).await.is_err());
-        take(&store).await;
+        take_when_up(&store).await;
         let second = sentinels.primary();
         assert_ne!(second, 0);
         assert_eq!(remaining(&store, "k", bucket(9)).await, 6, "the replica has the charges");
@@ -70,7 +70,7 @@ fn follow_failovers(kind: Kind, password: &str) {
         };
         assert!(tokio::time::timeout(Duration::from_secs(60), failover).await.is_ok(), "no failover within 60 s");
         // The old primary now refuses writes or closes the connection.
-        take(&store).await;
+        take_when_up(&store).await;
         assert_eq!(*health.borrow_and_update(), Health::Up);
         assert_eq!(remaining(&store, "k", bucket(9)).await, 5);
 

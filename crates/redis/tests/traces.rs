@@ -8,7 +8,7 @@ use crate::support;
 
 use support::chance::{self, Chance};
 use support::model::{Model, ask};
-use support::{ChargeOutcome, OwnedCharge, StoreClock, manual_clock_scripts, run, with_manual_clock_and};
+use support::{ChargeOutcome, OwnedCharge, StoreClock, manual_clock_scripts, run_groups, with_manual_clock_and};
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Params, Phase, Retry, Stamps, Time, Window};
 use tollgate_engine::Store;
 use tollgate_engine::store::{Consistency, StoreVerb};
@@ -178,7 +178,7 @@ impl Trace<'_> {
             let count = self.chance.any_amount(3);
             let groups: Vec<_> = (0..count).map(|_| self.group()).collect();
             self.store_clock.set(self.now);
-            let said = run(self.store, &groups).await;
+            let said = run_groups(self.store, &groups).await;
             let mut refused = None;
             for ((verb, charges), said) in groups.iter().zip(said) {
                 let place = format!("{} with seed {}, call {call} at {}", self.name, self.seed, self.now);
@@ -212,7 +212,7 @@ impl Trace<'_> {
             self.now += ticks;
             self.store_clock.set(self.now);
             let groups = [(StoreVerb::Peek, vec![charge.clone()])];
-            let said = run(self.store, &groups).await.remove(0).unwrap();
+            let said = run_groups(self.store, &groups).await.remove(0).unwrap();
             let place = format!("{} with seed {} at {}", self.name, self.seed, self.now);
             self.compare(StoreVerb::Peek, &groups[0].1, &said, &place);
             assert_eq!(

@@ -16,7 +16,7 @@ const CLOCK_ESTIMATE_EXCESS: u64 = 5;
 
 async fn take(node: &RedisStore, consistency: Consistency, key: &str) -> bool {
     let charge = OwnedCharge { consistency, ..OwnedCharge::new(key, limit(), 1) };
-    run(node, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap()[0].outcome.is_admitted()
+    run_groups(node, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap()[0].outcome.is_admitted()
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn lost_answers_admit_nothing_more_and_their_grants_are_restored() {
 
 /// While the store is down, leases are spent, and then requests fail. The store restarts empty.
 #[test]
-fn killed_store_admits_what_is_leased_and_one_burst_when_it_is_back() {
+fn killed_store_admits_leased_tokens_and_one_burst_after_its_restart() {
     on_redis_and_valkey(async |mut server| {
         let nodes = two_nodes(&server).await;
         let load = Load::with_consistency(LEASED, &nodes, &["k"], Instant::now());
@@ -242,17 +242,17 @@ async fn fail_over_views(node: &Arc<RedisStore>, primary: &mut Server) {
 }
 
 #[test]
-fn replaced_primary_that_serves_on_grants_at_most_what_one_more_bucket_would() {
+fn replaced_primary_that_keeps_serving_grants_at_most_one_additional_bucket() {
     replace_primary(LEASED);
 }
 
 #[test]
-fn replaced_primary_that_serves_on_merges_at_most_what_one_more_bucket_would() {
+fn replaced_primary_that_keeps_serving_merges_at_most_one_additional_bucket() {
     replace_primary(EVENTUAL);
 }
 
 #[test]
-fn replaced_primary_of_a_cluster_that_serves_on_grants_at_most_what_one_more_bucket_would() {
+fn replaced_cluster_primary_that_keeps_serving_grants_at_most_one_additional_bucket() {
     block_on(replace_primary_of_cluster(LEASED));
 }
 
@@ -312,7 +312,7 @@ fn clock_step_of_the_store_grants_at_most_what_it_refills() {
 /// Uses the manual clock. The store's clock stands still between the steps while the node's clock continues, so the
 /// numbers are exact only up to [`CLOCK_ESTIMATE_EXCESS`].
 #[test]
-fn clock_step_of_the_store_refills_views_by_at_most_what_it_steps() {
+fn clock_step_of_the_store_refills_views_by_at_most_the_step() {
     const START: u64 = 1_790_000_010_000_000;
     block_on(async {
         for kind in Kind::ALL {
@@ -343,13 +343,13 @@ fn clock_step_of_the_store_refills_views_by_at_most_what_it_steps() {
 /// A killed node loses its unsent charges. These are less than a sixteenth of the burst, because a node sends that
 /// amount immediately.
 #[test]
-fn killed_node_loses_what_it_has_not_sent() {
+fn killed_node_loses_only_unsent_charges() {
     on_redis_and_valkey(async |server| {
         let (node, observer) = (store(&server).await, store(&server).await);
         let seldom = Consistency::Eventual(SyncEvery::new(Nanos::from_secs(10)).unwrap());
         for _ in 0..50 {
             let charge = OwnedCharge { consistency: seldom, ..OwnedCharge::new("k", bucket(1_000), 1) };
-            let said = run(&node, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap();
+            let said = run_groups(&node, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap();
             assert!(said[0].outcome.is_admitted());
         }
         drop(node);

@@ -129,7 +129,7 @@ pub(crate) struct ChargeOutcome {
 }
 
 /// Runs groups in one batch and returns their outcomes.
-pub(crate) async fn run(
+pub(crate) async fn run_groups(
     store: &impl Store,
     groups: &[(StoreVerb, Vec<OwnedCharge>)],
 ) -> Vec<Result<Vec<ChargeOutcome>, StoreError>> {
@@ -156,14 +156,14 @@ pub(crate) async fn run(
 /// Makes one check of cost 1 and returns whether it passes.
 pub(crate) async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> Result<bool, StoreError> {
     let charge = OwnedCharge::new(key, limit.into(), 1);
-    let mut said = run(store, &[(StoreVerb::Check, vec![charge])]).await;
+    let mut said = run_groups(store, &[(StoreVerb::Check, vec![charge])]).await;
     said.remove(0).map(|said| said[0].outcome.is_admitted())
 }
 
 /// Returns the remaining amount of a limit, without taking.
 pub(crate) async fn remaining(store: &impl Store, key: &str, limit: impl Into<Limit>) -> u64 {
     let charge = OwnedCharge::new(key, limit.into(), 1);
-    run(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
+    run_groups(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
 }
 
 /// Returns a bucket that does not refill during a test.
