@@ -4,7 +4,7 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{Rules, Server, run};
+use common::{Rules, Server, run_program};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
@@ -36,19 +36,19 @@ fn request_of_kind(kind: &str) -> Value {
 fn peek_over_both(server: &Server, kind: &str) -> (u16, Value) {
     let (status, http) = post(server, "/v1/peek", &request_of_kind(kind));
     let args = ["-p", &server.resp_port(), "-3", "--json", "TG.PEEK", "api", "1", "kind", kind, "user", "alice"];
-    let resp = run(Command::new("redis-cli").args(args));
+    let resp = run_program(Command::new("redis-cli").args(args));
     let resp: Value = serde_json::from_str(&resp).unwrap_or_else(|error| panic!("{error} in {resp}"));
-    let (http_words, resp_words) = (in_words_of_resp("", &http), in_words_of_resp("", &resp));
+    let (http_words, resp_words) = (as_resp_reply("", &http), as_resp_reply("", &resp));
     assert_eq!(http_words, resp_words, "{kind}:\n{http}\n{resp}");
     (status, http)
 }
 
 /// Converts an HTTP reply to the form of the Redis protocol, in which `true` is 1 and an unknown wait is -1. Rounds
 /// waits to ten minutes, because the two replies are computed at different times.
-fn in_words_of_resp(name: &str, value: &Value) -> Value {
+fn as_resp_reply(name: &str, value: &Value) -> Value {
     match value {
-        Value::Object(map) => map.iter().map(|(name, value)| (name.clone(), in_words_of_resp(name, value))).collect(),
-        Value::Array(list) => list.iter().map(|value| in_words_of_resp("", value)).collect(),
+        Value::Object(map) => map.iter().map(|(name, value)| (name.clone(), as_resp_reply(name, value))).collect(),
+        Value::Array(list) => list.iter().map(|value| as_resp_reply("", value)).collect(),
         Value::Bool(value) => json!(i64::from(*value)),
         Value::Null if name.ends_with("_ms") => json!(-1),
         Value::Number(number) if name.ends_with("_ms") => match number.as_i64() {
@@ -120,7 +120,7 @@ fn logged_refusals(args: &[&str]) -> Vec<String> {
     for _ in 0..10 {
         post(&server, "/v1/check", &request_of_kind("paid"));
     }
-    run(Command::new("redis-cli").args(["-p", &server.resp_port(), "TG.CHECK", "api", "2", "kind", "silent"]));
+    run_program(Command::new("redis-cli").args(["-p", &server.resp_port(), "TG.CHECK", "api", "2", "kind", "silent"]));
     server.stop_and_read_log().into_iter().filter(|line| line.contains("INFO refused ")).collect()
 }
 
@@ -156,7 +156,7 @@ fn hidden_values_are_not_logged() {
 fn keys_without_an_entry_are_counted_by_the_engine_and_by_throttle() {
     let server = Server::start(&["--capacity", "64"]);
     let overflowed = || {
-        let metrics = run(Command::new("curl").args(["-s", &server.url("/metrics")]));
+        let metrics = run_program(Command::new("curl").args(["-s", &server.url("/metrics")]));
         let line = metrics.lines().find_map(|line| line.strip_prefix("tollgate_overflowed_total "));
         line.and_then(|count| count.parse::<u64>().ok()).unwrap_or_else(|| panic!("no count in {metrics}"))
     };

@@ -39,7 +39,7 @@ fn read_frame(stream: &mut TcpStream) -> Vec<u8> {
     frame
 }
 
-fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+fn encode_frame(kind: u8, body: &[u8]) -> Vec<u8> {
     let length = (1 + body.len() as u32).to_le_bytes();
     [&length[..], &[kind], body].concat()
 }
@@ -58,7 +58,7 @@ fn greeting_like(theirs: &[u8], version: u8, cluster_change: u8, name: &str) -> 
     }
     // The statistics of the node, all zero.
     body.extend_from_slice(&[0; 32]);
-    frame(GREETING_FRAME, &body)
+    encode_frame(GREETING_FRAME, &body)
 }
 
 /// Sends a greeting and returns the answer.
@@ -72,7 +72,7 @@ fn greet(address: SocketAddr, version: u8, cluster_change: u8, name: &str) -> (T
 }
 
 /// Sends bytes and waits until the server closes the connection.
-fn send(address: SocketAddr, bytes: &[u8]) {
+fn send_until_closed(address: SocketAddr, bytes: &[u8]) {
     let mut stream = connect(address);
     read_frame(&mut stream);
     stream.write_all(bytes).expect("the bytes are sent");
@@ -120,12 +120,14 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
         (&[6, 0, 0, 0, GREETING_FRAME, 1, 2, 3, 4, 5], "too short"),
     ];
     for (bytes, _) in others {
-        (0..CONNECTIONS_PER_CASE).for_each(|_| send(address, bytes));
+        (0..CONNECTIONS_PER_CASE).for_each(|_| send_until_closed(address, bytes));
     }
     // This peer is accepted but then violates the protocol, so the link ends.
     let (mut stream, answer) = greet(address, 1, 0, "late");
     assert_eq!(answer[4], ACCEPTED_FRAME);
-    stream.write_all(&[frame(ACCEPTED_FRAME, b""), frame(ACCEPTED_FRAME, b"")].concat()).expect("the bytes are sent");
+    stream
+        .write_all(&[encode_frame(ACCEPTED_FRAME, b""), encode_frame(ACCEPTED_FRAME, b"")].concat())
+        .expect("the bytes are sent");
     let _ = stream.read_to_end(&mut Vec::new());
     let all = CONNECTIONS_PER_CASE * (refusals.len() + others.len());
     eventually("all are counted", || refused_links(&servers[0]) == all);

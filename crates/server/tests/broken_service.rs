@@ -2,7 +2,10 @@
 
 use crate::common;
 
-use common::service::{Broken, answer, get, limit_of, read_metric, set, set_with_token, sha256};
+use common::service::{
+    FakeService, answer_with_checksum, get_body, limit_of, read_metric, rule_set_answer, rule_set_answer_with_token,
+    sha256,
+};
 use common::{Folder, Server};
 use serde_json::Value;
 
@@ -15,7 +18,7 @@ fn plain_response(status: &str, body: &str) -> String {
 
 #[test]
 fn rules_in_force_stay_whatever_the_service_answers() {
-    let (service, folder) = (Broken::start(set(1, GOOD_RULES)), Folder::new());
+    let (service, folder) = (FakeService::start(rule_set_answer(1, GOOD_RULES)), Folder::new());
     let data = folder.join("data");
     let node = Server::start(&["--rules", &service.url(), "--node", "n", "--data", &data]);
     let kept = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
@@ -32,52 +35,52 @@ fn rules_in_force_stay_whatever_the_service_answers() {
             "who is it; set a valid token with --rules-token",
         ),
         (plain_response("302 Found", "").into_bytes(), "the answer is 302"),
-        (answer(2, BETTER_RULES, &sha256(GOOD_RULES)), "the rules were damaged"),
-        (set(3, mistakes), "`limt` is not a key of a rule"),
-        (set(4, "{"), "rules refused; the rules in force stay revision=4"),
+        (answer_with_checksum(2, BETTER_RULES, &sha256(GOOD_RULES)), "the rules were damaged"),
+        (rule_set_answer(3, mistakes), "`limt` is not a key of a rule"),
+        (rule_set_answer(4, "{"), "rules refused; the rules in force stay revision=4"),
     ] {
-        service.answer(bad);
+        service.set_answer(bad);
         node.wait_for_line(output);
         assert_eq!(limit_of(&node), 5, "{output}");
         if !output.contains("refused") && !output.contains("limt") {
             // A valid answer ends the back-off, so that the test need not wait. Refused rules cause no back-off.
-            service.answer(set(1, GOOD_RULES));
+            service.set_answer(rule_set_answer(1, GOOD_RULES));
             node.wait_for_line("rules service available again");
         }
     }
     // The node shows the last refused revision and reports it to the service.
-    let status: Value = serde_json::from_str(&get(&node, "/v1/rules-status")).expect("JSON");
+    let status: Value = serde_json::from_str(&get_body(&node, "/v1/rules-status")).expect("JSON");
     assert_eq!((&status["revision"], &status["refused"]["revision"]), (&1.into(), &4.into()), "{status}");
     assert!(read_metric(&node, "tollgate_rules_refused_total").is_some_and(|count| count >= 3));
-    while !service.asked().to_lowercase().contains("tollgate-refused: 4 revision%204:1:") {
+    while !service.last_request().to_lowercase().contains("tollgate-refused: 4 revision%204:1:") {
         std::thread::yield_now();
     }
-    assert!(service.asked().to_lowercase().contains("tollgate-running: 1\r\n"), "{}", service.asked());
+    assert!(service.last_request().to_lowercase().contains("tollgate-running: 1\r\n"), "{}", service.last_request());
     let now = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
     assert_eq!(now, kept, "only the rules in force are on disk");
-    service.answer(set(5, BETTER_RULES));
+    service.set_answer(rule_set_answer(5, BETTER_RULES));
     node.wait_for_line("rules loaded revision=5 ");
     assert_eq!(limit_of(&node), 6);
-    let status: Value = serde_json::from_str(&get(&node, "/v1/rules-status")).expect("JSON");
+    let status: Value = serde_json::from_str(&get_body(&node, "/v1/rules-status")).expect("JSON");
     assert_eq!((&status["revision"], &status["refused"]), (&5.into(), &Value::Null));
 }
 
 #[test]
 fn node_that_starts_with_bad_rules_uses_the_rules_on_disk_or_fails() {
-    let (service, folder) = (Broken::start(set(2, "{}")), Folder::new());
+    let (service, folder) = (FakeService::start(rule_set_answer(2, "{}")), Folder::new());
     let data = folder.join("data");
     let args = ["--rules", &service.url(), "--node", "n", "--data", &data];
-    let output = Server::output_of_refused_start(&args);
+    let output = Server::stderr_of_failed_start(&args);
     assert!(output.contains("its rules were refused; there are no earlier rules on disk"), "{output}");
-    service.answer(set(1, GOOD_RULES));
+    service.set_answer(rule_set_answer(1, GOOD_RULES));
     drop(Server::start(&args));
     for bad in [
-        set(2, "{}"),
-        answer(2, BETTER_RULES, &sha256(GOOD_RULES)),
+        rule_set_answer(2, "{}"),
+        answer_with_checksum(2, BETTER_RULES, &sha256(GOOD_RULES)),
         plain_response("200 OK", "?").into_bytes(),
         Vec::new(),
     ] {
-        service.answer(bad);
+        service.set_answer(bad);
         let node = Server::start(&args);
         assert_eq!(limit_of(&node), 5);
     }
@@ -89,7 +92,7 @@ fn accepts_token(node: &Server, token: &str) -> bool {
     client.send(format!(
         "GET /v1/rules-status HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
     ));
-    match client.rest().split(' ').nth(1) {
+    match client.read_to_end().split(' ').nth(1) {
         Some("200") => true,
         Some("401") => false,
         other => panic!("{other:?}"),
@@ -98,12 +101,12 @@ fn accepts_token(node: &Server, token: &str) -> bool {
 
 #[test]
 fn tokens_of_a_refused_rule_set_stay_valid_after_a_restart_without_the_service() {
-    let (service, folder) = (Broken::start(set_with_token(1, GOOD_RULES, "old")), Folder::new());
+    let (service, folder) = (FakeService::start(rule_set_answer_with_token(1, GOOD_RULES, "old")), Folder::new());
     let data = folder.join("data");
     let args = ["--rules", &service.url(), "--data", &data, "--tokens", "required"];
     let node = Server::start(&args);
     assert!(accepts_token(&node, "old") && !accepts_token(&node, "new"));
-    service.answer(set_with_token(2, "{", "new"));
+    service.set_answer(rule_set_answer_with_token(2, "{", "new"));
     node.wait_for_line("rules refused; the rules in force stay revision=2");
     // Waits for the file, because tokens take effect before they are written to disk.
     let file = folder.path().join("data/last-good.json");
@@ -113,8 +116,8 @@ fn tokens_of_a_refused_rule_set_stay_valid_after_a_restart_without_the_service()
     assert!(!accepts_token(&node, "old") && accepts_token(&node, "new"));
     drop(node);
     // Starts the node with the service, whose rules are still refused, and then without the service.
-    for answer in [set_with_token(3, "{", "newest"), Vec::new()] {
-        service.answer(answer);
+    for answer in [rule_set_answer_with_token(3, "{", "newest"), Vec::new()] {
+        service.set_answer(answer);
         let node = Server::start(&args);
         assert!(!accepts_token(&node, "old") && !accepts_token(&node, "new") && accepts_token(&node, "newest"));
     }

@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
-use common::api::ask;
-use common::{Folder, Server, run};
+use common::api::send_request;
+use common::{Folder, Server, run_program};
 
 /// Serves one page at `/` and forwards every other connection to `target`. To the browser, this looks like a host
 /// name whose address changes between two requests (DNS rebinding).
@@ -42,7 +42,7 @@ fn open_in_chromium(folder: &Folder, url: &str) -> String {
     let mut command = Command::new("chromium");
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]);
     command.args(["--no-first-run", "--host-resolver-rules=MAP * 127.0.0.1", "--dump-dom"]);
-    run(command.arg(format!("--user-data-dir={}", folder.join("profile"))).arg(url))
+    run_program(command.arg(format!("--user-data-dir={}", folder.join("profile"))).arg(url))
 }
 
 #[test]
@@ -74,7 +74,10 @@ fn dns_rebinding_lets_a_web_page_neither_read_nor_switch() {
     let address = server.http.expect("HTTP is on");
     let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/", rebinding_host(PAGE, address)));
     assert!(!page.contains("tollgate_") && page.contains("421 ") | page.contains("403 "), "{page}");
-    assert!(ask(&server, "GET", "/v1/enforcement", &[], "").body.contains("\"enforce\""), "the mode was not switched");
+    assert!(
+        send_request(&server, "GET", "/v1/enforcement", &[], "").body.contains("\"enforce\""),
+        "the mode was not switched"
+    );
     // A user who opens the attacker's host name with the port of the server gets no metrics either.
     let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/metrics", address.port()));
     assert!(!page.contains("tollgate_build_info") && page.contains("Misdirected"), "{page}");

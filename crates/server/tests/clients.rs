@@ -7,20 +7,20 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{Server, required_variable, run};
+use common::{Server, required_variable, run_program};
 
 fn redis_cli(server: &Server, args: &[&str]) -> String {
-    run(Command::new("redis-cli").args(["-p", &server.resp_port()]).args(args))
+    run_program(Command::new("redis-cli").args(["-p", &server.resp_port()]).args(args))
 }
 
 fn run_python(server: &Server, script: &str) -> String {
     let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `redis`");
-    run(Command::new(python).arg("-c").arg(script).arg(server.resp_port()))
+    run_program(Command::new(python).arg("-c").arg(script).arg(server.resp_port()))
 }
 
 fn run_node(server: &Server, script: &str) -> String {
     let modules = required_variable("TOLLGATE_TEST_NODE_MODULES", "a node_modules folder with ioredis in it");
-    run(Command::new("node").env("NODE_PATH", modules).args(["-e", script, &server.resp_port()]))
+    run_program(Command::new("node").env("NODE_PATH", modules).args(["-e", script, &server.resp_port()]))
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn redis_cli_works_interactively() {
     let server = Server::start(&[]);
     let mut cli = Command::new("sh");
     cli.args(["-c", &format!("printf 'PING\\nCL.THROTTLE k 0 1 60\\nQUIT\\n' | redis-cli -p {}", server.resp_port())]);
-    assert_eq!(run(&mut cli), "PONG\n0\n1\n0\n-1\n60\n");
+    assert_eq!(run_program(&mut cli), "PONG\n0\n1\n0\n-1\n60\n");
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn redis_benchmark_completes() {
     let server = Server::start(&[]);
     let args =
         ["-n", "20000", "-c", "20", "-P", "16", "-r", "1000", "-q", "CL.THROTTLE", "k:__rand_int__", "5", "10", "60"];
-    let report = run(Command::new("redis-benchmark").args(["-p", &server.resp_port()]).args(args));
+    let report = run_program(Command::new("redis-benchmark").args(["-p", &server.resp_port()]).args(args));
     assert!(report.contains("requests per second"), "{report}");
     assert!(!report.to_lowercase().contains("warning"), "{report}");
 }

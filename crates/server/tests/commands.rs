@@ -258,7 +258,7 @@ fn help_of_commands_shows_examples() {
 fn completions_and_manual_pages_cover_every_command() {
     let folder = Folder::new();
     let script = folder.write_file("tollgate.bash", tollgate(&["completions", "bash"], b"").done());
-    common::run(std::process::Command::new("bash").args(["-n", &script]));
+    common::run_program(std::process::Command::new("bash").args(["-n", &script]));
     let pages = folder.join("man");
     std::fs::create_dir(&pages).unwrap();
     tollgate(&["man", "--output", &pages], b"").done();

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Client, Folder, Rules, Server, eventually, required_variable, run, tollgate};
+use common::{Client, Folder, Rules, Server, eventually, required_variable, run_program, tollgate};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -56,13 +56,13 @@ impl Console {
         console
     }
 
-    fn token(&self, role: &str) -> &str {
+    fn token_of_role(&self, role: &str) -> &str {
         self.tokens[role].as_str().expect("a token")
     }
 
     /// Calls the API as an admin. Returns the body if the call succeeds, and the whole reply otherwise.
     fn call(&self, method: &str, path: &str, headers: &str, body: &str) -> Result<String, String> {
-        let token = self.token("admin");
+        let token = self.token_of_role("admin");
         let reply = self.send(&format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}",
             body.len()
@@ -74,12 +74,12 @@ impl Console {
     fn send(&self, request: &str) -> String {
         let mut client = self.server.connect_http();
         client.send(request);
-        client.rest()
+        client.read_to_end()
     }
 
     /// Opens a session and returns its cookie.
     fn log_in(&self, role: &str) -> String {
-        let body = json!({"token": self.token(role)}).to_string();
+        let body = json!({"token": self.token_of_role(role)}).to_string();
         let reply = self.send(&format!(
             "POST /v1/session HTTP/1.1\r\nhost: limits.example\r\norigin: https://limits.example\r\nsec-fetch-site: same-origin\r\n\
              tollgate-console: 1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -98,7 +98,7 @@ impl Console {
     }
 
     /// Starts a live data stream. Returns the connection and the first event.
-    fn watch(&self, authorization: &str) -> (Client, Value) {
+    fn watch_live_data(&self, authorization: &str) -> (Client, Value) {
         let mut client = self.server.connect_http();
         client.send(format!(
             "GET /v1/live HTTP/1.1\r\nhost: localhost\r\ntollgate-console: 1\r\n{authorization}\r\n\r\n"
@@ -120,7 +120,7 @@ fn console_passes_the_type_checker() {
     let modules = required_variable("TOLLGATE_TEST_NODE_MODULES", "a node_modules folder with typescript in it");
     let compiler = std::path::Path::new(&modules).join("typescript/bin/tsc");
     let project = concat!(env!("CARGO_MANIFEST_DIR"), "/console");
-    run(Command::new("node").arg(compiler).args(["-p", project]));
+    run_program(Command::new("node").arg(compiler).args(["-p", project]));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn every_page_works_in_a_browser() {
     let is_done = Arc::new(AtomicBool::new(false));
     let traffic = {
         let (mut client, token, is_done) =
-            (console.server.connect_http(), console.token("reader").to_owned(), is_done.clone());
+            (console.server.connect_http(), console.token_of_role("reader").to_owned(), is_done.clone());
         std::thread::spawn(move || {
             for number in 0.. {
                 let client_ip = format!("192.0.2.{}", number % 3);
@@ -163,7 +163,7 @@ fn every_page_works_in_a_browser() {
         "--rules",
         &service,
         "--rules-token",
-        console.token("node"),
+        console.token_of_role("node"),
         "--node",
         "edge-1",
         "--data",
@@ -179,17 +179,17 @@ fn every_page_works_in_a_browser() {
         .arg(console.server.url(""))
         .arg(console.tokens.to_string())
         .arg(alone.url(""));
-    let printed = run(&mut browser);
+    let printed = run_program(&mut browser);
     is_done.store(true, Ordering::Relaxed);
     traffic.join().expect("no panic");
     assert_eq!(printed, "fine\n");
     if let Ok(folder) = std::env::var("TOLLGATE_CONSOLE_PICTURES") {
-        std::fs::write(format!("{folder}/console.digest"), digest_of_the_console()).expect("written");
+        std::fs::write(format!("{folder}/console.digest"), digest_of_console_files()).expect("written");
     }
 }
 
 /// Returns a digest of the console's files without comment lines. The pictures in `docs/` depend on these files.
-fn digest_of_the_console() -> String {
+fn digest_of_console_files() -> String {
     let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/console")).expect("the folder");
     let mut paths: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
@@ -208,7 +208,7 @@ fn console_screenshots_in_the_documentation_are_up_to_date() {
     let taken = std::fs::read_to_string(path).expect("the digest of the pictures");
     assert_eq!(
         taken,
-        digest_of_the_console(),
+        digest_of_console_files(),
         "the console has changed since its screenshots were taken: run scripts/pictures"
     );
 }
@@ -232,11 +232,11 @@ fn session_has_the_rights_of_its_token_and_ends_with_it() {
         serde_json::from_str(&console.call("GET", "/v1/tokens", "", "").expect("tokens")).expect("JSON");
     let operator = tokens["items"].as_array().expect("tokens").iter().find(|token| token["name"] == "operator");
     let id = operator.expect("a token")["id"].as_str().expect("an id");
-    let (mut stream, _) = console.watch(&format!("cookie: {cookie}"));
+    let (mut stream, _) = console.watch_live_data(&format!("cookie: {cookie}"));
     console.call("DELETE", &format!("/v1/tokens/{id}"), "", "").expect("revoked");
     eventually("the session ends with its token", || console.get("/v1/session", &cookie).starts_with("HTTP/1.1 401"));
     // The stream also ends.
-    stream.rest();
+    stream.read_to_end();
     let cookie = console.log_in("reader");
     let close = format!(
         "DELETE /v1/session HTTP/1.1\r\nhost: limits.example\r\ntollgate-console: 1\r\ncookie: {cookie}\r\nconnection: close\r\n\r\n"
@@ -255,7 +255,7 @@ fn pages_of_other_origins_cannot_use_the_console() {
         "origin: https://limits.example:8443\r\nsec-fetch-site: same-site\r\ntollgate-console: 1\r\n",
         "origin: https://limits.example\r\nsec-fetch-site: same-origin\r\n",
     ] {
-        let token = console.token("admin");
+        let token = console.token_of_role("admin");
         let reply = console.send(&format!(
             "POST /v1/enforcement HTTP/1.1\r\nhost: limits.example\r\n{marks}cookie: {cookie}\r\nauthorization: Bearer {token}\r\n\
              content-length: 18\r\nconnection: close\r\n\r\n{{\"mode\":\"observe\"}}"
@@ -267,7 +267,7 @@ fn pages_of_other_origins_cannot_use_the_console() {
     let get = |host: &str, path: &str, marks: &str| {
         let mut client = open.connect_http();
         client.send(format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n{marks}connection: close\r\n\r\n"));
-        client.rest()
+        client.read_to_end()
     };
     let own = "sec-fetch-site: same-origin\r\ntollgate-console: 1\r\n";
     assert!(get("localhost:8080", "/v1/session", own).contains("\"name\":\"local\",\"role\":\"admin\""));
@@ -290,7 +290,7 @@ fn live_data_contains_rates_and_viewers_are_bounded() {
     let server = Server::start(&[]);
     let console = Console { server, folder: Folder::new(), tokens: json!({"admin": "none"}) };
     let mut client = console.server.connect_http();
-    let (mut stream, first) = console.watch("accept: text/event-stream");
+    let (mut stream, first) = console.watch_live_data("accept: text/event-stream");
     assert_eq!((first["mode"].as_str(), first["store_up"].as_bool()), (Some("enforce"), Some(true)), "{first}");
     for _ in 0..50 {
         assert!(client.post("/v1/check", "{\"key\":\"a\",\"limit\":\"10/h\"}").0 > 0);
@@ -331,6 +331,6 @@ fn live_data_contains_rates_and_viewers_are_bounded() {
     // Viewers do not delay the shutdown.
     console.server.signal("TERM");
     for viewer in &mut viewers {
-        viewer.rest();
+        viewer.read_to_end();
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::cli::Cli;
-use common::{CommandResult, Folder, Server, eventually, run, tollgate};
+use common::{CommandResult, Folder, Server, eventually, run_program, tollgate};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 use tollgate_testkit::servers::{Certificates, Kind, Server as StoreServer, free_port};
@@ -65,7 +65,7 @@ fn make_expired(folder: &Folder) {
     );
     folder.write_file("index.txt", "");
     folder.write_file("serial", "01\n");
-    let openssl = |line: &str| run(Command::new("openssl").args(line.split(' ')).current_dir(folder.path()));
+    let openssl = |line: &str| run_program(Command::new("openssl").args(line.split(' ')).current_dir(folder.path()));
     openssl("req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout old.key -out old.csr -subj /CN=x");
     openssl(
         "ca -batch -config ca.cnf -selfsign -keyfile old.key -in old.csr -out old.pem -startdate 20200101000000Z \
@@ -191,7 +191,9 @@ fn nodes_that_are_behind_and_a_key_with_nearly_all_traffic_are_reported() {
     let (url, cli) = (service.url(""), Cli::for_server(&service));
     let put = |limit: &str| {
         let body = format!(r#"{{"per": ["user"], "limit": "{limit}"}}"#);
-        run(Command::new("curl").args(["-s", "-X", "PUT", "-d", &body]).arg(format!("{url}/v1/domains/api/rules/each")))
+        run_program(
+            Command::new("curl").args(["-s", "-X", "PUT", "-d", &body]).arg(format!("{url}/v1/domains/api/rules/each")),
+        )
     };
     put("10000/s");
     let node = Server::start(&["--rules", &url, "--node", "edge-1"]);

@@ -22,14 +22,14 @@ use common::{Folder, eventually, stable_port};
 use tollgate_testkit::servers::Postgres;
 
 /// A command in a document with its expected output.
-struct Step {
+struct DocumentStep {
     line: usize,
     command: String,
     expected: Vec<String>,
 }
 
-fn parse_steps(text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
+fn parse_steps(text: &str) -> Vec<DocumentStep> {
+    let mut steps: Vec<DocumentStep> = Vec::new();
     let mut within = false;
     for (at, line) in text.lines().enumerate() {
         match (within, line) {
@@ -37,12 +37,12 @@ fn parse_steps(text: &str) -> Vec<Step> {
             (false, _) => {}
             (true, "```") => within = false,
             (true, line) => {
-                let has_no_output = |step: &&mut Step| step.expected.is_empty();
-                let is_continued = |step: &&mut Step| line.starts_with("> ") || step.command.ends_with('\\');
+                let has_no_output = |step: &&mut DocumentStep| step.expected.is_empty();
+                let is_continued = |step: &&mut DocumentStep| line.starts_with("> ") || step.command.ends_with('\\');
                 if let Some(step) = steps.last_mut().filter(has_no_output).filter(is_continued) {
                     let _ = write!(step.command, "\n{}", line.strip_prefix("> ").unwrap_or(line));
                 } else if let Some(command) = line.strip_prefix("$ ") {
-                    steps.push(Step { line: at + 1, command: command.to_owned(), expected: Vec::new() });
+                    steps.push(DocumentStep { line: at + 1, command: command.to_owned(), expected: Vec::new() });
                 } else {
                     steps.last_mut().expect("a command comes first").expected.push(line.to_owned());
                 }
@@ -128,7 +128,7 @@ sleep() {
 
 /// Returns one script for the whole document, so that later commands see the effects of earlier ones. `address` is the
 /// default server address, and `proxy` is the address of Envoy.
-fn document_script(steps: &[Step], address: &str, proxy: &str) -> String {
+fn document_script(steps: &[DocumentStep], address: &str, proxy: &str) -> String {
     // When the shell ends, it kills the servers.
     let mut script = String::from("exec 2>&1\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n");
     script += SLEEP_FUNCTION;
@@ -166,7 +166,7 @@ fn read_document(name: &str) -> String {
 }
 
 /// Runs a document in a folder.
-fn run(name: &str, folder: &Folder) {
+fn run_document(name: &str, folder: &Folder) {
     run_text(name, read_document(name), &Ports::new(), folder);
 }
 
@@ -202,7 +202,7 @@ fn run_text(name: &str, text: String, ports: &Ports, folder: &Folder) {
     let output = shell.wait_with_output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut wrong = String::new();
-    for (at, Step { line, command, expected }) in steps.iter().enumerate() {
+    for (at, DocumentStep { line, command, expected }) in steps.iter().enumerate() {
         let of_step = printed.split(&format!("{STEP_MARK} {at}\n")).nth(1).unwrap_or("(not reached)");
         let of_step = of_step.split(STEP_MARK).next().unwrap_or_default();
         if !output_matches(expected, &of_step.lines().collect::<Vec<_>>()) {
@@ -215,17 +215,17 @@ fn run_text(name: &str, text: String, ports: &Ports, folder: &Folder) {
 
 #[test]
 fn operating_page_examples_run() {
-    run("docs/operating.md", &Folder::new());
+    run_document("docs/operating.md", &Folder::new());
 }
 
 #[test]
 fn replay_page_examples_run() {
-    run("docs/replay.md", &Folder::new());
+    run_document("docs/replay.md", &Folder::new());
 }
 
 #[test]
 fn readme_examples_run() {
-    run("README.md", &Folder::new());
+    run_document("README.md", &Folder::new());
 }
 
 /// Runs a page whose first YAML block is the rule file used by its commands.
@@ -233,7 +233,7 @@ fn run_with_rules(name: &str) {
     let (folder, page) = (Folder::new(), read_document(name));
     let rules = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("rules");
     folder.write_file("rules.yaml", rules);
-    run(name, &folder);
+    run_document(name, &folder);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::eventually::{timed, wall_seconds};
 use common::proxy::{Proxy, Response, start_app, start_app_named, start_echo, start_holding_app, with_long_timeouts};
-use common::{Rules, Server, eventually, run};
+use common::{Rules, Server, eventually, run_program};
 use tollgate_testkit::servers::free_port;
 
 /// A rule file in the format of the reference service. It covers the descriptors that the snippet's Envoy sends.
@@ -150,7 +150,7 @@ fn quotas_of_the_reference_service_are_charged_to_the_service_that_served() {
         config = config.replace(&format!("port_value: {name}"), &format!("port_value: {}", at.port()));
     }
     let proxy = Proxy::start_with("envoy", address, &config, "");
-    let page = || run(std::process::Command::new("curl").arg("-s").arg(server.url("/metrics")));
+    let page = || run_program(std::process::Command::new("curl").arg("-s").arg(server.url("/metrics")));
     let mut calls = 0;
     let mut served = || {
         let response = proxy.send("GET", "/multiservice-tokenquota", &[]);
@@ -180,7 +180,7 @@ fn concurrency_slot_is_held_while_its_stream_is_open() {
     for _ in 0..3 {
         let mut held = None;
         eventually("the previous stream's slot is released", || {
-            held = Some(proxy.begin("/held")).filter(|(_, begun)| begun.starts_with("HTTP/1.1 200"));
+            held = Some(proxy.begin_request("/held")).filter(|(_, begun)| begun.starts_with("HTTP/1.1 200"));
             held.is_some()
         });
         let (mut first, _) = held.expect("an open stream");

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Folder, Rules, Server, required_variable, run};
+use common::{Folder, Rules, Server, required_variable, run_program};
 
 const CLIENTS_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clients");
 
@@ -63,7 +63,7 @@ for args in [(url, "api", "/"), (url, "api", "/"), (url, "api", "/denied"), (url
 "#;
     let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `fastapi`");
     assert_eq!(
-        run(Command::new(python).args(["-c", script, CLIENTS_FOLDER, &server.url(""), UNREACHABLE_URL])),
+        run_program(Command::new(python).args(["-c", script, CLIENTS_FOLDER, &server.url(""), UNREACHABLE_URL])),
         EXPECTED_OUTPUT
     );
 }
@@ -91,7 +91,7 @@ for url, domain, path in [(url, "api", "/"), (url, "api", "/"), (url, "api", "/d
 "#;
     let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `django`");
     assert_eq!(
-        run(Command::new(python).args(["-c", script, CLIENTS_FOLDER, &server.url(""), UNREACHABLE_URL])),
+        run_program(Command::new(python).args(["-c", script, CLIENTS_FOLDER, &server.url(""), UNREACHABLE_URL])),
         EXPECTED_OUTPUT
     );
 }
@@ -134,7 +134,7 @@ func main() {
     let mut command = Command::new(go);
     // Disables optimisation, so that the build is faster. The build cache is kept between runs.
     command.current_dir(folder.path()).args(["run", "-gcflags=-N -l", ".", &server.url(""), UNREACHABLE_URL]);
-    assert_eq!(run(&mut command), EXPECTED_OUTPUT);
+    assert_eq!(run_program(&mut command), EXPECTED_OUTPUT);
 }
 
 #[test]
@@ -155,7 +155,7 @@ print([reply[0] for reply in pipeline.execute()])
 print(Limits("redis://127.0.0.1:9").check("api", client_ip="192.0.2.1")[0])
 "#;
     let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `redis`");
-    let output = run(Command::new(python).args(["-c", script, CLIENTS_FOLDER, &server.resp_port()]));
+    let output = run_program(Command::new(python).args(["-c", script, CLIENTS_FOLDER, &server.resp_port()]));
     assert_eq!(output, "True\nFalse True\n[0, 1]\nTrue\n");
 }
 
@@ -184,7 +184,7 @@ async function call(url, domain, path) {
     let modules = required_variable("TOLLGATE_TEST_NODE_MODULES", "a folder of Node packages with `express`");
     let mut command = Command::new("node");
     command.env("NODE_PATH", modules).args(["-e", script, CLIENTS_FOLDER, &server.url(""), UNREACHABLE_URL]);
-    assert_eq!(run(&mut command), EXPECTED_OUTPUT);
+    assert_eq!(run_program(&mut command), EXPECTED_OUTPUT);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn java_client_refuses_and_fails_open() {
     // The deadline is long, because the first check of a process loads classes.
     let call = |url: &str| {
         let args = [&*file, url, "api", r#"{"client_ip":"192.0.2.1"}"#, "30000"];
-        run(Command::new("java").args(args))
+        run_program(Command::new("java").args(args))
     };
     let allowed = call(&server.url(""));
     assert!(allowed.starts_with("true {ratelimit=") && allowed.contains("ratelimit-policy="), "{allowed}");
@@ -222,7 +222,7 @@ const { Limits } = require(process.argv[1] + '/tollgate_ioredis.js');
   gone.close();
 })();
 "#;
-    let output = run(node_command().args(["-e", script, CLIENTS_FOLDER, &server.resp_port()]));
+    let output = run_program(node_command().args(["-e", script, CLIENTS_FOLDER, &server.resp_port()]));
     assert_eq!(output, "true\nfalse true\n[ 0, 1 ]\ntrue\n");
 }
 
@@ -264,7 +264,7 @@ fn start_server_that_never_answers(start: &'static str) -> u16 {
 /// Runs `check` with a silent server and with a slow server. Neither server finishes an answer. `check` gets a folder
 /// with the clients, and the port. Returns the output for each server, first for a client that fails open and then
 /// for a client that fails closed.
-fn never_answered(slow: &'static str, check: impl Fn(&Path, u16) -> String) -> Vec<String> {
+fn run_with_silent_and_slow_servers(slow: &'static str, check: impl Fn(&Path, u16) -> String) -> Vec<String> {
     let mut printed = Vec::new();
     for start in ["", slow] {
         let port = start_server_that_never_answers(start);
@@ -299,8 +299,8 @@ import tollgate_django
 url = f"http://127.0.0.1:{sys.argv[2]}"
 print(asyncio.run(tollgate_asgi.check(url, "api", {}))[0], tollgate_django.check(url, "api", {})[0])
 "#;
-    let outputs = never_answered(SLOW_HTTP, |folder, port| {
-        run(python_command().args(["-c", script]).arg(folder).arg(port.to_string()))
+    let outputs = run_with_silent_and_slow_servers(SLOW_HTTP, |folder, port| {
+        run_program(python_command().args(["-c", script]).arg(folder).arg(port.to_string()))
     });
     assert_eq!(outputs, ["200 200\n", "503 503\n", "200 200\n", "503 503\n"]);
 }
@@ -314,16 +314,17 @@ from tollgate_redis import Limits
 print(Limits(f"redis://127.0.0.1:{sys.argv[2]}").check("api")[0])
 "#;
     // redis-py has a timeout only per socket operation, so the slow server is not tested.
-    let outputs =
-        never_answered("", |folder, port| run(python_command().args(["-c", script]).arg(folder).arg(port.to_string())));
+    let outputs = run_with_silent_and_slow_servers("", |folder, port| {
+        run_program(python_command().args(["-c", script]).arg(folder).arg(port.to_string()))
+    });
     assert_eq!(outputs[..2], ["True\n", "False\n"]);
     let script = r#"
 const { Limits } = require(process.argv[1] + '/tollgate_ioredis.js');
 const limits = new Limits(`redis://127.0.0.1:${process.argv[2]}`);
 limits.check('api', {}).then(({ allowed }) => { console.log(allowed); limits.close(); });
 "#;
-    let outputs = never_answered(SLOW_RESP, |folder, port| {
-        run(node_command().args(["-e", script]).arg(folder).arg(port.to_string()))
+    let outputs = run_with_silent_and_slow_servers(SLOW_RESP, |folder, port| {
+        run_program(node_command().args(["-e", script]).arg(folder).arg(port.to_string()))
     });
     assert_eq!(outputs, ["true\n", "false\n", "true\n", "false\n"]);
 }
@@ -334,8 +335,8 @@ fn express_client_fails_open_or_closed_at_the_deadline() {
 const { check } = require(process.argv[1] + '/tollgate_express.js');
 check({ url: `http://127.0.0.1:${process.argv[2]}`, domain: 'api' }, {}).then(({ status }) => console.log(status));
 "#;
-    let outputs = never_answered(SLOW_HTTP, |folder, port| {
-        run(node_command().args(["-e", script]).arg(folder).arg(port.to_string()))
+    let outputs = run_with_silent_and_slow_servers(SLOW_HTTP, |folder, port| {
+        run_program(node_command().args(["-e", script]).arg(folder).arg(port.to_string()))
     });
     assert_eq!(outputs, ["200\n", "503\n", "200\n", "503\n"]);
 }
@@ -356,22 +357,22 @@ func main() {
 	fmt.Println(status)
 }
 "#;
-    let outputs = never_answered(SLOW_HTTP, |folder, port| {
+    let outputs = run_with_silent_and_slow_servers(SLOW_HTTP, |folder, port| {
         std::fs::create_dir(folder.join("tollgate")).expect("a directory");
         std::fs::rename(folder.join("tollgate.go"), folder.join("tollgate/tollgate.go")).expect("a file");
         std::fs::write(folder.join("go.mod"), "module example\n\ngo 1.21\n").expect("a file");
         std::fs::write(folder.join("main.go"), main).expect("a file");
         let mut command = Command::new(&go);
-        run(command.current_dir(folder).args(["run", "-gcflags=-N -l", ".", &port.to_string()]))
+        run_program(command.current_dir(folder).args(["run", "-gcflags=-N -l", ".", &port.to_string()]))
     });
     assert_eq!(outputs, ["200\n", "503\n", "200\n", "503\n"]);
 }
 
 #[test]
 fn java_client_fails_open_or_closed_at_the_deadline() {
-    let outputs = never_answered(SLOW_HTTP, |folder, port| {
+    let outputs = run_with_silent_and_slow_servers(SLOW_HTTP, |folder, port| {
         let url = format!("http://127.0.0.1:{port}");
-        run(Command::new("java").arg(folder.join("Tollgate.java")).args([&*url, "api", "{}"]))
+        run_program(Command::new("java").arg(folder.join("Tollgate.java")).args([&*url, "api", "{}"]))
     });
     assert_eq!(outputs, ["true {}\n", "false {}\n", "true {}\n", "false {}\n"]);
 }

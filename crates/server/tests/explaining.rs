@@ -6,7 +6,7 @@ use crate::common;
 use std::process::Command;
 
 use common::eventually;
-use common::{Folder, Rules, Server, run};
+use common::{Folder, Rules, Server, run_program};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
@@ -115,7 +115,7 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
 
         let resp = |ip: &str| -> Value {
             let args = ["-p", &server.resp_port(), "-3", "--json", "TG.CHECK", "api", "1", "path", "/login", "ip", ip];
-            serde_json::from_str(&run(Command::new("redis-cli").args(args))).unwrap()
+            serde_json::from_str(&run_program(Command::new("redis-cli").args(args))).unwrap()
         };
         assert_eq!(resp("d")["allowed"], 1);
         assert_banned(&resp("d"));

@@ -4,14 +4,14 @@
 use crate::common;
 
 use common::Folder;
-use common::cli::serve;
+use common::cli::start_with_database;
 use proptest::prelude::*;
 use serde_json::Value;
 
 #[test]
 fn export_lists_the_data_that_it_omits() {
     let folder = Folder::new();
-    let (_server, cli) = serve(&folder, &[]);
+    let (_server, cli) = start_with_database(&folder, &[]);
     let nothing = cli.run(&["rules", "export"]).done();
     assert_eq!(nothing, "# There are no rules.\ndomains: []\n");
     let empty = folder.write_file("empty.yaml", &nothing);
@@ -75,7 +75,7 @@ fn any_rule() -> impl Strategy<Value = Value> {
 #[test]
 fn export_and_apply_are_inverse() {
     let folder = Folder::new();
-    let (_server, cli) = serve(&folder, &[]);
+    let (_server, cli) = start_with_database(&folder, &[]);
     let domains = proptest::collection::vec(proptest::collection::vec(any_rule(), 0..6), 1..4);
     let cases = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(cases, |(domains in domains)| {
@@ -102,7 +102,7 @@ fn export_and_apply_are_inverse() {
         prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
         // Applying the export to an empty database recreates the same rules.
         let other = Folder::new();
-        let (_server, elsewhere) = serve(&other, &[]);
+        let (_server, elsewhere) = start_with_database(&other, &[]);
         elsewhere.run(&["rules", "apply", &again]).done();
         prop_assert_eq!(elsewhere.run(&["rules", "export"]).done(), exported);
     });

@@ -14,7 +14,7 @@ use tollgate_testkit::history::{Bound, excess_observed};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
 /// A rule with its parameters, the permitted excess, and how long one node is stopped.
-struct Faults {
+struct NodeFaultCase {
     rule: &'static str,
     burst: u64,
     rate: u64,
@@ -23,16 +23,22 @@ struct Faults {
 }
 
 #[test]
-fn killed_stopped_joining_and_leaving_nodes_admit_nothing_more() {
+fn killed_stopped_joining_and_leaving_nodes_stay_within_the_limit() {
     let rule = "{id: all, limit: 50/s, burst: 100, on_fault: closed}";
-    run_with_node_faults(&Faults { rule, burst: 100, rate: 50, excess: 0, stopped_for: Duration::ZERO });
+    run_with_node_faults(&NodeFaultCase { rule, burst: 100, rate: 50, excess: 0, stopped_for: Duration::ZERO });
 }
 
 /// Covers a node that is stopped for longer than a lease lasts.
 #[test]
-fn killed_stopped_joining_and_leaving_nodes_with_leases_admit_nothing_more() {
+fn killed_stopped_joining_and_leaving_nodes_with_leases_stay_within_the_limit() {
     let rule = "{id: all, limit: 200/s, burst: 400, on_fault: closed, consistency: leased}";
-    run_with_node_faults(&Faults { rule, burst: 400, rate: 200, excess: 0, stopped_for: Duration::from_secs(7) });
+    run_with_node_faults(&NodeFaultCase {
+        rule,
+        burst: 400,
+        rate: 200,
+        excess: 0,
+        stopped_for: Duration::from_secs(7),
+    });
 }
 
 /// N = 3 nodes decide from their views, so the permitted excess is (N − 1)·(B + r·δ) for the burst B, the rate r and
@@ -42,10 +48,10 @@ fn killed_stopped_joining_and_leaving_nodes_with_views_lose_at_most_unsent_charg
     let rule = "{id: all, limit: 50/s, burst: 100, on_fault: closed, consistency: eventual}";
     // δ is at most two seconds, even on a busy machine. `sync_every` is 100 ms.
     let excess = 2 * (100 + 2 * 50) + 100 + 5;
-    run_with_node_faults(&Faults { rule, burst: 100, rate: 50, excess, stopped_for: Duration::from_secs(3) });
+    run_with_node_faults(&NodeFaultCase { rule, burst: 100, rate: 50, excess, stopped_for: Duration::from_secs(3) });
 }
 
-fn run_with_node_faults(faults: &Faults) {
+fn run_with_node_faults(faults: &NodeFaultCase) {
     let store = StoreServer::start(Kind::Redis);
     // A request is refused if the store answers late, so that a busy machine does not admit more.
     let rules = Rules::new(format!("domain: d\nrules:\n- {}\n", faults.rule));
@@ -64,7 +70,7 @@ fn run_with_node_faults(faults: &Faults) {
         let load = |clients, node: &Server| {
             let (address, over): (_, &AtomicBool) = (node.http.expect("HTTP is on"), &over);
             let clients: &Clients = clients;
-            [(); CONNECTIONS_PER_NODE].map(|()| scope.spawn(move || clients.run(address, epoch, over)))
+            [(); CONNECTIONS_PER_NODE].map(|()| scope.spawn(move || clients.run_client(address, epoch, over)))
         };
         let mut threads = vec![load(&clients[0], &killed), load(&clients[1], &stopped)];
         clients[..2].iter().for_each(|clients| clients.wait_until_admitted(5));
@@ -105,7 +111,7 @@ const CONNECTIONS_PER_NODE: usize = 3;
 
 /// Returns the value of a metric without labels, or zero if it is missing.
 fn read_gauge(node: &Server, name: &str) -> u64 {
-    let page = common::run(std::process::Command::new("curl").args(["-s", &node.url("/metrics")]));
+    let page = common::run_program(std::process::Command::new("curl").args(["-s", &node.url("/metrics")]));
     let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
     value.map_or(0, |value| value as u64)
 }

@@ -4,7 +4,7 @@
 
 use crate::common;
 
-use common::cli::{Cli, serve};
+use common::cli::{Cli, start_with_database};
 use common::eventually;
 use common::{Folder, Server};
 use serde_json::json;
@@ -32,7 +32,7 @@ rules:
 /// Starts a server with these rules in force.
 fn start_with_rules() -> (Folder, Server, Cli) {
     let folder = Folder::new();
-    let (server, cli) = serve(&folder, &[]);
+    let (server, cli) = start_with_database(&folder, &[]);
     cli.run(&["rules", "apply", &folder.write_file("api.yaml", FIRST_DAY_RULES)]).done();
     eventually("the rules are in force", || {
         cli.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]).code == Some(0)
@@ -66,7 +66,7 @@ fn override_of_a_rule_with_alternative_attributes_names_one_attribute() {
 #[test]
 fn unusable_or_expired_override_is_warned_about() {
     let folder = Folder::new();
-    let (_server, cli) = serve(&folder, &[]);
+    let (_server, cli) = start_with_database(&folder, &[]);
     let text = "domain: api\nrules:\n- {id: export, per: [user], limit: 100/h, cost: 50}\n";
     cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
     let set = |args: &[&str]| cli.run(&[&["rules", "overrides", "set", "api", "export", "acme"], args].concat());
@@ -87,7 +87,7 @@ fn unusable_or_expired_override_is_warned_about() {
 #[test]
 fn override_that_matches_nothing_is_warned_about() {
     let folder = Folder::new();
-    let (_server, cli) = serve(&folder, &[]);
+    let (_server, cli) = start_with_database(&folder, &[]);
     let text = "domain: api\nrules:\n- {id: plans, per: [api_key or client_ip], limit: 5/s, when: {path: {present: true}}}\n\
                 - {id: bytes, per: [user], limit: 1000/h, cost: {from: size, max: 500}, overrides: [{when: {plan: pro}, limit: 1M/h}]}\n";
     cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();

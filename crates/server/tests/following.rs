@@ -4,12 +4,12 @@ use crate::common;
 
 use std::time::{Duration, Instant};
 
-use common::service::{Service, SmallDisk, get, limit_of, read_metric, start_follower};
+use common::service::{Service, SmallDisk, get_body, limit_of, read_metric, start_follower};
 use common::{Folder, Server, eventually};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::Proxy;
 
-fn wait_for(node: &Server, revision: i64) {
+fn wait_for_revision(node: &Server, revision: i64) {
     node.wait_for_line(&format!("rules loaded revision={revision} "));
 }
 
@@ -19,7 +19,7 @@ fn now() -> Instant {
 }
 
 fn rules_status(node: &Server) -> Value {
-    serde_json::from_str(&get(node, "/v1/rules-status")).expect("JSON")
+    serde_json::from_str(&get_body(node, "/v1/rules-status")).expect("JSON")
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn three_nodes_run_the_rules_of_the_service_and_report_their_revisions() {
     let second = service.set_limit("7/day");
     let written = begun.elapsed();
     for node in &nodes {
-        wait_for(node, second);
+        wait_for_revision(node, second);
         assert_eq!(limit_of(node), 7);
     }
     println!("the change was written after {written:?} and in force on three nodes after {:?}", begun.elapsed());
@@ -66,27 +66,27 @@ fn killed_service_stops_no_decision_and_is_followed_again_after_its_restart() {
     service.kill();
     node.wait_for_line("rules service unavailable; the rules in force stay");
     assert_eq!(limit_of(&node), 5);
-    eventually("readiness reports it", || get(&node, "/readyz") == "ready (stale rules)\n");
+    eventually("readiness reports it", || get_body(&node, "/readyz") == "ready (stale rules)\n");
     assert!(read_metric(&node, "tollgate_rules_polls_total{outcome=\"failed\"}").is_some_and(|count| count >= 1));
     // Without the service, a node starts with the rules on its disk.
     node.signal("TERM");
     assert!(node.wait().success());
     let node = start_follower(&service, &service.url(), "a", &folder.join("a"));
     assert_eq!(limit_of(&node), 5);
-    assert_eq!(get(&node, "/readyz"), "ready (stale rules)\n");
+    assert_eq!(get_body(&node, "/readyz"), "ready (stale rules)\n");
     // A node without rules on disk would admit everything, so it does not start.
     let authority = service.authority();
     let args = |data| ["--rules", &*service.url(), "--rules-ca", &authority, "--data", data].map(str::to_owned);
     for data in [&*folder.join("b"), "off"] {
         let args = args(data);
-        let output = Server::output_of_refused_start(&args.each_ref().map(|arg| &**arg));
+        let output = Server::stderr_of_failed_start(&args.each_ref().map(|arg| &**arg));
         assert!(output.contains("there are no earlier rules on disk to start with"), "{output}");
     }
     service.restart();
     let revision = service.set_limit("9/day");
-    wait_for(&node, revision);
+    wait_for_revision(&node, revision);
     assert_eq!(limit_of(&node), 9);
-    eventually("it is ready", || get(&node, "/readyz") == "ready\n");
+    eventually("it is ready", || get_body(&node, "/readyz") == "ready\n");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn damaged_or_foreign_rules_on_disk_are_not_used() {
     service.kill();
     let url = service.url();
     let refuses =
-        |url: &str| Server::output_of_refused_start(&["--rules", url, "--rules-ca", &authority, "--data", &data]);
+        |url: &str| Server::stderr_of_failed_start(&["--rules", url, "--rules-ca", &authority, "--data", &data]);
     for damaged in [whole.replace("5/day", "6/day"), whole[..whole.len() - 1].to_owned(), String::new()] {
         std::fs::write(&file, damaged).expect("a file");
         let output = refuses(&url);
@@ -136,7 +136,7 @@ fn full_disk_of_a_node_keeps_the_last_copy_and_new_rules_take_effect() {
     assert_eq!(now, kept);
     // With free space, the next rule set is written.
     std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
-    wait_for(&node, service.set_limit("8/day"));
+    wait_for_revision(&node, service.set_limit("8/day"));
     eventually("the new rules are on disk", || {
         std::fs::read_to_string(disk.path().join("last-good.json")).is_ok_and(|kept| kept.contains("8/day"))
     });
@@ -152,11 +152,11 @@ fn slow_or_broken_network_only_delays_changes() {
     let node = start_follower(&service, &url, "a", &folder.join("a"));
     assert_eq!(limit_of(&node), 5);
     let begun = now();
-    wait_for(&node, service.set_limit("6/day"));
+    wait_for_revision(&node, service.set_limit("6/day"));
     println!("with 100 ms for every kilobyte the change took {:?}", begun.elapsed());
     // The node reconnects after its connection breaks.
     network.cut();
-    wait_for(&node, service.set_limit("7/day"));
+    wait_for_revision(&node, service.set_limit("7/day"));
     assert_eq!(limit_of(&node), 7);
     eventually("the new rules are on disk", || {
         std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("7/day"))
@@ -176,8 +176,8 @@ fn slow_or_broken_network_only_delays_changes() {
     println!("a start without an answer took {:?}", begun.elapsed());
     assert_eq!(limit_of(&another), 7);
     network.clear();
-    wait_for(&node, revision);
-    wait_for(&another, revision);
+    wait_for_revision(&node, revision);
+    wait_for_revision(&another, revision);
     assert_eq!((limit_of(&node), limit_of(&another)), (8, 8));
 }
 
@@ -197,10 +197,10 @@ fn token_of_the_service_is_valid_on_nodes_until_it_is_revoked() {
         let head =
             format!("POST /v1/peek HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close");
         client.send(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
-        client.rest().split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).expect("a status")
+        client.read_to_end().split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).expect("a status")
     };
     assert_eq!((check(token), check("tg_another"), check("")), (200, 401, 401));
-    assert!(get(&node, "/healthz").contains("ok"), "health needs no token");
+    assert!(get_body(&node, "/healthz").contains("ok"), "health needs no token");
     let begun = now();
     assert_eq!(service.call("DELETE", &format!("/v1/tokens/{id}"), None).0, 200);
     eventually("the token is revoked on the node too", || check(token) == 401);
@@ -227,16 +227,16 @@ fn rules_in_the_database_take_effect_and_survive_a_restart() {
     assert_eq!(limit(&service), Some(6), "the rules are in force before the service listens");
     // A node's error names the service at which its rules can be changed.
     let node = Server::start(&["--rules", &url, "--rules-ca", &authority]);
-    assert!(get(&node, "/v1/domains").contains(&url), "the error names the service");
+    assert!(get_body(&node, "/v1/domains").contains(&url), "the error names the service");
 }
 
 #[test]
 fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
     let folder = Folder::new();
     let data = folder.join("data");
-    let output = Server::output_of_refused_start(&["--data", &data, "--tokens", "required"]);
+    let output = Server::stderr_of_failed_start(&["--data", &data, "--tokens", "required"]);
     assert!(output.contains(&format!("tollgate tokens create --role admin --data {data}")), "{output}");
-    let output = Server::output_of_refused_start(&["--data", "/proc/nothing"]);
+    let output = Server::stderr_of_failed_start(&["--data", "/proc/nothing"]);
     assert!(
         output.contains("cannot create the data directory /proc/nothing; choose another with --data DIR"),
         "{output}"
@@ -246,9 +246,9 @@ fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
     std::fs::create_dir(&data).expect("a directory");
     let text = "this is no database, and long enough to be noticed".repeat(100);
     std::fs::write(folder.path().join("damaged/rules.db"), text).expect("a file");
-    let output = Server::output_of_refused_start(&["--data", &data]);
+    let output = Server::stderr_of_failed_start(&["--data", &data]);
     assert!(output.contains(&format!("cannot open the database in the data directory {data}")), "{output}");
-    let output = Server::output_of_refused_start(&["--database", "postgres://nobody:secret@127.0.0.1:1/none"]);
+    let output = Server::stderr_of_failed_start(&["--database", "postgres://nobody:secret@127.0.0.1:1/none"]);
     assert!(output.contains("cannot open the database of --database") && !output.contains("secret"), "{output}");
 }
 
@@ -269,7 +269,7 @@ fn fleet_kill_switch_reaches_every_node_and_survives_restarts() {
     node.wait_for_line("enforcement mode of the fleet changed");
     assert!(!is_refusing(&node));
     assert_eq!(read_metric(&node, "tollgate_enforcing"), Some(0));
-    let mode: Value = serde_json::from_str(&get(&node, "/v1/enforcement")).expect("JSON");
+    let mode: Value = serde_json::from_str(&get_body(&node, "/v1/enforcement")).expect("JSON");
     assert_eq!(mode, json!({"mode": "observe", "fleet": "observe"}));
     eventually("the mode is on the node's disk", || {
         std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("\"observe\""))

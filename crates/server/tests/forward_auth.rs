@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::eventually::timed;
-use common::{Rules, Server, run};
+use common::{Rules, Server, run_program};
 
 const RULES: &str = "
 domain: api
@@ -21,7 +21,7 @@ fn curl(server: &Server, target: &str, headers: &[&str]) -> String {
     for header in headers {
         command.args(["-H", header]);
     }
-    run(command.args(["-s", "-i"]).arg(server.url(target))).to_lowercase()
+    run_program(command.args(["-s", "-i"]).arg(server.url(target))).to_lowercase()
 }
 
 const LIMITED: [&str; 2] = ["X-Forwarded-Uri: /limited", "X-Forwarded-For: 192.0.2.7"];
@@ -91,7 +91,7 @@ fn proxy_token_is_separate_from_the_client_token() {
     let server = Server::start(&["--tokens", "required", "--data", &path]);
     let authorization = format!("Authorization: Bearer {token}");
     let put = ["-s", "-X", "PUT", "-H", &authorization, "-d", r#"{"limit": "1000/h"}"#];
-    run(Command::new("curl").args(put).arg(server.url("/v1/domains/api/rules/all")));
+    run_program(Command::new("curl").args(put).arg(server.url("/v1/domains/api/rules/all")));
     let status = |target: &str, headers: &[&str]| curl(&server, target, headers)[9..12].to_owned();
     common::eventually("the rule is in force", || {
         status("/v1/forward-auth/api", &[&format!("Tollgate-Token: {token}")]) == "200"

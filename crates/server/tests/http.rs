@@ -4,7 +4,7 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{Rules, Server, run};
+use common::{Rules, Server, run_program};
 use serde_json::{Value, json};
 
 struct Reply {
@@ -26,7 +26,7 @@ impl Reply {
 
 /// Sends a request with curl, a third-party client.
 fn curl(server: &Server, path: &str, args: &[&str]) -> Reply {
-    let text = run(Command::new("curl").args(["-s", "-i"]).args(args).arg(server.url(path)));
+    let text = run_program(Command::new("curl").args(["-s", "-i"]).args(args).arg(server.url(path)));
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
     Reply { status, head: head.to_owned(), body: body.to_owned() }
@@ -196,7 +196,7 @@ fn invalid_requests_get_problem_details_with_field_and_position() {
 #[test]
 fn oversized_body_is_refused_before_it_is_read() {
     let server = Server::start(&[]);
-    let before = server.memory();
+    let before = server.resident_memory();
     let mut client = server.connect_http();
     client.send("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1048577\r\n\r\n");
     assert_eq!(client.line(), "HTTP/1.1 413 Payload Too Large");
@@ -207,11 +207,11 @@ fn oversized_body_is_refused_before_it_is_read() {
     while sent < 64 && client.try_send(&chunk) {
         sent += 1;
     }
-    assert!(client.rest().starts_with("HTTP/1.1 413 ") || sent < 64, "the server read {sent} chunks");
+    assert!(client.read_to_end().starts_with("HTTP/1.1 413 ") || sent < 64, "the server read {sent} chunks");
     let mut client = server.connect_http();
     client.send(format!("GET /healthz HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(20_000)));
     assert!(client.line().starts_with("HTTP/1.1 431 "));
-    let grown = server.memory().saturating_sub(before);
+    let grown = server.resident_memory().saturating_sub(before);
     assert!(grown < 8 * 1024 * 1024, "memory grew by {grown} bytes");
 }
 
@@ -223,7 +223,7 @@ fn client_that_closes_its_sending_side_gets_its_answer() {
         let mut client = server.connect_http();
         client.send("GET /v1/enforcement HTTP/1.1\r\nhost: localhost\r\n\r\n");
         client.close_sending_side();
-        let answer = client.rest();
+        let answer = client.read_to_end();
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "round {round}: {answer:?}");
     }
 }
@@ -234,7 +234,7 @@ fn bytes_that_are_not_http_close_only_their_connection() {
     for bytes in [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[..], b"*1\r\n$4\r\nPING\r\n", b"GET\r\n\r\n", &[0; 100]] {
         let mut client = server.connect_http();
         client.send(bytes);
-        let rest = client.rest();
+        let rest = client.read_to_end();
         assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 400 "), "{rest}");
     }
     assert_eq!(curl(&server, "/healthz", &[]).body, "ok\n");

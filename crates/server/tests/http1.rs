@@ -19,16 +19,16 @@ const BODIES: [&str; 12] = [
     "\u{fc}",
 ];
 
-fn request(headers: &str, body: &str) -> String {
+fn request_text(headers: &str, body: &str) -> String {
     format!("POST /v1/check HTTP/1.1\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
 }
 
-fn ordinary(index: usize) -> String {
-    request("host: localhost\r\n", BODIES[index])
+fn ordinary_request(index: usize) -> String {
+    request_text("host: localhost\r\n", BODIES[index])
 }
 
 /// Returns requests with other spellings, malformed requests, and requests that are not checks.
-fn unusual() -> Vec<String> {
+fn unusual_requests() -> Vec<String> {
     let body = BODIES[0];
     let mut all: Vec<String> = [
         "Host: limits.example\r\nUser-Agent: x\r\nAccept: */*\r\nContent-Type: application/json\r\n",
@@ -69,9 +69,9 @@ fn unusual() -> Vec<String> {
         "h\u{fc}: x\r\n",
     ]
     .iter()
-    .map(|headers| request(headers, body))
+    .map(|headers| request_text(headers, body))
     .collect();
-    let line = |line: &str| ordinary(0).replacen("POST /v1/check HTTP/1.1\r\n", line, 1);
+    let line = |line: &str| ordinary_request(0).replacen("POST /v1/check HTTP/1.1\r\n", line, 1);
     all.extend(
         [
             "POST /v1/check HTTP/1.0\r\n",
@@ -97,24 +97,26 @@ fn unusual() -> Vec<String> {
         .map(line),
     );
     let many = |count: usize| (0..count).map(|n| format!("x-request-id: {n}\r\n")).collect::<String>();
-    all.extend([14, 15, 16, 62, 63, 64].map(|count| request(&many(count), body)));
-    all.extend([7_000, 9_000, 20_000].map(|length| request(&format!("user-agent: {}\r\n", "a".repeat(length)), body)));
-    all.extend([7_000, 9_000, 20_000].map(|length| request("", &format!("{}{body}", " ".repeat(length)))));
+    all.extend([14, 15, 16, 62, 63, 64].map(|count| request_text(&many(count), body)));
+    all.extend(
+        [7_000, 9_000, 20_000].map(|length| request_text(&format!("user-agent: {}\r\n", "a".repeat(length)), body)),
+    );
+    all.extend([7_000, 9_000, 20_000].map(|length| request_text("", &format!("{}{body}", " ".repeat(length)))));
     all.push("POST /v1/check HTTP/1.1\r\n\r\n".to_owned());
     all
 }
 
 #[test]
 fn every_body_and_every_unusual_request_gets_the_same_response() {
-    for sent in (0..BODIES.len()).map(ordinary).chain(unusual()) {
+    for sent in (0..BODIES.len()).map(ordinary_request).chain(unusual_requests()) {
         check(sent.as_bytes());
-        check(format!("{}{sent}{}", ordinary(0), ordinary(1)).as_bytes());
+        check(format!("{}{sent}{}", ordinary_request(0), ordinary_request(1)).as_bytes());
     }
 }
 
 #[test]
 fn request_split_at_any_byte_gets_the_same_response() {
-    let sent = format!("{}{}", ordinary(0), ordinary(1));
+    let sent = format!("{}{}", ordinary_request(0), ordinary_request(1));
     let whole = responses(sent.as_bytes(), usize::MAX, Then::Close);
     assert_eq!(whole.matches("HTTP/1.1 200 OK\r\n").count(), 2, "{whole}");
     for step in 1..sent.len() {
@@ -124,7 +126,7 @@ fn request_split_at_any_byte_gets_the_same_response() {
 
 #[test]
 fn prefix_of_a_request_gets_the_same_response() {
-    let sent = ordinary(0) + &ordinary(1);
+    let sent = ordinary_request(0) + &ordinary_request(1);
     for end in 0..sent.len() {
         responses(&sent.as_bytes()[..end], usize::MAX, Then::Close);
         responses(&sent.as_bytes()[..end], usize::MAX, Then::Wait);
@@ -133,7 +135,7 @@ fn prefix_of_a_request_gets_the_same_response() {
 
 #[test]
 fn long_pipeline_gets_the_same_responses() {
-    let sent = ordinary(0).repeat(500);
+    let sent = ordinary_request(0).repeat(500);
     let received = responses(sent.as_bytes(), 10_000, Then::Close);
     assert_eq!(received.matches("HTTP/1.1 ").count(), 500);
     assert_eq!(received.matches("HTTP/1.1 429 Too Many Requests\r\n").count(), 495);
@@ -148,10 +150,10 @@ proptest! {
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
         step in 1_usize..200,
     ) {
-        let unusual = unusual();
+        let unusual = unusual_requests();
         let sent = picks.iter().map(|pick| match pick {
-            pick @ ..12 => ordinary(*pick),
-            pick @ 12..25 => ordinary(pick % 5),
+            pick @ ..12 => ordinary_request(*pick),
+            pick @ 12..25 => ordinary_request(pick % 5),
             pick => unusual[(pick * 7 + step) % unusual.len()].clone(),
         });
         let mut sent = sent.collect::<String>().into_bytes();

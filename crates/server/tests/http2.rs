@@ -5,7 +5,7 @@ use crate::common;
 use std::process::Command;
 
 use common::frame_client::{FrameClient, PATH};
-use common::{Rules, Server, eventually, run};
+use common::{Rules, Server, eventually, run_program};
 use tollgate_server::rls::bounds::{MAX_CONTINUATIONS, MAX_CREDIT, MAX_TOTAL_BODY_BYTES, RESET_COST};
 use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, FrameKind, put_frame};
 use tollgate_server::rls::http2::hpack::put_literal;
@@ -45,13 +45,13 @@ fn nghttp_and_h2load_are_served() {
     std::fs::write(&file, call_body("a")).expect("a file");
     let url = format!("http://{}{PATH}", server.rls.expect("the rate-limit service is on"));
     let headers = ["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", &file];
-    let shown = run(Command::new("nghttp").args(["-nv"]).args(headers).arg(&url));
+    let shown = run_program(Command::new("nghttp").args(["-nv"]).args(headers).arg(&url));
     assert!(shown.contains(":status: 200") && shown.contains("grpc-status: 0"), "{shown}");
-    let load = run(Command::new("h2load").args(["-t1", "-c5", "-m50", "-n2000"]).args(headers).arg(&url));
+    let load = run_program(Command::new("h2load").args(["-t1", "-c5", "-m50", "-n2000"]).args(headers).arg(&url));
     assert!(load.contains("2000 succeeded, 0 failed, 0 errored, 0 timeout"), "{load}");
-    let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
+    let page = run_program(Command::new("curl").arg("-s").arg(server.url("/metrics")));
     assert!(page.contains(r#"tollgate_decisions_total{front="rls",outcome="allow"} 2001"#), "{page}");
-    let reply = run(Command::new("curl").args(["-s", "--http1.1"]).arg(&url));
+    let reply = run_program(Command::new("curl").args(["-s", "--http1.1"]).arg(&url));
     assert_eq!(reply, "this port speaks gRPC: HTTP/2 without an upgrade, h2c\n");
 }
 
@@ -63,7 +63,8 @@ fn tls_is_negotiated_for_http2() {
     let (server, _rules) = start(&["--tls-cert", &text(made.certificate()), "--tls-key", &text(made.key())]);
     let url = format!("https://{}{PATH}", server.rls.expect("the rate-limit service is on"));
     let body = folder.write_file("body", call_body("none"));
-    let shown = run(Command::new("nghttp").args(["-nv", "-H", "content-type: application/grpc", "-d", &body]).arg(url));
+    let shown =
+        run_program(Command::new("nghttp").args(["-nv", "-H", "content-type: application/grpc", "-d", &body]).arg(url));
     assert!(shown.contains("negotiated protocol: h2") && shown.contains("grpc-status: 0"), "{shown}");
 }
 
@@ -96,7 +97,7 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
         } else {
             client.call(2 * number as u32 + 1, path, body);
         }
-        let (stream, answer) = client.answer();
+        let (stream, answer) = client.next_answer();
         let status = format!("{}: {}", answer.field("grpc-status"), answer.field("grpc-message"));
         assert!(stream == 2 * number as u32 + 1 && status.starts_with(expected), "{status}");
     }
@@ -106,13 +107,13 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
     put_literal(&mut block, "content-type", b"application/grpc");
     client.send_frame(FrameKind::Headers, END_HEADERS, 1, &block);
     long.chunks(16_384).for_each(|part| client.send_frame(FrameKind::Data, 0, 1, part));
-    let (_, answer) = client.answer();
+    let (_, answer) = client.next_answer();
     assert_eq!(answer.field("grpc-message"), "the message has more than 262144 bytes");
     client.send_frame(FrameKind::Headers, END_HEADERS | END_STREAM, 3, &[0x82, 0x86, 0x84]);
-    let (_, answer) = client.answer();
+    let (_, answer) = client.next_answer();
     assert_eq!(answer.field("grpc-message"), "this port speaks gRPC: POST with application/grpc");
     client.call(5, PATH, &call_body("none"));
-    assert_eq!(client.answer().1.code(), Some(2), "the connection still works");
+    assert_eq!(client.next_answer().1.code(), Some(2), "the connection still works");
 }
 
 #[test]
@@ -146,12 +147,12 @@ fn floods_end_with_a_reason_and_others_are_served() {
     for (expected, flood) in floods {
         let mut client = connect(&server);
         flood(&mut client, &block);
-        let farewell = client.farewell();
+        let farewell = client.last_goaway();
         assert!(farewell.starts_with(expected), "{farewell:?} instead of {expected:?}");
     }
     let mut client = connect(&server);
     client.call(1, PATH, &call_body("a"));
-    assert_eq!(client.answer().1.code(), Some(1));
+    assert_eq!(client.next_answer().1.code(), Some(1));
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn bodies_of_all_connections_are_bounded_together() {
     const CONNECTIONS: usize = 100;
     const BODY_BYTES: usize = 250_000;
     let (server, _rules) = start(&[]);
-    let before = server.memory();
+    let before = server.resident_memory();
     let mut block = vec![0x83, 0x86];
     put_literal(&mut block, ":path", PATH.as_bytes());
     put_literal(&mut block, "content-type", b"application/grpc");
@@ -171,7 +172,7 @@ fn bodies_of_all_connections_are_bounded_together() {
             [0; BODY_BYTES].chunks(16_384).for_each(|part| client.send_frame(FrameKind::Data, 0, stream, part));
         }
     }
-    let page = || run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
+    let page = || run_program(Command::new("curl").arg("-s").arg(server.url("/metrics")));
     let open = || {
         let page = page();
         let line = page.lines().find_map(|line| line.strip_prefix("tollgate_connections "));
@@ -180,7 +181,7 @@ fn bodies_of_all_connections_are_bounded_together() {
     // One more connection may have sent only a part of its bodies, and one is the HTTP connection for the metrics.
     let most = MAX_TOTAL_BODY_BYTES / (4 * BODY_BYTES) + 2;
     eventually("connections beyond the budget are closed", || open() <= most);
-    let grown = server.memory().saturating_sub(before);
+    let grown = server.resident_memory().saturating_sub(before);
     // Beyond the budget, each connection may hold part of a frame.
     assert!(grown < MAX_TOTAL_BODY_BYTES + CONNECTIONS * 64 * 1024 + 24 * 1024 * 1024, "{} KiB", grown / 1024);
     let expected = "all connections together hold too many bytes";
@@ -189,7 +190,7 @@ fn bodies_of_all_connections_are_bounded_together() {
     assert!(clients.iter_mut().rev().any(is_expected));
     let mut client = connect(&server);
     client.call(1, PATH, &call_body("a"));
-    assert_eq!(client.answer().1.code(), Some(1), "a small call is still answered");
+    assert_eq!(client.next_answer().1.code(), Some(1), "a small call is still answered");
 }
 
 #[test]
@@ -197,15 +198,15 @@ fn delayed_call_delays_no_other_call_and_is_answered_during_shutdown() {
     let (server, _rules) = start(&[]);
     let mut client = connect(&server);
     client.call(1, PATH, &call_body("slow"));
-    assert_eq!(client.answer().0, 1);
+    assert_eq!(client.next_answer().0, 1);
     client.call(3, PATH, &call_body("slow"));
     client.call(5, PATH, &call_body("a"));
-    assert_eq!(client.answer().0, 5, "the earlier call is still delayed");
+    assert_eq!(client.next_answer().0, 5, "the earlier call is still delayed");
     server.signal("TERM");
-    let (stream, answer) = client.answer();
+    let (stream, answer) = client.next_answer();
     assert_eq!((stream, answer.code()), (3, Some(1)), "the call is answered although the server is stopping");
     client.send_frame(FrameKind::Ping, 1, 0, b"draining");
-    assert_eq!(client.farewell(), "");
+    assert_eq!(client.last_goaway(), "");
 }
 
 #[test]
@@ -213,12 +214,12 @@ fn connection_ends_at_its_age() {
     let (server, _rules) = start(&["--rls-connection-age", "1"]);
     let mut client = connect(&server);
     client.call(1, PATH, &call_body("a"));
-    assert_eq!(client.answer().0, 1);
+    assert_eq!(client.next_answer().0, 1);
     while !matches!(client.next(), Some((FrameKind::GoAway, ..))) {}
     client.call(3, PATH, &call_body("a"));
-    assert_eq!(client.answer().0, 3, "a call in flight is still answered");
+    assert_eq!(client.next_answer().0, 3, "a call in flight is still answered");
     client.send_frame(FrameKind::Ping, 1, 0, b"draining");
-    assert_eq!(client.farewell(), "");
+    assert_eq!(client.last_goaway(), "");
 }
 
 #[test]
@@ -230,7 +231,7 @@ fn all_pipelined_calls_on_a_shared_store_are_answered() {
         client.call(stream, PATH, &call_body("a"));
     }
     let mut streams: Vec<u32> = (0..50)
-        .map(|_| client.answer())
+        .map(|_| client.next_answer())
         .map(|(stream, answer)| {
             assert_eq!(answer.code(), Some(1), "{answer:?}");
             stream

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tollgate_testkit::servers::{Cluster, Kind};
 
 /// Sends a check for a user and returns the standing of the decision. Panics if there is no answer.
-fn standing(server: &Server, user: &str) -> String {
+fn standing_of_check(server: &Server, user: &str) -> String {
     let body = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}}}}"#);
     let (status, reply) = server.connect_http().post("/v1/check", &body);
     assert!(status == 200 || status == 429, "{status}: {reply}");
@@ -19,12 +19,12 @@ fn standing(server: &Server, user: &str) -> String {
 
 /// Sends checks to both servers until the first of `users` gets the standing `wanted` from both. The second user must
 /// never get the fallback.
-fn ask_until(servers: &[Server; 2], users: [&str; 2], wanted: &str) {
+fn check_until_standing(servers: &[Server; 2], users: [&str; 2], wanted: &str) {
     let start = Instant::now();
     loop {
-        let found: Vec<String> = servers.iter().map(|server| standing(server, users[0])).collect();
+        let found: Vec<String> = servers.iter().map(|server| standing_of_check(server, users[0])).collect();
         for server in servers {
-            assert_ne!(standing(server, users[1]), "fallback", "another primary is not affected");
+            assert_ne!(standing_of_check(server, users[1]), "fallback", "another primary is not affected");
         }
         if found.iter().all(|found| found == wanted) {
             return;
@@ -47,10 +47,10 @@ fn leased_rule_uses_leases_and_then_the_fallback_until_a_replica_takes_over() {
     // The deadline is long, because a busy machine would miss the default.
     let start = || Server::start(&["--rules", rules.path(), "--store", &cluster.url(), "--store-deadline", "1000"]);
     let servers = [start(), start()];
-    ask_until(&servers, ["alice", "alice"], "leased");
+    check_until_standing(&servers, ["alice", "alice"], "leased");
     let primary = primary_of(&cluster, "alice");
     let other = ["bob", "carol", "dave", "erin", "frank", "grace", "heidi"].into_iter().find(|user| {
-        ask_until(&servers, [*user, *user], "leased");
+        check_until_standing(&servers, [*user, *user], "leased");
         primary_of(&cluster, user) != primary
     });
     let users = ["alice", other.expect("a user at another primary")];
@@ -63,7 +63,7 @@ fn leased_rule_uses_leases_and_then_the_fallback_until_a_replica_takes_over() {
     let replica = (3..6).find(follows).expect("the primary has a replica");
     cluster.servers[replica].pause();
     cluster.servers[primary].kill();
-    ask_until(&servers, users, "fallback");
+    check_until_standing(&servers, users, "fallback");
     cluster.servers[replica].resume();
-    ask_until(&servers, users, "leased");
+    check_until_standing(&servers, users, "leased");
 }

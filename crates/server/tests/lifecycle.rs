@@ -4,7 +4,7 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{Server, encode, eventually};
+use common::{Server, encode_command, eventually};
 
 #[test]
 fn stopped_server_closes_idle_connections_and_exits_with_success() {
@@ -16,8 +16,8 @@ fn stopped_server_closes_idle_connections_and_exits_with_success() {
         http.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
         assert_eq!(http.line(), "HTTP/1.1 200 OK");
         server.signal(signal);
-        assert_eq!(resp.rest(), "");
-        http.rest();
+        assert_eq!(resp.read_to_end(), "");
+        http.read_to_end();
         assert!(server.wait().success(), "after SIG{signal}");
     }
 }
@@ -29,13 +29,13 @@ fn request_received_before_the_stop_is_answered() {
     client.send("PING\r\n");
     client.expect("+PONG\r\n");
     // Sends half a command. While stopping, the server waits only for the rest of this command.
-    let command = encode(&["CL.THROTTLE", "k", "0", "1", "60"]);
+    let command = encode_command(&["CL.THROTTLE", "k", "0", "1", "60"]);
     client.send([b"PING\r\n", &command[..20]].concat());
     client.expect("+PONG\r\n");
     server.signal("TERM");
     server.wait_for_line("stopping");
     client.send(&command[20..]);
-    assert_eq!(client.rest(), "*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
+    assert_eq!(client.read_to_end(), "*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
     assert!(server.wait().success());
 }
 
@@ -47,14 +47,14 @@ fn drain_timeout_ends_connections_that_never_finish() {
     client.expect("+PONG\r\n");
     server.signal("TERM");
     assert!(server.wait().success());
-    assert_eq!(client.rest(), "");
+    assert_eq!(client.read_to_end(), "");
 }
 
 /// A client pipelines requests without reading until all buffers are full, and reads only when the server stops. If the
 /// server closed the socket with unread input, the kernel would discard responses that are not sent yet.
 #[test]
 fn slow_reader_gets_the_responses_to_all_decisions_of_a_stopping_server() {
-    let throttle = String::from_utf8(encode(&["CL.THROTTLE", "k", "1000000", "1000000", "60"])).expect("text");
+    let throttle = String::from_utf8(encode_command(&["CL.THROTTLE", "k", "1000000", "1000000", "60"])).expect("text");
     let body = r#"{"key":"k","limit":"1M/s"}"#;
     let check = |header: &str| {
         format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\n{header}content-length: {}\r\n\r\n{body}", body.len())
@@ -76,7 +76,7 @@ fn slow_reader_gets_the_responses_to_all_decisions_of_a_stopping_server() {
         });
         server.signal("TERM");
         server.wait_for_line("stopping");
-        let received = client.rest().matches(response).count();
+        let received = client.read_to_end().matches(response).count();
         assert!(received >= decided, "{response}: {received} responses to {decided} decisions");
         drop(client);
         sender.join().expect("no panic");
@@ -88,7 +88,7 @@ fn slow_reader_gets_the_responses_to_all_decisions_of_a_stopping_server() {
 fn count_decisions(server: &Server) -> usize {
     let mut client = server.connect_http();
     client.send("GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-    let page = client.rest();
+    let page = client.read_to_end();
     let counts = page.lines().filter(|line| line.starts_with("tollgate_decisions_total{"));
     counts.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
 }

@@ -2,14 +2,14 @@
 
 use crate::common;
 
-use common::{Client, Rules, Server, encode};
+use common::{Client, Rules, Server, encode_command};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
 const RULES: &str = "domain: api\nrules:\n- {id: all, per: [k], limit: 5/h}\n";
 
 /// Sends a request over HTTP and checks the status and part of the response.
 #[track_caller]
-fn check(client: &mut Client, body: &str, status: u16, expected: &str) {
+fn assert_http_response(client: &mut Client, body: &str, status: u16, expected: &str) {
     let (got, text) = client.post("/v1/check", body);
     let shown = &body[..body.len().min(60)];
     assert!(got == status && text.contains(expected), "{shown}: {got} {}", &text[..text.len().min(300)]);
@@ -21,17 +21,17 @@ fn lengths_of_keys_and_values_and_number_of_attributes_are_bounded() {
     let server = Server::start(&["--rules", rules.path()]);
     let mut http = server.connect_http();
     let sent = |length: usize| format!(r#"{{"key":"{}","limit":"1/h"}}"#, "k".repeat(length));
-    check(&mut http, &sent(8_192), 200, "allow");
-    check(&mut http, &sent(8_193), 400, "8192");
+    assert_http_response(&mut http, &sent(8_192), 200, "allow");
+    assert_http_response(&mut http, &sent(8_193), 400, "8192");
     let value = |length: usize| format!(r#"{{"domain":"api","attributes":{{"k":"{}"}}}}"#, "v".repeat(length));
-    check(&mut http, &value(8_192), 200, "allow");
-    check(&mut http, &value(8_193), 400, "8192");
+    assert_http_response(&mut http, &value(8_192), 200, "allow");
+    assert_http_response(&mut http, &value(8_193), 400, "8192");
     let attributes = |count: usize| {
         let values = vec![r#""v""#; count].join(",");
         format!(r#"{{"domain":"api","attributes":{{"k":[{values}]}}}}"#)
     };
-    check(&mut http, &attributes(128), 200, "allow");
-    check(&mut http, &attributes(129), 400, "too many attributes (maximum 128)");
+    assert_http_response(&mut http, &attributes(128), 200, "allow");
+    assert_http_response(&mut http, &attributes(129), 400, "too many attributes (maximum 128)");
 
     let mut resp = server.connect_resp();
     let attributes = |count: usize| [vec!["TG.CHECK", "api", "1"], vec!["a"; 2 * count]].concat();
@@ -81,11 +81,11 @@ fn cost_above_the_capacity_is_refused_permanently_and_above_64_bits_is_an_error(
     let server = Server::start(&[]);
     let mut http = server.connect_http();
     let ask = |cost: &str| format!(r#"{{"key":"k","limit":"5/h","cost":{cost}}}"#);
-    check(&mut http, &ask("18446744073709551615"), 429, r#""retry_after_ms":null"#);
-    check(&mut http, &ask("18446744073709551616"), 400, "expected an integer");
-    check(&mut http, &ask("0"), 200, r#""remaining":5"#);
-    check(&mut http, r#"{"key":"k","limit":"99999999999999999999/s"}"#, 400, "/limit");
-    check(&mut http, r#"{"key":"","limit":"1/s"}"#, 200, "allow");
+    assert_http_response(&mut http, &ask("18446744073709551615"), 429, r#""retry_after_ms":null"#);
+    assert_http_response(&mut http, &ask("18446744073709551616"), 400, "expected an integer");
+    assert_http_response(&mut http, &ask("0"), 200, r#""remaining":5"#);
+    assert_http_response(&mut http, r#"{"key":"k","limit":"99999999999999999999/s"}"#, 400, "/limit");
+    assert_http_response(&mut http, r#"{"key":"","limit":"1/s"}"#, 200, "allow");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn rules_with_mistakes_leave_the_rules_in_force() {
     let server = Server::start(&["--rules", rules.path()]);
     let mut http = server.connect_http();
     let ask = r#"{"domain":"api","attributes":{"k":"a"}}"#;
-    check(&mut http, ask, 200, r#""remaining":4"#);
+    assert_http_response(&mut http, ask, 200, r#""remaining":4"#);
     let too_large = vec![b'#'; (16 << 20) + 1];
     for (text, output) in [
         (&b"domain: api\nrules:\n- {id: all, limit: 5/x}\n"[..], ":3:"),
@@ -107,10 +107,10 @@ fn rules_with_mistakes_leave_the_rules_in_force() {
         server.wait_for_line(output);
         server.wait_for_line("the rules in force stay");
     }
-    check(&mut http, ask, 200, r#""remaining":3"#);
+    assert_http_response(&mut http, ask, 200, r#""remaining":3"#);
     rules.write("domain: api\nrules:\n- {id: all, per: [k], limit: 9/h}\n");
     server.wait_for_line("version=2");
-    check(&mut http, ask, 200, r#""limit":9,"remaining":6"#);
+    assert_http_response(&mut http, ask, 200, r#""limit":9,"remaining":6"#);
 }
 
 #[test]
@@ -121,14 +121,14 @@ fn parameters_that_the_store_cannot_compute_are_refused_and_the_rules_in_force_s
     rules.write("domain: api\nrules:\n- {id: all, per: [k], limit: 1/1500ns, algorithm: fixed_window}\n");
     server.wait_for_line("the store does not support the limits of `all`");
     let mut http = server.connect_http();
-    check(&mut http, r#"{"domain":"api","attributes":{"k":"a"}}"#, 200, r#""limit":5"#);
+    assert_http_response(&mut http, r#"{"domain":"api","attributes":{"k":"a"}}"#, 200, r#""limit":5"#);
 }
 
 /// Returns the replies to consecutive calls of `CL.THROTTLE`.
 fn throttle_replies(server: &Server, calls: &[&str]) -> Vec<String> {
     let mut client = server.connect_resp();
     let ask = |call: &&str| {
-        client.send(encode(&[&["CL.THROTTLE"], &call.split(' ').collect::<Vec<_>>()[..]].concat()));
+        client.send(encode_command(&[&["CL.THROTTLE"], &call.split(' ').collect::<Vec<_>>()[..]].concat()));
         match client.line() {
             line if line == "*5" => (0..5).map(|_| client.line()).collect(),
             error => error,

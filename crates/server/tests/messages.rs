@@ -7,8 +7,8 @@ use crate::common;
 
 use std::process::Command;
 
-use common::api::{ask, ask_until};
-use common::{CommandResult, Folder, Rules, Server, encode};
+use common::api::{repeat_request_until, send_request};
+use common::{CommandResult, Folder, Rules, Server, encode_command};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 
@@ -35,14 +35,14 @@ fn hide_words(text: &str, start: &str, with: &str) -> String {
 }
 
 #[test]
-fn http_problems() {
+fn http_problems_match_the_golden_file() {
     let folder = Folder::new();
     let server = Server::start_in(folder.path(), &["--data", "data"]);
     let rule = "/v1/domains/api/rules/login";
     let mut page = Page::default();
-    let created = ask(&server, "PUT", rule, &[], r#"{"per":["user"],"limit":"5/m"}"#);
+    let created = send_request(&server, "PUT", rule, &[], r#"{"per":["user"],"limit":"5/m"}"#);
     assert_eq!(created.status, 201, "{}", created.body);
-    ask_until(&server, "/v1/peek", r#"{"domain":"api"}"#, |answer| {
+    repeat_request_until(&server, "/v1/peek", r#"{"domain":"api"}"#, |answer| {
         answer.status == 200 && answer.body.contains("login")
     });
     for (method, path, headers, body) in [
@@ -108,7 +108,7 @@ fn http_problems() {
         ("POST", "/v1/tokens", &[], r#"{"name":"a","role":"reader","domain":"api"}"#),
         ("DELETE", "/v1/tokens/none", &[], ""),
     ] {
-        let answer = ask(&server, method, path, headers, body);
+        let answer = send_request(&server, method, path, headers, body);
         if answer.status == 200 {
             continue;
         }
@@ -128,7 +128,7 @@ fn http_problems() {
 }
 
 #[test]
-fn refused_callers() {
+fn answers_to_refused_callers_match_the_golden_file() {
     let folder = Folder::new();
     let create = |role: &str| {
         let line = format!("tokens create --role {role} --name {role} --domain api --data data");
@@ -147,7 +147,7 @@ fn refused_callers() {
             ("PUT", "/v1/domains/web/rules/login", r#"{"limit":"5/m"}"#),
             ("GET", "/v1/tokens", ""),
         ] {
-            let answer = ask(&server, method, path, headers, body);
+            let answer = send_request(&server, method, path, headers, body);
             if answer.status >= 400 {
                 let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
                 let output = format!("{} {}", answer.status, hide_words(&detail, "the token `", "the token `ID"));
@@ -166,7 +166,7 @@ fn refused_callers() {
 }
 
 #[test]
-fn redis_protocol_errors() {
+fn redis_protocol_errors_match_the_golden_file() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let mut page = Page::default();
@@ -201,7 +201,7 @@ fn redis_protocol_errors() {
         "PING a b",
     ] {
         let mut client = server.connect_resp();
-        client.send(encode(&line.split(' ').collect::<Vec<_>>()));
+        client.send(encode_command(&line.split(' ').collect::<Vec<_>>()));
         page.add_case(line, &client.line());
     }
     for bytes in [
@@ -221,7 +221,7 @@ fn redis_protocol_errors() {
 }
 
 #[test]
-fn command_line_errors() {
+fn command_line_errors_match_the_golden_file() {
     let folder = Folder::new();
     folder.write_file("rules.yaml", RULES);
     folder.write_file("wrong.yaml", "domain: api\nrules:\n- {id: login, limt: 5/m}\n");
@@ -304,7 +304,7 @@ fn without_time(line: &str) -> String {
 }
 
 #[test]
-fn log_of_a_server() {
+fn server_log_matches_the_golden_file() {
     let rules = Rules::new(RULES);
     // With 100 connections, the server logs no warning about the open-file limit on any machine.
     let server = Server::start(&["--rules", rules.path(), "--connections", "100"]);

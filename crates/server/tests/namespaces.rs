@@ -19,8 +19,8 @@ use tollgate_testkit::history::excess_observed;
 use tollgate_testkit::servers::Namespaces;
 
 use crate::peers::{
-    FAULT_FREE_EXCESS, RATE, RULES, addresses, ask, assert_admits_fifty, body_of, bound, linked_server_count, page,
-    passes, wait_until_linked,
+    FAULT_FREE_EXCESS, RATE, RULES, addresses, assert_admits_fifty, body_of, bound_with_excess, linked_server_count,
+    passes, peer_status, send_verb, wait_until_linked,
 };
 
 const PORT: u16 = 7_400;
@@ -53,10 +53,10 @@ impl Hosts {
 
     /// Runs the server on a host.
     fn start(&self, host: usize) -> Server {
-        self.start_by(host, self.network.command(host, env!("CARGO_BIN_EXE_tollgate")))
+        self.start_with_command(host, self.network.command(host, env!("CARGO_BIN_EXE_tollgate")))
     }
 
-    fn start_by(&self, host: usize, command: Command) -> Server {
+    fn start_with_command(&self, host: usize, command: Command) -> Server {
         let listen = SocketAddr::from((self.network.address(host), PORT)).to_string();
         let http = SocketAddr::from((self.network.control_address(host), 0)).to_string();
         let store = format!("peers://{}?secret_file={}", self.seeds, self.folder.join("secret"));
@@ -74,7 +74,7 @@ impl Hosts {
             "--peers-listen",
             &listen,
         ];
-        Server::start_by(command, &[&args[..], &["--store-deadline", "20000"]].concat())
+        Server::start_with_command(command, &[&args[..], &["--store-deadline", "20000"]].concat())
     }
 
     fn start_all(&self) -> Vec<Server> {
@@ -93,7 +93,7 @@ impl Hosts {
 }
 
 fn is_used_up(server: &Server, key: &str) -> bool {
-    let answer = ask(server, "check", "strict", key);
+    let answer = send_verb(server, "check", "strict", key);
     answer["allowed"] == false && answer["standing"] == "exact"
 }
 
@@ -107,7 +107,9 @@ fn use_up(servers: &[Server], key: &str) {
         let key = format!("marker {key} {index}");
         assert!(passes(server, "eventual", &key));
         for other in servers {
-            eventually("all know the charge", || ask(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3);
+            eventually("all know the charge", || {
+                send_verb(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3
+            });
         }
     }
 }
@@ -125,10 +127,10 @@ fn unplugged_hosts_refuse_and_keep_their_counts_when_they_return() {
     hosts.network.unplug(3);
     hosts.network.unplug(4);
     for (host, server) in servers.iter().enumerate() {
-        eventually("three of five hosts are a majority, two are not", || page(server)["majority"] == (host < 3));
+        eventually("three of five hosts are a majority, two are not", || peer_status(server)["majority"] == (host < 3));
     }
     eventually("the majority agrees about homes", || servers[..3].iter().all(|server| is_used_up(server, "used")));
-    let answer = ask(&servers[4], "check", "strict", "new");
+    let answer = send_verb(&servers[4], "check", "strict", "new");
     assert!(answer["allowed"] == false && answer["standing"] != "exact", "`on_fault: closed` refuses: {answer}");
     assert_admits_fifty(&servers[..3], "new");
     load.wait_until_admitted(0, 200);
@@ -145,8 +147,12 @@ fn unplugged_hosts_refuse_and_keep_their_counts_when_they_return() {
     // Two servers get requests, one on each side of the cut. Each may admit the fault-free excess, and during the cut
     // each admits the whole rate.
     let excess = FAULT_FREE_EXCESS + FAULT_FREE_EXCESS + RATE * seconds;
-    assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
-    assert!(excess_observed(&bound(RATE * 2), &history).is_some(), "the cut had no effect: {} admitted", history.len());
+    assert_eq!(excess_observed(&bound_with_excess(excess), &history), None, "{} admitted", history.len());
+    assert!(
+        excess_observed(&bound_with_excess(RATE * 2), &history).is_some(),
+        "the cut had no effect: {} admitted",
+        history.len()
+    );
 }
 
 #[test]
@@ -184,7 +190,7 @@ fn rolling_restart_of_hosts_under_load_resets_nothing() {
     }
     let [exact, used_up] = load.finish();
     assert_eq!(used_up.len(), 0, "a used-up key stays used up");
-    assert_eq!(excess_observed(&bound(FAULT_FREE_EXCESS), &exact), None, "{} admitted", exact.len());
+    assert_eq!(excess_observed(&bound_with_excess(FAULT_FREE_EXCESS), &exact), None, "{} admitted", exact.len());
 }
 
 #[test]
@@ -209,7 +215,7 @@ fn server_finds_the_others_when_a_name_gets_their_addresses() {
 }
 
 /// Rules with windows. Windows follow the server's wall clock.
-const WINDOWS: &str = "\
+const WINDOW_RULES: &str = "\
 - {id: seen-window, when: {kind: seen-window}, per: [key], limit: 30/day, algorithm: fixed_window, consistency: eventual}
 - {id: exact-window, when: {kind: exact-window}, per: [key], limit: 30/h, algorithm: fixed_window, on_fault: closed}
 ";
@@ -229,11 +235,11 @@ fn clocks_an_hour_apart_change_no_limit() {
         // Only the wall clock is shifted.
         command.env("LD_PRELOAD", &library).env("FAKETIME", ["-1h", "+0", "+1h"][host]);
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-        hosts.start_by(host, command)
+        hosts.start_with_command(host, command)
     });
     assert_admits_fifty(&servers, "k");
     let admitted = |kind: &str, key: &str| -> usize {
-        let checks = (0..180).map(|number| ask(&servers[number % 3], "check", kind, key));
+        let checks = (0..180).map(|number| send_verb(&servers[number % 3], "check", kind, key));
         checks.filter(|answer: &Value| answer["allowed"] == true).count()
     };
     // Tries a second key, because an hour may end while the first key is used.

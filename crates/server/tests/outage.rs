@@ -17,23 +17,23 @@ const MAX_REQUESTS_TO_RECOVER: usize = 100_000;
 
 /// Sends a check. Returns whether it was admitted, and its standing. If the reply comes far too late, the client's own
 /// timeout fails the test.
-fn ask(client: &mut Client, key: &str, limit: &str) -> (bool, String) {
+fn send_check(client: &mut Client, key: &str, limit: &str) -> (bool, String) {
     let (status, body) = client.post("/v1/check", &json!({"key": key, "limit": limit}).to_string());
     assert!(status == 200 || status == 429, "{status} {body}");
     let decision: Value = serde_json::from_str(&body).expect("JSON");
     (status == 200, decision["standing"].as_str().expect("a standing").to_owned())
 }
 
-fn get(server: &Server, path: &str) -> String {
+fn get_page(server: &Server, path: &str) -> String {
     let mut client = server.connect_http();
     client.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
-    client.rest()
+    client.read_to_end()
 }
 
 /// Sends checks for new keys until the store decides one.
 fn wait_for_the_store(client: &mut Client, name: &str) {
-    let back =
-        (0..MAX_REQUESTS_TO_RECOVER).any(|number| ask(client, &format!("{name} {number}"), "1/day").1 == "exact");
+    let back = (0..MAX_REQUESTS_TO_RECOVER)
+        .any(|number| send_check(client, &format!("{name} {number}"), "1/day").1 == "exact");
     assert!(back, "the store was not used again");
 }
 
@@ -43,7 +43,7 @@ fn check_store_fault(stop: impl FnOnce(&mut StoreServer), recover: impl FnOnce(&
     let server = Server::start(&["--store", &store.url()]);
     let mut client = server.connect_http();
     wait_for_the_store(&mut client, "before");
-    assert!(get(&server, "/readyz").ends_with("\r\n\r\nready\n"));
+    assert!(get_page(&server, "/readyz").ends_with("\r\n\r\nready\n"));
 
     // These clients send requests before, during and after the fault.
     let over = AtomicBool::new(false);
@@ -52,22 +52,22 @@ fn check_store_fault(stop: impl FnOnce(&mut StoreServer), recover: impl FnOnce(&
             let (mut client, over) = (server.connect_http(), &over);
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    ask(&mut client, &format!("load {number}"), "1000/s");
+                    send_check(&mut client, &format!("load {number}"), "1000/s");
                 }
             });
         }
         stop(&mut store);
         let mut granted = 0;
         for _ in 0..REQUESTS_DURING_FAULT {
-            let (passed, standing) = ask(&mut client, "meanwhile", "1/day");
+            let (passed, standing) = send_check(&mut client, "meanwhile", "1/day");
             assert_eq!(standing, "fallback");
             granted += usize::from(passed);
         }
         assert_eq!(granted, 1, "this server's share of 1/day");
         server.wait_for_line("store unreachable");
-        let ready = get(&server, "/readyz");
+        let ready = get_page(&server, "/readyz");
         assert!(ready.starts_with("HTTP/1.1 200 ") && ready.ends_with("ready (store unreachable)\n"), "{ready}");
-        assert!(get(&server, "/metrics").contains("\ntollgate_store_up 0\n"));
+        assert!(get_page(&server, "/metrics").contains("\ntollgate_store_up 0\n"));
 
         recover(&mut store);
         server.wait_for_line("store reachable again");
@@ -81,7 +81,7 @@ fn check_store_fault(stop: impl FnOnce(&mut StoreServer), recover: impl FnOnce(&
     let (mut one, mut other) = (server.connect_http(), Server::start(&["--store", &store.url()]));
     wait_for_the_store(&mut other.connect_http(), "other");
     let spend = |client: &mut Client| loop {
-        let (passed, standing) = ask(client, "shared again", "3/day");
+        let (passed, standing) = send_check(client, "shared again", "3/day");
         // On a busy machine, an answer of the store may still be late. The request is then repeated, and the token of
         // the first attempt counts as spent.
         if standing == "exact" {
@@ -111,9 +111,9 @@ fn server_starts_without_its_store_and_uses_it_once_it_answers() {
     store.kill();
     let server = Server::start(&["--store", &store.url()]);
     let mut client = server.connect_http();
-    assert_eq!(ask(&mut client, "early", "1/day"), (true, "fallback".to_owned()));
+    assert_eq!(send_check(&mut client, "early", "1/day"), (true, "fallback".to_owned()));
     store.restart();
     wait_for_the_store(&mut client, "late");
-    let metrics = get(&server, "/metrics");
+    let metrics = get_page(&server, "/metrics");
     assert!(metrics.contains("\ntollgate_store_up 1\n"), "{metrics}");
 }

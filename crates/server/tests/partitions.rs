@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use common::{Folder, Server, eventually, stable_port};
 
-use crate::peers::{RULES, ask, assert_admits_fifty, page, passes, wait_until_linked};
+use crate::peers::{RULES, assert_admits_fifty, passes, peer_status, send_verb, wait_until_linked};
 
 const SERVER_COUNT: usize = 5;
 
@@ -64,7 +64,7 @@ impl Network {
                 for client in listener.incoming().map_while(Result::ok) {
                     let cuts = cuts.clone();
                     // The thread ends with the connection.
-                    std::thread::spawn(move || connect(&cuts, &client, to, &addresses, targets[to]));
+                    std::thread::spawn(move || forward_connection(&cuts, &client, to, &addresses, targets[to]));
                 }
             });
         }
@@ -81,7 +81,7 @@ impl Network {
 
 /// Connects one server to another. The first frame from the connecting server is its greeting, which contains its
 /// address.
-fn connect(
+fn forward_connection(
     cuts: &Cuts,
     client: &TcpStream,
     to: usize,
@@ -114,7 +114,7 @@ fn connect(
 }
 
 /// Starts five servers on a network.
-pub(crate) fn start(network: &Network, folder: &Folder) -> Vec<Server> {
+pub(crate) fn start_five_servers(network: &Network, folder: &Folder) -> Vec<Server> {
     let rules = folder.write_file("rules.yaml", RULES);
     let store = format!("peers://{}", network.addresses.map(|address| address.to_string()).join(","));
     let (rules, store) = (&rules, &store);
@@ -138,9 +138,9 @@ pub(crate) fn start(network: &Network, folder: &Folder) -> Vec<Server> {
 #[test]
 fn healed_partition_of_five_servers_resets_no_key() {
     let (network, folder) = (Network::new(), Folder::new());
-    let servers = start(&network, &folder);
+    let servers = start_five_servers(&network, &folder);
     let is_used_up = |server: &Server, key: &str| {
-        let answer = ask(server, "check", "strict", key);
+        let answer = send_verb(server, "check", "strict", key);
         answer["allowed"] == false && answer["standing"] == "exact"
     };
     eventually("the key is used up", || !passes(&servers[0], "strict", "used"));
@@ -149,17 +149,21 @@ fn healed_partition_of_five_servers_resets_no_key() {
         let key = format!("marker {index}");
         assert!(passes(server, "eventual", &key));
         for other in &servers {
-            eventually("all know the charge", || ask(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3);
+            eventually("all know the charge", || {
+                send_verb(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3
+            });
         }
     }
     let is_minority = |index: usize| index < 2;
     network.cut(|from, to| is_minority(from) != is_minority(to));
     for (index, server) in servers.iter().enumerate() {
-        eventually("three of five are a majority, two are not", || page(server)["majority"] == !is_minority(index));
+        eventually("three of five are a majority, two are not", || {
+            peer_status(server)["majority"] == !is_minority(index)
+        });
     }
     eventually("the majority agrees about homes", || servers[2..].iter().all(|server| is_used_up(server, "used")));
     for server in &servers[..2] {
-        let answer = ask(server, "check", "strict", "new");
+        let answer = send_verb(server, "check", "strict", "new");
         assert!(answer["allowed"] == false && answer["standing"] != "exact", "`on_fault: closed` refuses: {answer}");
         assert!(passes(server, "eventual", "new"), "eventual rules still work");
     }
@@ -175,17 +179,17 @@ fn healed_partition_of_five_servers_resets_no_key() {
 #[test]
 fn strict_limits_stay_exact_when_a_server_does_not_hear_another() {
     let (network, folder) = (Network::new(), Folder::new());
-    let servers = start(&network, &folder);
+    let servers = start_five_servers(&network, &folder);
     network.cut(|from, to| (from, to) == (0, 1));
     let is_linked_with = |server: &Server, index: usize| {
-        let (page, name) = (page(server), network.addresses[index].to_string());
+        let (page, name) = (peer_status(server), network.addresses[index].to_string());
         page["peers"].as_array().is_some_and(|peers| {
             peers.iter().any(|peer| peer["address"] == name && peer["linked"] == true && peer["state"] == "ready")
         })
     };
     eventually("the server drops the link", || !is_linked_with(&servers[1], 0));
     for index in [0, 1] {
-        assert_eq!(page(&servers[index])["majority"], true, "the other servers are enough for a majority");
+        assert_eq!(peer_status(&servers[index])["majority"], true, "the other servers are enough for a majority");
     }
     for number in 0..6 {
         assert_admits_fifty(&servers[..3], &format!("key {number}"));

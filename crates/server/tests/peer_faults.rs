@@ -10,15 +10,18 @@ use common::{Client, Folder, Server, eventually, signal};
 use serde_json::{Value, json};
 use tollgate_testkit::history::excess_observed;
 
-use crate::partitions::{Network, start};
-use crate::peers::{FAULT_FREE_EXCESS, RATE, ThreeServers, addresses, ask, body_of, bound, page, wait_until_linked};
+use crate::partitions::{Network, start_five_servers};
+use crate::peers::{
+    FAULT_FREE_EXCESS, RATE, ThreeServers, addresses, body_of, bound_with_excess, peer_status, send_verb,
+    wait_until_linked,
+};
 
 /// Cuts the directions that `is_cut` selects in a network of five servers. The two servers `asked` get requests for
 /// an `eventual` rule until together they have admitted far more than a single server may. `is_noticed` returns
 /// whether the servers have noticed the cut.
 fn cut_under_load(is_cut: impl Fn(usize, usize) -> bool, asked: [usize; 2], is_noticed: impl Fn(&[Server]) -> bool) {
     let (network, folder) = (Network::new(), Folder::new());
-    let servers = start(&network, &folder);
+    let servers = start_five_servers(&network, &folder);
     let mut load = Load::new([body_of("seen-rate")], Duration::from_millis(10));
     let all = addresses(&servers);
     asked.into_iter().for_each(|index| load.send_to(all[index]));
@@ -37,8 +40,8 @@ fn cut_under_load(is_cut: impl Fn(usize, usize) -> bool, asked: [usize; 2], is_n
     // The excess without faults, plus the excess of the cut: the disconnected server admits a burst and the rate for
     // `seconds`, and its charges are known only some time after the cut.
     let excess = FAULT_FREE_EXCESS + FAULT_FREE_EXCESS + RATE * seconds;
-    assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
-    let without = excess_observed(&bound(RATE * 2), &history);
+    assert_eq!(excess_observed(&bound_with_excess(excess), &history), None, "{} admitted", history.len());
+    let without = excess_observed(&bound_with_excess(RATE * 2), &history);
     assert!(without.is_some(), "the cut of {seconds} s had no effect: {} admitted", history.len());
 }
 
@@ -48,14 +51,14 @@ fn eventual_limits_during_a_partition_stay_within_the_bound_of_each_side() {
     cut_under_load(
         |from, to| is_minority(from) != is_minority(to),
         [0, 2],
-        |servers| page(&servers[0])["majority"] == false && page(&servers[2])["majority"] == true,
+        |servers| peer_status(&servers[0])["majority"] == false && peer_status(&servers[2])["majority"] == true,
     );
 }
 
 #[test]
 fn eventual_limits_during_a_one_way_cut_stay_within_the_bound_of_two_servers() {
     let is_unlinked = |server: &Server| {
-        page(server)["peers"].as_array().is_some_and(|peers| peers.iter().any(|peer| peer["linked"] == false))
+        peer_status(server)["peers"].as_array().is_some_and(|peers| peers.iter().any(|peer| peer["linked"] == false))
     };
     cut_under_load(|from, to| (from, to) == (0, 1), [0, 1], |servers| is_unlinked(&servers[1]));
 }
@@ -78,7 +81,7 @@ fn killed_server_loses_at_most_its_last_tick_of_eventual_charges() {
     let lost = (0..5).any(|turn| {
         let key = format!("key {turn}");
         assert_eq!(send_checks_at_once(&servers[2], &key, 100), 100);
-        let left = |server: &Server| ask(server, "peek", "seen-many", &key)["limits"][0]["remaining"].as_u64();
+        let left = |server: &Server| send_verb(server, "peek", "seen-many", &key)["limits"][0]["remaining"].as_u64();
         eventually("the others know the charges", || servers[..2].iter().all(|server| left(server) == Some(900)));
         assert_eq!(send_checks_at_once(&servers[2], &key, 50), 50);
         signal(servers[2].id(), "KILL");
@@ -101,7 +104,7 @@ fn stopping_all_servers_at_once_resets_their_limits() {
         let mut admitted = 0;
         for server in servers {
             eventually("the key is used up", || {
-                let answer = ask(server, "check", "strict", "k");
+                let answer = send_verb(server, "check", "strict", "k");
                 admitted += u64::from(answer["allowed"] == true);
                 answer["allowed"] == false && answer["standing"] == "exact"
             });

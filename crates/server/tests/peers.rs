@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::cli::Cli;
 use common::load::Load;
-use common::service::{get, read_metric};
+use common::service::{get_body, read_metric};
 use common::{Client, Folder, Server, eventually, signal, stable_port};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -38,7 +38,7 @@ pub(crate) const FAULT_FREE_EXCESS: u64 = BURST + 3 * RATE;
 
 /// Returns the bound `B + r·T + E` on the requests of the rules `seen-rate` and `exact-rate` that are admitted in `T`
 /// seconds, with the excess `E`.
-pub(crate) fn bound(excess: u64) -> Bound {
+pub(crate) fn bound_with_excess(excess: u64) -> Bound {
     Bound::new(BURST + excess, RATE, 1_000_000_000)
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn wait_until_linked(servers: &[Server]) {
 /// Returns the number of servers that share limits with `server`, including itself. Returns 0 if it lacks a link to one
 /// of them.
 pub(crate) fn linked_server_count(server: &Server) -> usize {
-    let page = page(server);
+    let page = peer_status(server);
     let linked = page["peers"]
         .as_array()
         .map_or(0, |peers| peers.iter().filter(|peer| peer["linked"] == true && peer["state"] == "ready").count());
@@ -128,8 +128,8 @@ pub(crate) fn linked_server_count(server: &Server) -> usize {
 }
 
 /// Returns a server's status page about its peers.
-pub(crate) fn page(server: &Server) -> Value {
-    serde_json::from_str(&get(server, "/v1/peers")).expect("JSON")
+pub(crate) fn peer_status(server: &Server) -> Value {
+    serde_json::from_str(&get_body(server, "/v1/peers")).expect("JSON")
 }
 
 /// Returns the servers' HTTP addresses.
@@ -137,18 +137,18 @@ pub(crate) fn addresses(servers: &[Server]) -> Vec<SocketAddr> {
     servers.iter().map(|server| server.http.expect("HTTP is on")).collect()
 }
 
-pub(crate) fn ask(server: &Server, verb: &str, kind: &str, key: &str) -> Value {
-    ask_at(server.http.expect("HTTP is on"), verb, kind, key)
+pub(crate) fn send_verb(server: &Server, verb: &str, kind: &str, key: &str) -> Value {
+    send_verb_to(server.http.expect("HTTP is on"), verb, kind, key)
 }
 
-fn ask_at(address: SocketAddr, verb: &str, kind: &str, key: &str) -> Value {
+fn send_verb_to(address: SocketAddr, verb: &str, kind: &str, key: &str) -> Value {
     let body = json!({"domain": "api", "attributes": {"kind": kind, "key": key}}).to_string();
     let (_, answer) = Client::connect(address).post(&format!("/v1/{verb}"), &body);
     serde_json::from_str(&answer).expect("JSON")
 }
 
 pub(crate) fn passes(server: &Server, kind: &str, key: &str) -> bool {
-    ask(server, "check", kind, key)["allowed"] == true
+    send_verb(server, "check", kind, key)["allowed"] == true
 }
 
 /// Sends four checks to each server at the same time. Returns the number of admitted checks.
@@ -183,7 +183,7 @@ fn twelve_simultaneous_requests_for_four_tokens_pass_and_are_owed() {
             // A token is refilled every 900 seconds. The next request waits for the whole debt plus one token.
             let (longest, slack) = ((passed - 4 + 1) * 900_000, 120_000);
             eventually("the server knows what all servers admitted", || {
-                let answer = ask(server, "peek", "eventual", &key);
+                let answer = send_verb(server, "peek", "eventual", &key);
                 assert_eq!((&answer["allowed"], &answer["standing"]), (&json!(false), &json!("eventual")));
                 let wait = answer["retry_after_ms"].as_u64().expect("a wait");
                 assert!(wait <= longest, "{wait} for {passed}");
@@ -198,8 +198,9 @@ fn twelve_simultaneous_requests_for_four_tokens_pass_and_are_owed() {
 /// Sends ninety checks, thirty to each server at the same time, and asserts that fifty are admitted.
 pub(crate) fn assert_admits_fifty(servers: &[Server], key: &str) {
     let answers: Vec<Value> = std::thread::scope(|scope| {
-        let thirty =
-            |address| scope.spawn(move || (0..30).map(|_| ask_at(address, "check", "strict", key)).collect::<Vec<_>>());
+        let thirty = |address| {
+            scope.spawn(move || (0..30).map(|_| send_verb_to(address, "check", "strict", key)).collect::<Vec<_>>())
+        };
         let sent: Vec<_> = addresses(servers).into_iter().map(thirty).collect();
         sent.into_iter().flat_map(|sent| sent.join().expect("no panic")).collect()
     });
@@ -234,7 +235,7 @@ fn every_server_lists_rules_links_and_homes_of_all_servers() {
     }
     for server in &servers {
         eventually("all nodes report their rules, two links each, and thirty homes", || {
-            let page = page(server);
+            let page = peer_status(server);
             let nodes = nodes_of(&page);
             let is_same = |node: &&Value| node["checksum"] == nodes[0]["checksum"] && node["revision"] == 1;
             let homes: u64 = nodes.iter().filter_map(|node| node["homes"].as_u64()).sum();
@@ -244,7 +245,7 @@ fn every_server_lists_rules_links_and_homes_of_all_servers() {
                 && homes == 30
         });
         eventually("the metrics agree", || {
-            let metrics = get(server, "/metrics");
+            let metrics = get_body(server, "/metrics");
             metrics
                 .lines()
                 .filter(|line| line.starts_with("tollgate_peers_same_rules{") && line.ends_with(" 1"))
@@ -252,7 +253,7 @@ fn every_server_lists_rules_links_and_homes_of_all_servers() {
                 == 2
         });
         let shown = Cli::for_server(server).run(&["nodes"]).done();
-        let checksum = page(server)["node"]["checksum"].as_str().expect("a checksum")[..8].to_owned();
+        let checksum = peer_status(server)["node"]["checksum"].as_str().expect("a checksum")[..8].to_owned();
         assert_eq!(shown.lines().filter(|line| line.contains(&format!("1 {checksum}"))).count(), 3, "{shown}");
         let doctor = Cli::for_server(server).run(&["doctor", "--data", "off"]).out;
         assert!(doctor.contains("ok       peers         3 servers, all linked"), "{doctor}");
@@ -279,7 +280,7 @@ fn twelve_simultaneous_requests_at_four_per_second_cause_two_seconds_of_refusals
         }
         // The balance is -8 and a token is refilled every 250 ms, so the next request has to wait for nine refills.
         let owes_all = |server: &Server| {
-            let answer = ask(server, "peek", "example", &key);
+            let answer = send_verb(server, "peek", "example", &key);
             let elapsed = start.elapsed().as_millis() as u64;
             // The ages of deltas are rounded, so a difference of 10 ms is accepted.
             answer["retry_after_ms"].as_u64().is_some_and(|wait| wait <= 2_250 && wait + elapsed + 10 >= 2_250)
@@ -306,7 +307,7 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     for (kind, standing) in [("strict", "exact"), ("eventual", "eventual")] {
         for server in &servers {
             eventually("the key is used up", || {
-                let answer = ask(server, "check", kind, "k");
+                let answer = send_verb(server, "check", kind, "k");
                 answer["allowed"] == false && answer["standing"] == standing
             });
         }
@@ -333,7 +334,7 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     // `eventual`, all three servers decide, so two servers are additional.
     for (history, kind, others) in [(exact, "strict", 1), (seen, "eventual", 2)] {
         let excess = others * FAULT_FREE_EXCESS;
-        assert_eq!(excess_observed(&bound(excess), &history), None, "{kind}: {} admitted", history.len());
+        assert_eq!(excess_observed(&bound_with_excess(excess), &history), None, "{kind}: {} admitted", history.len());
         let half = Bound::new(BURST / 2, RATE, 1_000_000_000);
         assert!(excess_observed(&half, &history).is_some(), "{kind}: the load reaches the limit");
     }
@@ -345,7 +346,7 @@ pub(crate) fn wait_until_others_know_all(servers: &[Server]) {
     assert!(passes(&servers[2], "eventual", "marker"));
     for server in &servers[..2] {
         eventually("the others know all its charges", || {
-            ask(server, "peek", "eventual", "marker")["limits"][0]["remaining"] == 3
+            send_verb(server, "peek", "eventual", "marker")["limits"][0]["remaining"] == 3
         });
     }
 }
@@ -370,7 +371,7 @@ fn killed_server_changes_nothing_for_callers_of_other_servers() {
             eventually("the other servers decide", || {
                 // While the home of a key does not answer, the rule refuses the request. The home may still have
                 // charged it.
-                let answer = ask(server, "check", "strict", key);
+                let answer = send_verb(server, "check", "strict", key);
                 let is_exact = answer["standing"] == "exact";
                 (decided, unanswered) = (decided + u64::from(is_exact), unanswered + u64::from(!is_exact));
                 admitted += u64::from(is_exact && answer["allowed"] == true);
@@ -387,7 +388,7 @@ fn paused_server_loses_its_homes_and_catches_up_when_it_resumes() {
     // There are several keys, so that each server is probably the home of some of them. Their limits are spent.
     let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     let is_used_up = |server: &Server, key: &str| {
-        let answer = ask(server, "check", "strict", key);
+        let answer = send_verb(server, "check", "strict", key);
         answer["allowed"] == false && answer["standing"] == "exact"
     };
     for key in &keys {
@@ -398,7 +399,7 @@ fn paused_server_loses_its_homes_and_catches_up_when_it_resumes() {
     for key in &keys {
         for server in &servers[..2] {
             eventually("another server is the key's home and refuses", || {
-                let answer = ask(server, "check", "strict", key);
+                let answer = send_verb(server, "check", "strict", key);
                 assert_eq!(answer["allowed"], false, "{key}");
                 answer["standing"] == "exact"
             });
@@ -428,7 +429,7 @@ fn rules_that_peers_cannot_share_are_refused_with_an_alternative() {
         let rules = folder.write_file("rules.yaml", format!("domain: api\nrules:\n- {{id: one, {rule}}}\n"));
         let listen = format!("127.0.0.1:{}", stable_port());
         let store = format!("peers://{listen}");
-        let error = Server::output_of_refused_start(&["--rules", &rules, "--store", &store, "--peers-listen", &listen]);
+        let error = Server::stderr_of_failed_start(&["--rules", &rules, "--store", &store, "--peers-listen", &listen]);
         assert!(error.contains(expected), "{rule}: {error}");
     }
 }

@@ -5,7 +5,7 @@ use crate::common;
 
 use std::process::{Child, Command, Stdio};
 
-use common::{Folder, Server, eventually, run, tollgate};
+use common::{Folder, Server, eventually, run_program, tollgate};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer, free_port};
 
@@ -122,8 +122,8 @@ rules:
 
 #[test]
 fn alerts_are_valid_and_fire_as_their_tests_say() {
-    run(Command::new("promtool").args(["check", "rules"]).arg(format!("{DEPLOY}/prometheus/alerts.yml")));
-    run(Command::new("promtool").args(["test", "rules"]).arg(format!("{DEPLOY}/prometheus/alerts_test.yml")));
+    run_program(Command::new("promtool").args(["check", "rules"]).arg(format!("{DEPLOY}/prometheus/alerts.yml")));
+    run_program(Command::new("promtool").args(["test", "rules"]).arg(format!("{DEPLOY}/prometheus/alerts_test.yml")));
     let read = |name: &str| std::fs::read_to_string(format!("{DEPLOY}/prometheus/{name}")).expect("a file");
     let (alerts, tests) = (read("alerts.yml"), read("alerts_test.yml"));
     for alert in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {

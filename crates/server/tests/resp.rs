@@ -2,15 +2,17 @@
 
 use crate::common;
 
-use common::{Client, Rules, Server, encode};
+use common::{Client, Rules, Server, encode_command};
 
 #[test]
 fn pipeline_is_answered_in_order() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
-    let throttle = encode(&["CL.THROTTLE", "k", "1", "1", "100"]);
-    client
-        .send([&throttle[..], &throttle, b"PING\r\n", &throttle, &encode(&["CL.THROTTLE", "k"]), b"PING\r\n"].concat());
+    let throttle = encode_command(&["CL.THROTTLE", "k", "1", "1", "100"]);
+    client.send(
+        [&throttle[..], &throttle, b"PING\r\n", &throttle, &encode_command(&["CL.THROTTLE", "k"]), b"PING\r\n"]
+            .concat(),
+    );
     client.expect("*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:100\r\n");
     client.expect("*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:200\r\n");
     client.expect("+PONG\r\n");
@@ -25,7 +27,7 @@ fn pipeline_is_answered_in_order() {
 fn command_may_arrive_byte_by_byte() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
-    for byte in encode(&["CL.THROTTLE", "k", "0", "1", "1000"]) {
+    for byte in encode_command(&["CL.THROTTLE", "k", "0", "1", "1000"]) {
         client.send([byte]);
     }
     client.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:1000\r\n");
@@ -36,7 +38,7 @@ fn pipeline_longer_than_every_buffer_is_answered_completely() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
     let (count, batch) = (20_000, 500);
-    let throttle = encode(&["CL.THROTTLE", "long", "1000000", "1", "1"]).repeat(batch);
+    let throttle = encode_command(&["CL.THROTTLE", "long", "1000000", "1", "1"]).repeat(batch);
     // Sends the commands in parts and reads replies in between. Otherwise both sides would block on full buffers.
     for part in 0..count / batch {
         client.send(&throttle);
@@ -86,7 +88,7 @@ fn protocol_error_is_reported_and_closes_the_connection() {
     ] {
         let mut client = server.connect_resp();
         client.send([b"PING\r\n", bytes].concat());
-        assert_eq!(client.rest(), format!("+PONG\r\n{error}"), "{}", bytes.escape_ascii());
+        assert_eq!(client.read_to_end(), format!("+PONG\r\n{error}"), "{}", bytes.escape_ascii());
     }
 }
 
@@ -95,7 +97,7 @@ fn endless_lines_are_refused_within_bounded_memory() {
     const MAX_SENT: usize = 64 << 20;
     const MAX_GROWTH: usize = 16 << 20;
     let server = Server::start(&[]);
-    let before = server.memory();
+    let before = server.resident_memory();
     // The server discards up to 8 MiB of input from each client.
     let clients: Vec<_> = (0..4).map(|_| server.connect_resp()).collect();
     let sent = std::thread::scope(|scope| {
@@ -107,7 +109,7 @@ fn endless_lines_are_refused_within_bounded_memory() {
     });
     assert!(sent.iter().all(|&sent| sent < MAX_SENT), "the server continued to read: {sent:?} bytes");
     assert!(sent.iter().sum::<usize>() > MAX_GROWTH, "too few bytes were sent: {sent:?}");
-    let grown = server.memory().saturating_sub(before);
+    let grown = server.resident_memory().saturating_sub(before);
     assert!(grown < MAX_GROWTH, "memory grew by {grown} bytes");
     let mut other = server.connect_resp();
     other.send("PING\r\n");
@@ -117,7 +119,7 @@ fn endless_lines_are_refused_within_bounded_memory() {
 #[test]
 fn unread_replies_do_not_accumulate() {
     let server = Server::start(&[]);
-    let before = server.memory();
+    let before = server.resident_memory();
     let mut client = server.connect_resp();
     // Each command of 14 bytes gets a reply of about 2,000 bytes, 40 MB in total. When the socket buffers are full, the
     // server stops reading.
@@ -126,7 +128,7 @@ fn unread_replies_do_not_accumulate() {
     let mut other = server.connect_resp();
     other.send("PING\r\n");
     other.expect("+PONG\r\n");
-    let grown = server.memory().saturating_sub(before);
+    let grown = server.resident_memory().saturating_sub(before);
     assert!(grown < 16 * 1024 * 1024, "memory grew by {grown} bytes");
 }
 
@@ -140,7 +142,7 @@ fn resp3_replies_with_maps_until_reset() {
     client.send("CONFIG GET save\r\nCLIENT GETNAME\r\nRESET\r\nCLIENT GETNAME\r\n");
     client.expect("%1\r\n$4\r\nsave\r\n$0\r\n\r\n_\r\n+RESET\r\n$-1\r\n");
     client.send("HELLO 4\r\nHELLO x\r\nHELLO 2 AUTH a b\r\nAUTH secret\r\nSELECT 0\r\nSELECT 1\r\nQUIT\r\nPING\r\n");
-    let rest = client.rest();
+    let rest = client.read_to_end();
     let kinds: Vec<&str> = rest.lines().map(|line| line.split(' ').next().unwrap_or_default()).collect();
     assert_eq!(kinds, ["-NOPROTO", "-ERR", "-ERR", "-ERR", "+OK", "-ERR", "+OK"], "{rest}");
 }
@@ -153,7 +155,7 @@ fn connections_beyond_the_maximum_are_refused() {
         client.send("PING\r\n");
         client.expect("+PONG\r\n");
     }
-    assert_eq!(server.connect_resp().rest(), "-ERR max number of clients reached\r\n");
+    assert_eq!(server.connect_resp().read_to_end(), "-ERR max number of clients reached\r\n");
     // HTTP has its own connection limit, plus reserved connections for health checks.
     let (mut third, mut fourth) = (server.connect_http(), server.connect_http());
     for client in [&mut third, &mut fourth] {
@@ -161,14 +163,14 @@ fn connections_beyond_the_maximum_are_refused() {
     }
     let mut reserved = server.connect_http();
     reserved.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
-    assert!(reserved.rest().starts_with("HTTP/1.1 200 "), "answered and closed");
+    assert!(reserved.read_to_end().starts_with("HTTP/1.1 200 "), "answered and closed");
     assert_eq!(server.connect_http().post("/v1/check", r#"{"key":"k","limit":"5/h"}"#).0, 503);
     let beyond: Vec<_> = (0..16).map(|_| server.connect_http()).collect();
-    assert!(server.connect_http().rest().starts_with("HTTP/1.1 503 "));
+    assert!(server.connect_http().read_to_end().starts_with("HTTP/1.1 503 "));
     drop(beyond);
     assert_eq!(third.post("/v1/check", r#"{"key":"k","limit":"5/h"}"#).0, 200);
     first.send("QUIT\r\n");
-    assert_eq!(first.rest(), "+OK\r\n");
+    assert_eq!(first.read_to_end(), "+OK\r\n");
     second.send("PING\r\n");
     second.expect("+PONG\r\n");
 }

@@ -11,16 +11,16 @@ use std::time::SystemTime;
 const RULES: &str = "domain: api\nrules:\n- {id: hourly, per: [who], limit: 3/h}\n\
     - {id: banned, when: {login: \"1\"}, per: [who], limit: 1/h, ban: {after: 1, within: 1m, for: 1h}}\n";
 
-fn check(client: &mut Client, attributes: &str) -> u16 {
+fn check_status(client: &mut Client, attributes: &str) -> u16 {
     client.post("/v1/check", &format!("{{\"domain\":\"api\",\"attributes\":{{{attributes}}}}}")).0
 }
 
-struct Restarted {
+struct RestartableServer {
     folder: Folder,
     rules: String,
 }
 
-impl Restarted {
+impl RestartableServer {
     fn new() -> Self {
         let folder = Folder::new();
         let rules = folder.write_file("rules.yaml", RULES);
@@ -53,13 +53,13 @@ impl Restarted {
 
 #[test]
 fn counts_bans_and_throttles_survive_a_termination() {
-    let restarted = Restarted::new();
+    let restarted = RestartableServer::new();
     let server = restarted.start("3600");
     let mut client = server.connect_http();
-    let allowed = (0..5).filter(|_| check(&mut client, "\"who\":\"alice\"") == 200).count();
+    let allowed = (0..5).filter(|_| check_status(&mut client, "\"who\":\"alice\"") == 200).count();
     assert_eq!(allowed, 3);
     let mallory = "\"who\":\"mallory\",\"login\":\"1\"";
-    assert_eq!([(); 3].map(|()| check(&mut client, mallory)), [200, 429, 429]);
+    assert_eq!([(); 3].map(|()| check_status(&mut client, mallory)), [200, 429, 429]);
     let mut resp = server.connect_resp();
     resp.send_command(&["CL.THROTTLE", "key", "0", "1", "3600"]);
     resp.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:3600\r\n");
@@ -68,8 +68,8 @@ fn counts_bans_and_throttles_survive_a_termination() {
 
     let server = restarted.start("3600");
     let mut client = server.connect_http();
-    assert_eq!(check(&mut client, "\"who\":\"alice\""), 429);
-    assert_eq!(check(&mut client, "\"who\":\"bob\""), 200);
+    assert_eq!(check_status(&mut client, "\"who\":\"alice\""), 429);
+    assert_eq!(check_status(&mut client, "\"who\":\"bob\""), 200);
     let body = "{\"domain\":\"api\",\"attributes\":{\"who\":\"mallory\",\"login\":\"1\"}}";
     let (status, answer) = client.post("/v1/check", body);
     assert!(status == 429 && answer.contains("ban"), "{status} {answer}");
@@ -80,26 +80,26 @@ fn counts_bans_and_throttles_survive_a_termination() {
 
 #[test]
 fn killed_server_loses_at_most_the_interval() {
-    let restarted = Restarted::new();
+    let restarted = RestartableServer::new();
     let server = restarted.start("1");
     let mut client = server.connect_http();
-    (0..3).for_each(|_| assert_eq!(check(&mut client, "\"who\":\"alice\""), 200));
+    (0..3).for_each(|_| assert_eq!(check_status(&mut client, "\"who\":\"alice\""), 200));
     restarted.wait_for_snapshot();
     server.signal("KILL");
     drop(server);
     let server = restarted.start("1");
-    assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 429);
+    assert_eq!(check_status(&mut server.connect_http(), "\"who\":\"alice\""), 429);
 }
 
 #[test]
 fn damaged_or_foreign_file_is_set_aside() {
-    let restarted = Restarted::new();
+    let restarted = RestartableServer::new();
     for (content, reason) in
         [("not a snapshot at all", "this is not a snapshot"), ("tg-store", "the end of the snapshot is missing")]
     {
         restarted.folder.write_file("data/counters.snapshot", content);
         let server = restarted.start("3600");
-        assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
+        assert_eq!(check_status(&mut server.connect_http(), "\"who\":\"alice\""), 200);
         let refused = std::fs::read(format!("{}/counters.snapshot.refused", restarted.data())).expect("set aside");
         assert_eq!(refused, content.as_bytes());
         assert!(!restarted.snapshot().exists());
@@ -111,17 +111,17 @@ fn damaged_or_foreign_file_is_set_aside() {
 
 #[test]
 fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_continue() {
-    let restarted = Restarted::new();
+    let restarted = RestartableServer::new();
     // A directory cannot be created below a file.
     let data = format!("{}/data", restarted.rules);
     let server = Server::start(&["--rules", &restarted.rules, "--data", &data, "--snapshot-every", "1"]);
     let line = server.wait_for_line("cannot write the counter snapshot");
     assert!(line.contains("decisions continue"), "{line}");
-    assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
+    assert_eq!(check_status(&mut server.connect_http(), "\"who\":\"alice\""), 200);
     eventually("a second failure", || {
         let mut client = server.connect_http();
         client.send("GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        let page = client.rest();
+        let page = client.read_to_end();
         let failures = page.lines().find_map(|line| line.strip_prefix("tollgate_snapshot_failures "));
         failures.and_then(|failures| failures.parse::<u64>().ok()).is_some_and(|failures| failures >= 2)
     });
@@ -131,7 +131,7 @@ fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_continue() {
 
 #[test]
 fn full_disk_keeps_the_last_snapshot_and_decisions_continue() {
-    let restarted = Restarted::new();
+    let restarted = RestartableServer::new();
     let Some(disk) = SmallDisk::mount(&restarted.folder, 256) else {
         println!("skipped: this user may not mount a small file system");
         return;
@@ -152,7 +152,7 @@ fn full_disk_keeps_the_last_snapshot_and_decisions_continue() {
     let line = server.wait_for_line("cannot write the counter snapshot; decisions continue");
     assert!(line.contains("No space left"), "{line}");
     assert_eq!(std::fs::read(&file).expect("the last snapshot stays"), kept);
-    assert_eq!(check(&mut client, "\"who\":\"alice\""), 200);
+    assert_eq!(check_status(&mut client, "\"who\":\"alice\""), 200);
     std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
     disk.resize(8 * 1024);
     server.wait_for_line("counter snapshot written after failures");
@@ -160,27 +160,27 @@ fn full_disk_keeps_the_last_snapshot_and_decisions_continue() {
 
 #[test]
 fn no_snapshot_is_written_with_an_interval_of_zero() {
-    let restarted = Restarted::new();
+    let restarted = RestartableServer::new();
     let server = restarted.start("0");
-    assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
+    assert_eq!(check_status(&mut server.connect_http(), "\"who\":\"alice\""), 200);
     server.stop_and_read_log();
     assert!(!restarted.snapshot().exists());
 }
 
 #[test]
 fn snapshot_takes_no_memory_for_tables_that_are_not_used() {
-    let restarted = Restarted::new();
+    let restarted = RestartableServer::new();
     let server = restarted.start("1");
-    let before = server.memory();
-    assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
+    let before = server.resident_memory();
+    assert_eq!(check_status(&mut server.connect_http(), "\"who\":\"alice\""), 200);
     restarted.wait_for_snapshot();
-    let grown = server.memory().saturating_sub(before);
+    let grown = server.resident_memory().saturating_sub(before);
     assert!(grown < 16 << 20, "resident memory grew by {grown} bytes");
 }
 
 #[test]
 fn second_server_in_the_same_data_directory_is_refused() {
-    let restarted = Restarted::new();
+    let restarted = RestartableServer::new();
     let first = restarted.start("3600");
     let (rules, data) = (restarted.rules.clone(), restarted.data());
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));

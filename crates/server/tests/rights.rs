@@ -3,10 +3,10 @@
 
 use crate::common;
 
-use common::api::ask;
-use common::cli::serve;
+use common::api::send_request;
+use common::cli::start_with_database;
 use common::rls_client::{RlsClient, descriptor};
-use common::{Folder, encode, eventually, tollgate};
+use common::{Folder, encode_command, eventually, tollgate};
 use serde_json::json;
 
 #[test]
@@ -19,7 +19,7 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
     };
     let admin = token("admin", "admin", &[]);
     let of_b = token("operator", "of-b", &["--domain", "b"]);
-    let (server, cli) = serve(&folder, &["--tokens", "required", "--rls", "127.0.0.1:0"]);
+    let (server, cli) = start_with_database(&folder, &["--tokens", "required", "--rls", "127.0.0.1:0"]);
     let cli = cli.with_token(&admin);
     for domain in ["a", "b"] {
         let file = folder
@@ -57,7 +57,7 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
     }
     let receipt = {
         let header = format!("authorization: Bearer {admin}");
-        let reserved = ask(&server, "POST", "/v1/reserve", &[&header], r#"{"domain":"a","cost":1}"#);
+        let reserved = send_request(&server, "POST", "/v1/reserve", &[&header], r#"{"domain":"a","cost":1}"#);
         reserved.json()["receipt"].as_str().expect("a receipt").to_owned()
     };
     for words in [
@@ -81,7 +81,7 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
             "acquire" => r#"{"domain":"a","cost":1,"wait_ms":10}"#,
             _ => r#"{"domain":"a","cost":1}"#,
         };
-        let refused = ask(&server, "POST", &format!("/v1/{path}"), &[&header], body);
+        let refused = send_request(&server, "POST", &format!("/v1/{path}"), &[&header], body);
         assert!(refused.status == 403 && refused.body.contains(missing), "{path}: {} {}", refused.status, refused.body);
     }
     let mut rls = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
@@ -97,28 +97,33 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
     }
     assert_eq!(call("b", false)["overall_code"], "OK");
     let header = format!("authorization: Bearer {admin}");
-    let peek = ask(&server, "POST", "/v1/peek", &[&header], r#"{"domain":"a"}"#).json();
+    let peek = send_request(&server, "POST", "/v1/peek", &[&header], r#"{"domain":"a"}"#).json();
     assert_eq!(peek["limits"][0]["remaining"], 4, "only the admin's request was charged: {peek}");
 }
 
 #[test]
 fn ten_thousand_resets_and_two_switches_are_all_in_the_audit_log() {
     let folder = Folder::new();
-    let (server, _) = serve(&folder, &[]);
+    let (server, _) = start_with_database(&folder, &[]);
     let mut client = server.connect_resp();
     let switch = |mode: &str| {
-        let answer = ask(&server, "POST", "/v1/enforcement", &[], &format!("{{\"mode\":\"{mode}\"}}"));
+        let answer = send_request(&server, "POST", "/v1/enforcement", &[], &format!("{{\"mode\":\"{mode}\"}}"));
         assert_eq!(answer.status, 200, "{}", answer.body);
     };
-    assert_eq!(ask(&server, "PUT", "/v1/domains/api/rules/all", &[], r#"{"per":["k"],"limit":"5/h"}"#).status, 201);
-    eventually("the rule is in force", || ask(&server, "POST", "/v1/peek", &[], r#"{"domain":"api"}"#).status == 200);
+    assert_eq!(
+        send_request(&server, "PUT", "/v1/domains/api/rules/all", &[], r#"{"per":["k"],"limit":"5/h"}"#).status,
+        201
+    );
+    eventually("the rule is in force", || {
+        send_request(&server, "POST", "/v1/peek", &[], r#"{"domain":"api"}"#).status == 200
+    });
     let (mut done, mut refused) = (0, 0);
     for batch in 0..100 {
         if batch == 50 {
             switch("observe");
         }
         let commands: Vec<u8> =
-            (0..100).flat_map(|n| encode(&["TG.RESET", "api", "1", "k", &format!("{batch}-{n}")])).collect();
+            (0..100).flat_map(|n| encode_command(&["TG.RESET", "api", "1", "k", &format!("{batch}-{n}")])).collect();
         client.send(commands);
         for _ in 0..100 {
             match client.line().as_str() {
@@ -136,7 +141,7 @@ fn ten_thousand_resets_and_two_switches_are_all_in_the_audit_log() {
     let logged = || {
         let (mut resets, mut switches, mut after) = (0, 0, String::new());
         loop {
-            let page = ask(&server, "GET", &format!("/v1/audit?limit=1000{after}"), &[], "").json();
+            let page = send_request(&server, "GET", &format!("/v1/audit?limit=1000{after}"), &[], "").json();
             for entry in page["items"].as_array().expect("a list") {
                 let subject = entry["subject"].as_str().expect("a subject");
                 match entry["kind"].as_str() {

@@ -4,7 +4,7 @@
 use crate::common;
 
 use common::rls_client::{RlsClient, descriptor, with_hits};
-use common::{Folder, Rules, Server, eventually, run};
+use common::{Folder, Rules, Server, eventually, run_program};
 use serde_json::{Value, json};
 
 fn start(rules: &str, args: &[&str]) -> (Server, RlsClient, Rules) {
@@ -34,7 +34,8 @@ fn with_limit(entries: &[(&str, &str)], requests: u32, unit: u32) -> Value {
 #[test]
 fn periods_have_their_unit_or_are_part_of_the_name() {
     let (_server, mut client, _rules) = start(RULES, &[]);
-    let mut limit = |value: &str| client.ask("d", &[&[("k", value)]]).0["statuses"][0]["current_limit"].clone();
+    let mut limit =
+        |value: &str| client.check_descriptors("d", &[&[("k", value)]]).0["statuses"][0]["current_limit"].clone();
     assert_eq!(limit("week"), json!({"requests_per_unit": 1, "unit": 7, "name": "weekly"}));
     assert_eq!(limit("quarter"), json!({"requests_per_unit": 5, "name": "quarter;w=900"}), "the unit 0 is omitted");
 }
@@ -43,19 +44,19 @@ fn periods_have_their_unit_or_are_part_of_the_name() {
 fn limit_of_a_descriptor_is_enforced_where_the_rule_is_a_shadow() {
     let (_server, mut client, _rules) = start(RULES, &[]);
     for _ in 0..3 {
-        assert_eq!(client.ask("d", &[&[("k", "tried")]]).code(), "OK", "a shadow rule only reports");
+        assert_eq!(client.check_descriptors("d", &[&[("k", "tried")]]).code(), "OK", "a shadow rule only reports");
     }
     let limited = json!({"domain": "d", "descriptors": [with_limit(&[("k", "tried")], 1, 6)]});
-    assert_eq!(client.request(&limited).code(), "OK");
-    assert_eq!(client.request(&limited).code(), "OVER_LIMIT");
+    assert_eq!(client.should_rate_limit(&limited).code(), "OK");
+    assert_eq!(client.should_rate_limit(&limited).code(), "OVER_LIMIT");
 }
 
 #[test]
 fn request_headers_are_added_if_they_are_asked_for() {
     let headers = |args: &[&str]| {
         let (_server, mut client, _rules) = start(RULES, args);
-        let admitted = client.ask("d", &[&[("k", "week")]]).0["request_headers_to_add"].clone();
-        let refused = client.ask("d", &[&[("k", "week")]]);
+        let admitted = client.check_descriptors("d", &[&[("k", "week")]]).0["request_headers_to_add"].clone();
+        let refused = client.check_descriptors("d", &[&[("k", "week")]]);
         assert_eq!((refused.code(), &refused.0["request_headers_to_add"]), ("OVER_LIMIT", &Value::Null));
         admitted
     };
@@ -68,7 +69,7 @@ fn request_headers_are_added_if_they_are_asked_for() {
             {"key": "my-reset", "value": "604800"},
         ])
     );
-    let refused = Server::output_of_refused_start(&["--rls-request-headers", "all"]);
+    let refused = Server::stderr_of_failed_start(&["--rls-request-headers", "all"]);
     assert!(refused.contains("--rls-request-headers: all: write ietf, x-ratelimit, both, off"), "{refused}");
 }
 
@@ -76,7 +77,7 @@ fn request_headers_are_added_if_they_are_asked_for() {
 fn metadata_of_all_responses_has_the_shape_of_the_reference_service() {
     let (server, mut client, _rules) = start(RULES, &["--rls-metadata", "always"]);
     let descriptors = [with_limit(&[("k", "own"), ("j", "")], 42, 3), descriptor(&[("k", "none")])];
-    let response = client.request(&json!({"domain": "d", "hits_addend": 2, "descriptors": descriptors}));
+    let response = client.should_rate_limit(&json!({"domain": "d", "hits_addend": 2, "descriptors": descriptors}));
     let expected = json!({
         "domain": "d",
         "hitsAddend": 2.0,
@@ -86,11 +87,11 @@ fn metadata_of_all_responses_has_the_shape_of_the_reference_service() {
         ],
     });
     assert_eq!(response.0["dynamic_metadata"], expected);
-    let unknown = client.ask("unknown", &[&[("k", "v")]]);
+    let unknown = client.check_descriptors("unknown", &[&[("k", "v")]]);
     let expected = json!({"domain": "unknown", "descriptors": [{"entries": ["k=v"], "code": "OK"}]});
     assert_eq!(unknown.0["dynamic_metadata"], expected);
     let body = r#"{"domain":"unknown","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
-    let answer = run(std::process::Command::new("curl").args(["-s", "-d", body]).arg(server.url("/json")));
+    let answer = run_program(std::process::Command::new("curl").args(["-s", "-d", body]).arg(server.url("/json")));
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
     assert_eq!(answer["dynamicMetadata"], expected);
 }
@@ -99,7 +100,7 @@ fn metadata_of_all_responses_has_the_shape_of_the_reference_service() {
 fn json_is_read_as_proto3_json() {
     let (server, _client, _rules) = start(RULES, &["--rls-request-headers", "x-ratelimit"]);
     let ask = |body: &str| -> Value {
-        let answer = run(std::process::Command::new("curl").args(["-s", "-d", body]).arg(server.url("/json")));
+        let answer = run_program(std::process::Command::new("curl").args(["-s", "-d", body]).arg(server.url("/json")));
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
     };
     let limited = |unit: &str| {
@@ -123,8 +124,9 @@ fn end_of_a_stream_that_was_denied_releases_no_slot() {
     let (_server, mut client, _rules) = start(RULES, &[]);
     let streams = |is_negative| with_hits(&[("k", "streams")], 1, is_negative);
     let denied = json!([streams(false), descriptor(&[("j", "blocked")])]);
-    let mut ask =
-        |descriptors: Value| client.request(&json!({"domain": "d", "descriptors": descriptors})).code().to_owned();
+    let mut ask = |descriptors: Value| {
+        client.should_rate_limit(&json!({"domain": "d", "descriptors": descriptors})).code().to_owned()
+    };
     assert_eq!([ask(json!([streams(false)])), ask(json!([streams(false)]))], ["OK", "OK"]);
     assert_eq!(ask(denied), "OVER_LIMIT", "by another descriptor");
     assert_eq!(ask(json!([streams(true)])), "OK", "the end of the stream that was denied");
@@ -136,7 +138,7 @@ fn health_is_watched_until_the_server_stops() {
     let (server, mut client, _rules) = start(RULES, &[]);
     assert_eq!(client.call(&json!({"watch": "other"})), json!({"status": "SERVICE_UNKNOWN"}));
     assert_eq!(client.call(&json!({"watch": ""})), json!({"status": "SERVING"}));
-    assert_eq!(client.ask("d", &[&[("k", "week")]]).code(), "OK", "other calls are still answered");
+    assert_eq!(client.check_descriptors("d", &[&[("k", "week")]]).code(), "OK", "other calls are still answered");
     server.signal("TERM");
     assert_eq!(client.call(&json!({"watch": null})), json!({"status": "NOT_SERVING"}));
     assert_eq!(
@@ -154,7 +156,7 @@ fn reload_of_a_folder_adds_the_rules_of_a_file_and_removes_them_with_it() {
     folder.write_file("first.yaml", file("first"));
     let server = Server::start(&["--rules", &folder.join(""), "--rls", "127.0.0.1:0"]);
     let mut client = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
-    let mut left = |domain: &str| client.ask(domain, &[&[("k", "v")]]).remaining();
+    let mut left = |domain: &str| client.check_descriptors(domain, &[&[("k", "v")]]).remaining();
     assert_eq!((left("first"), left("second")), (4, 0));
     let second = folder.write_file("second.yaml", file("second"));
     eventually("the added file is in force", || left("second") > 0);

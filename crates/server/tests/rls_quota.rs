@@ -39,7 +39,7 @@ fn service_request(number: u8, hits: u64) -> Value {
 fn token_quota_of_a_reference_file_drains_by_charges_that_come_afterwards() {
     let (_server, mut client, _rules) = start(QUOTAS, &[]);
     let mut hits = |hits: u64| {
-        client.request(&json!({"domain": "rl", "descriptors": [service_request(2, hits)]})).code().to_owned()
+        client.should_rate_limit(&json!({"domain": "rl", "descriptors": [service_request(2, hits)]})).code().to_owned()
     };
     let passed = (0..9)
         .take_while(|_| {
@@ -57,7 +57,7 @@ fn refused_charge_without_an_earlier_check_spends_nothing() {
     let (_server, mut client, _rules) = start(QUOTAS, &[]);
     let mut hits = |hits: u64| {
         let descriptors = [with_hits(&[("plain", "a")], hits, false)];
-        client.request(&json!({"domain": "rl", "descriptors": descriptors})).statuses()[0].1
+        client.should_rate_limit(&json!({"domain": "rl", "descriptors": descriptors})).statuses()[0].1
     };
     assert_eq!(hits(3), 2);
     hits(4);
@@ -68,7 +68,7 @@ fn refused_charge_without_an_earlier_check_spends_nothing() {
 fn metadata_names_the_service_that_has_quota() {
     let (_server, mut client, _rules) = start(QUOTAS, &[]);
     let mut serve = || {
-        let response = client.request(
+        let response = client.should_rate_limit(
             &json!({"domain": "rl", "hits_addend": 7, "descriptors": [service_request(1, 0), service_request(2, 0)]}),
         );
         if response.code() != "OK" {
@@ -77,7 +77,7 @@ fn metadata_names_the_service_that_has_quota() {
         let metadata = response.0["dynamic_metadata"].clone();
         let name = metadata["metadata"]["service_with_quota"]["name"].as_str().expect("a name").to_owned();
         let number = if name == "service_1" { 1 } else { 2 };
-        client.request(&json!({"domain": "rl", "descriptors": [service_request(number, 1)]}));
+        client.should_rate_limit(&json!({"domain": "rl", "descriptors": [service_request(number, 1)]}));
         Ok((name, metadata))
     };
     let (first, metadata) = serve().expect("all have quota");
@@ -106,7 +106,7 @@ fn exhausted_quota_is_over_limit_in_a_request_that_another_quota_admits() {
     let (_server, mut client, _rules) = start(QUOTAS, &[]);
     let both: [&[(&str, &str)]; 2] = [&[("service", "service_1")], &[("service", "service_2")]];
     let mut ask = || {
-        let response = client.ask("rl", &both);
+        let response = client.check_descriptors("rl", &both);
         let codes = response.statuses().iter().map(|status| status.0).collect::<Vec<_>>().join(" ");
         (response.code().to_owned(), codes, response.0["dynamic_metadata"]["descriptors"][0]["code"].clone())
     };
@@ -119,7 +119,8 @@ fn exhausted_quota_is_over_limit_in_a_request_that_another_quota_admits() {
 fn body_of_a_refusal_is_base64_in_json() {
     let (server, _client, _rules) = start("{domain: d, rules: [{id: no, deny: true, message: ask for a key}]}", &[]);
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
-    let answer = common::run(std::process::Command::new("curl").args(["-s", "-d", body]).arg(server.url("/json")));
+    let answer =
+        common::run_program(std::process::Command::new("curl").args(["-s", "-d", body]).arg(server.url("/json")));
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
     assert_eq!((&answer["overallCode"], &answer["rawBody"]), (&json!("OVER_LIMIT"), &json!("YXNrIGZvciBhIGtleQ==")));
 }
@@ -127,7 +128,7 @@ fn body_of_a_refusal_is_base64_in_json() {
 #[test]
 fn response_without_metadata_of_a_rule_has_none() {
     let (_server, mut client, _rules) = start(QUOTAS, &[]);
-    let response = client.ask("rl", &[&[("plain", "a")]]);
+    let response = client.check_descriptors("rl", &[&[("plain", "a")]]);
     assert_eq!(response.0.get("dynamic_metadata"), None);
 }
 
@@ -141,7 +142,7 @@ descriptors:
 ";
     let ask = |style: &str| {
         let (_server, mut client, _rules) = start(rules, &["--rls-headers", style]);
-        let response = client.ask("d", &[&[("wide", "a")], &[("tight", "a")]]);
+        let response = client.check_descriptors("d", &[&[("wide", "a")], &[("tight", "a")]]);
         let headers = response.0["response_headers_to_add"].as_array().cloned().unwrap_or_default();
         let name = |header: &Value| header["key"].as_str().unwrap_or_default().to_owned();
         let mut names: Vec<String> = headers.iter().map(name).collect();
@@ -163,10 +164,10 @@ descriptors:
 fn slot_whose_release_is_lost_becomes_free_when_its_lease_ends() {
     let (_server, mut client, _rules) =
         start("{domain: d, rules: [{id: streams, limit: 1, algorithm: concurrency, lease: 1s}]}", &[]);
-    assert_eq!(client.ask("d", &[&[("k", "a")]]).code(), "OK");
-    let refused = client.ask("d", &[&[("k", "a")]]);
+    assert_eq!(client.check_descriptors("d", &[&[("k", "a")]]).code(), "OK");
+    let refused = client.check_descriptors("d", &[&[("k", "a")]]);
     assert_eq!((refused.code(), refused.reset()), ("OVER_LIMIT", 1), "the lease ends within a second");
-    eventually("the lease has ended", || client.ask("d", &[&[("k", "a")]]).code() == "OK");
+    eventually("the lease has ended", || client.check_descriptors("d", &[&[("k", "a")]]).code() == "OK");
 }
 
 #[test]
@@ -182,18 +183,24 @@ rules:
 ",
         &[],
     );
-    client.ask("d", &[&[("k", "ban")]]);
-    client.ask("d", &[&[("k", "ban")]]);
-    let banned = client.ask("d", &[&[("k", "ban")]]);
+    client.check_descriptors("d", &[&[("k", "ban")]]);
+    client.check_descriptors("d", &[&[("k", "ban")]]);
+    let banned = client.check_descriptors("d", &[&[("k", "ban")]]);
     assert!(banned.code() == "OVER_LIMIT" && banned.reset() > 3_600, "the ban is longer than the wait: {banned:?}");
     for _ in 0..3 {
-        assert_eq!(client.ask("d", &[&[("k", "delay")]]).code(), "OK", "the answer is sent after the delay");
+        assert_eq!(
+            client.check_descriptors("d", &[&[("k", "delay")]]).code(),
+            "OK",
+            "the answer is sent after the delay"
+        );
     }
     for (plan, passes) in [("free", 1), ("pro", 3)] {
-        let passed = (0..9).take_while(|_| client.ask("d", &[&[("k", "plan"), ("plan", plan)]]).code() == "OK").count();
+        let passed = (0..9)
+            .take_while(|_| client.check_descriptors("d", &[&[("k", "plan"), ("plan", plan)]]).code() == "OK")
+            .count();
         assert_eq!(passed, passes, "{plan}");
     }
-    let month = client.ask("d", &[&[("k", "month")]]);
+    let month = client.check_descriptors("d", &[&[("k", "month")]]);
     assert!(month.remaining() == 9 && (1..=31 * 86_400 + 3_600).contains(&month.reset()), "{month:?}");
 }
 
@@ -201,11 +208,11 @@ rules:
 fn unusual_descriptor_values_have_their_own_counters() {
     let (_server, mut client, _rules) = start("{domain: d, rules: [{id: each, per: [path], limit: 1/h}]}", &[]);
     for path in ["/a/../b", "/%2e%2e/b", "/b?x=1", "//b", "/\u{1f600}", "", " "] {
-        assert_eq!(client.ask("d", &[&[("path", path)]]).code(), "OK", "{path:?} has its own counter");
-        assert_eq!(client.ask("d", &[&[("path", path)]]).code(), "OVER_LIMIT", "{path:?}");
+        assert_eq!(client.check_descriptors("d", &[&[("path", path)]]).code(), "OK", "{path:?} has its own counter");
+        assert_eq!(client.check_descriptors("d", &[&[("path", path)]]).code(), "OVER_LIMIT", "{path:?}");
     }
     let mut many = descriptor(&[("path", "/")]);
     many["entries"] = (0..129).map(|n| json!({"key": format!("k{n}"), "value": "v"})).collect();
-    let error = client.request(&json!({"domain": "d", "descriptors": [many]})).0;
+    let error = client.should_rate_limit(&json!({"domain": "d", "descriptors": [many]})).0;
     assert_eq!(error["detail"], "too many entries of a descriptor (maximum 128)");
 }

@@ -6,7 +6,7 @@ use crate::common;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-use common::cli::{Cli, serve};
+use common::cli::{Cli, start_with_database};
 use common::eventually;
 use common::{Folder, Server};
 use serde_json::Value;
@@ -18,7 +18,7 @@ const TWO_RULES: &str =
 #[test]
 fn rule_is_managed_by_the_command_line() {
     let folder = Folder::new();
-    let (_server, cli) = serve(&folder, &[]);
+    let (_server, cli) = start_with_database(&folder, &[]);
     let file = folder.write_file("api.yaml", TWO_RULES);
     let out = cli.run(&["rules", "apply", "-m", "the first", &file]).done();
     assert!(
@@ -89,7 +89,7 @@ fn rule_is_managed_by_the_command_line() {
 #[test]
 fn concurrent_change_is_reported() {
     let folder = Folder::new();
-    let (_server, cli) = serve(&folder, &[]);
+    let (_server, cli) = start_with_database(&folder, &[]);
     let file = folder.write_file("api.yaml", TWO_RULES);
     cli.run(&["rules", "apply", &file]).done();
     cli.run(&["rules", "disable", "api", "a", "--if-version", "1"]).done();
@@ -101,7 +101,7 @@ fn concurrent_change_is_reported() {
 #[test]
 fn folder_is_applied_atomically_and_mistakes_match_check() {
     let folder = Folder::new();
-    let (_server, cli) = serve(&folder, &[]);
+    let (_server, cli) = start_with_database(&folder, &[]);
     folder.write_file("rules/20.yml", "domain: api\nrules:\n- {id: b, limit: 2/s}\n");
     folder.write_file("rules/10.yaml", "domain: api\nrules:\n- {id: a, deny: true, when: {path: /x}}\n");
     folder.write_file("rules/30.json", r#"{"domain": "other", "rules": [{"id": "c", "limit": "3/s"}]}"#);
@@ -174,7 +174,7 @@ impl AtTerminal {
 #[test]
 fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     let folder = Folder::new();
-    let (_server, cli) = serve(&folder, &[]);
+    let (_server, cli) = start_with_database(&folder, &[]);
     let file = folder.write_file("api.yaml", TWO_RULES);
     let asked = AtTerminal::apply(&cli, &file);
     assert!(asked.shown.contains("\x1b[32m+ create api/a\x1b[0m"), "in colour: {}", asked.shown);
@@ -204,7 +204,7 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
 #[test]
 fn overrides_are_set_listed_and_deleted() {
     let folder = Folder::new();
-    let (_server, cli) = serve(&folder, &[]);
+    let (_server, cli) = start_with_database(&folder, &[]);
     cli.run(&["rules", "apply", &folder.write_file("api.yaml", TWO_RULES)]).done();
     let overrides = |args: &[&str]| cli.run(&[&["rules", "overrides"], args].concat());
     let odd = "a/b c?ü%#";
@@ -235,7 +235,7 @@ fn overrides_are_set_listed_and_deleted() {
 #[test]
 fn keys_are_peeked_reset_and_refunded() {
     let folder = Folder::new();
-    let (server, cli) = serve(&folder, &[]);
+    let (server, cli) = start_with_database(&folder, &[]);
     cli.run(&[
         "rules",
         "apply",
@@ -278,7 +278,7 @@ fn tokens_are_created_before_the_server_starts_and_have_roles() {
     let admin = ran.done();
     assert_eq!(without_token.run(&["tokens", "list", "--data", &data, "--json"]).json()["items"][0]["name"], "ann");
 
-    let (server, cli) = serve(&folder, &["--tokens", "required"]);
+    let (server, cli) = start_with_database(&folder, &["--tokens", "required"]);
     let admin = cli.with_token(&admin);
     let token = |args: &[&str]| admin.run(&[&["tokens", "create", "--json"], args].concat()).json();
     let editor = token(&["--role", "editor", "--name", "ci", "--domain", "api", "--expires", "1d"]);
@@ -337,7 +337,7 @@ fn unreachable_server_is_reported_with_its_address() {
 #[test]
 fn many_rules_are_listed_and_a_closed_pipe_is_not_an_error() {
     let folder = Folder::new();
-    let (_server, cli) = serve(&folder, &[]);
+    let (_server, cli) = start_with_database(&folder, &[]);
     let rules: String = (0..2_500).map(|n| format!("- {{id: r{n}, when: {{k: v{n}}}, limit: 1/s}}\n")).collect();
     let out =
         cli.run(&["rules", "apply", &folder.write_file("api.yaml", format!("domain: api\nrules:\n{rules}"))]).done();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use common::api::{Answer, ask, ask_until, try_ask};
+use common::api::{Answer, repeat_request_until, send_request, try_send_request};
 use common::service::SmallDisk;
 use common::{Folder, Server};
 use serde_json::json;
@@ -19,32 +19,38 @@ fn rule_with_limit(limit: &str) -> String {
     json!({"when": {"path": "/v1/**"}, "per": ["client"], "limit": limit}).to_string()
 }
 
-fn put(server: &Server, path: &str, body: &str) -> Answer {
-    let answer = ask(server, "PUT", path, &["content-type: application/json"], body);
+fn put_rule(server: &Server, path: &str, body: &str) -> Answer {
+    let answer = send_request(server, "PUT", path, &["content-type: application/json"], body);
     assert!(answer.status == 200 || answer.status == 201, "{answer:?}");
     answer
 }
 
-fn start(data: &Path) -> Server {
+fn start_server(data: &Path) -> Server {
     Server::start(&["--data", data.to_str().expect("text")])
 }
 
 #[test]
 fn rule_is_created_enforced_changed_and_rolled_back() {
     let data = Folder::new();
-    let server = start(data.path());
-    let status = |expected: u16| ask_until(&server, "/v1/check", CHECK_BODY, |answer| answer.status == expected);
-    assert_eq!(put(&server, RULE_PATH, &rule_with_limit("3/h")).status, 201);
+    let server = start_server(data.path());
+    let status =
+        |expected: u16| repeat_request_until(&server, "/v1/check", CHECK_BODY, |answer| answer.status == expected);
+    assert_eq!(put_rule(&server, RULE_PATH, &rule_with_limit("3/h")).status, 201);
     // Requests pass until the rule is in force. After that, three more requests pass.
     status(429);
-    put(&server, RULE_PATH, &rule_with_limit("5/h"));
+    put_rule(&server, RULE_PATH, &rule_with_limit("5/h"));
     // The three charges are kept, so two more requests pass.
-    let peek = ask_until(&server, "/v1/peek", CHECK_BODY, |answer| answer.status == 200);
+    let peek = repeat_request_until(&server, "/v1/peek", CHECK_BODY, |answer| answer.status == 200);
     assert_eq!(peek.json()["limits"][0]["remaining"], 2, "{peek:?}");
-    let back =
-        ask(&server, "POST", &format!("{RULE_PATH}/rollback"), &["content-type: application/json"], r#"{"version":1}"#);
+    let back = send_request(
+        &server,
+        "POST",
+        &format!("{RULE_PATH}/rollback"),
+        &["content-type: application/json"],
+        r#"{"version":1}"#,
+    );
     assert_eq!((back.status, &back.json()["version"]), (200, &json!(3)), "{back:?}");
-    ask_until(&server, "/v1/peek", CHECK_BODY, |answer| answer.status == 429);
+    repeat_request_until(&server, "/v1/peek", CHECK_BODY, |answer| answer.status == 429);
 }
 
 #[test]
@@ -56,7 +62,7 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
     let mut acknowledged: BTreeMap<String, usize> = BTreeMap::new();
     let mut kills = 0;
     while next < WRITES {
-        let server = start(data.path());
+        let server = start_server(data.path());
         check_stored_rules(&server, &acknowledged, RULES_PER_WRITE);
         // Any random sequence is suitable, because the kill times only have to differ.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -75,13 +81,13 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
                         .map(|part| format!("- {{id: set-{part}, limit: {}/s}}\n", number + 1))
                         .collect();
                     let body = format!("domain: sets\nrules:\n{rules}");
-                    try_ask(&server, "POST", "/v1/apply", &["content-type: application/yaml"], &body)
+                    try_send_request(&server, "POST", "/v1/apply", &["content-type: application/yaml"], &body)
                         .map(|answer| ("sets".to_owned(), answer))
                 } else {
                     let id = format!("rule-{}", number % 7);
                     let body = format!("{{\"limit\":\"{}/s\"}}", number + 1);
                     let path = format!("/v1/domains/single/rules/{id}");
-                    try_ask(&server, "PUT", &path, &["content-type: application/json"], &body)
+                    try_send_request(&server, "PUT", &path, &["content-type: application/json"], &body)
                         .map(|answer| (id, answer))
                 };
                 let Some((what, answer)) = sent else { break };
@@ -92,7 +98,7 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
         });
         kills += 1;
     }
-    check_stored_rules(&start(data.path()), &acknowledged, RULES_PER_WRITE);
+    check_stored_rules(&start_server(data.path()), &acknowledged, RULES_PER_WRITE);
     assert!(kills > 10, "the server was killed only {kills} times");
 }
 
@@ -104,7 +110,7 @@ fn check_stored_rules(server: &Server, acknowledged: &BTreeMap<String, usize>, t
         limit.trim_end_matches("/s").parse().expect("a number")
     };
     let list = |domain: &str| {
-        let answer = ask(server, "GET", &format!("/v1/domains/{domain}/rules?limit=1000"), &[], "");
+        let answer = send_request(server, "GET", &format!("/v1/domains/{domain}/rules?limit=1000"), &[], "");
         if answer.status == 404 { Vec::new() } else { answer.json()["items"].as_array().expect("a list").clone() }
     };
     let sets: Vec<usize> = list("sets").iter().map(number).collect();
@@ -127,15 +133,15 @@ fn full_disk_loses_nothing_and_decisions_continue() {
         eprintln!("not tested: mounting a small file system needs root");
         return;
     };
-    let server = start(disk.path());
-    put(&server, RULE_PATH, &rule_with_limit("3/h"));
-    ask_until(&server, "/v1/check", CHECK_BODY, |answer| answer.status == 429);
+    let server = start_server(disk.path());
+    put_rule(&server, RULE_PATH, &rule_with_limit("3/h"));
+    repeat_request_until(&server, "/v1/check", CHECK_BODY, |answer| answer.status == 429);
     let values: Vec<String> = (0..500).map(|number| format!("{number:0>80}")).collect();
     let body = json!({"when": {"client": values}, "limit": "1/s"}).to_string();
     let mut written = 0;
     let full = loop {
         let path = format!("/v1/domains/filling/rules/r{written}");
-        let answer = ask(&server, "PUT", &path, &["content-type: application/json"], &body);
+        let answer = send_request(&server, "PUT", &path, &["content-type: application/json"], &body);
         if answer.status != 201 {
             break answer;
         }
@@ -145,11 +151,11 @@ fn full_disk_loses_nothing_and_decisions_continue() {
     assert!(matches!(full.status, 503 | 507), "{full:?}");
     assert!(full.json()["detail"].as_str().is_some_and(|detail| detail.contains("full")), "{full:?}");
     // Decisions continue, and the rules can be read.
-    assert_eq!(ask(&server, "POST", "/v1/check", &[], CHECK_BODY).status, 429);
-    assert_eq!(ask(&server, "GET", RULE_PATH, &[], "").json()["version"], 1);
+    assert_eq!(send_request(&server, "POST", "/v1/check", &[], CHECK_BODY).status, 429);
+    assert_eq!(send_request(&server, "GET", RULE_PATH, &[], "").json()["version"], 1);
     // With free space, the service recovers without a restart.
     disk.resize(16_384);
-    put(&server, RULE_PATH, &rule_with_limit("4/h"));
-    let listed = ask(&server, "GET", "/v1/domains/filling/rules?limit=1000", &[], "");
+    put_rule(&server, RULE_PATH, &rule_with_limit("4/h"));
+    let listed = send_request(&server, "GET", "/v1/domains/filling/rules?limit=1000", &[], "");
     assert_eq!(listed.json()["items"].as_array().map(Vec::len), Some(written));
 }

@@ -5,16 +5,16 @@ use crate::common;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::api::ask;
+use common::api::send_request;
 use common::service::SmallDisk;
 use common::{Client, Folder, Rules, Server, eventually, tollgate};
 use tollgate_testkit::servers::{Kind, Server as RedisServer};
 
 /// Sends a request and returns the whole response.
-fn get(server: &Server, path: &str, headers: &str) -> String {
+fn get_response(server: &Server, path: &str, headers: &str) -> String {
     let mut client = server.connect_http();
     client.send(format!("GET {path} HTTP/1.1\r\n{headers}connection: close\r\n\r\n"));
-    client.rest()
+    client.read_to_end()
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn requests_of_web_pages_are_refused() {
         ("host: localhost\r\nsec-fetch-site: same-origin\r\n", "403"),
         ("host: localhost\r\norigin: http://localhost\r\n", "403"),
     ] {
-        let response = get(&server, "/metrics", headers);
+        let response = get_response(&server, "/metrics", headers);
         assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{headers}: {response}");
     }
 }
@@ -51,18 +51,18 @@ fn silent_clients_of_one_protocol_block_neither_other_protocols_nor_health_check
     let line = server.wait_for_line("connection limit reached");
     assert!(line.contains("resp") && line.contains("max=2"), "{line}");
     // HTTP has its own connection limit.
-    assert!(get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 200"));
+    assert!(get_response(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 200"));
     let silent: Vec<Client> = (0..2).map(|_| server.connect_http()).collect();
     eventually("all HTTP connections are in use", || {
-        get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 503")
+        get_response(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 503")
     });
     for path in ["/healthz", "/readyz"] {
-        let response = get(&server, path, "host: localhost\r\n");
+        let response = get_response(&server, path, "host: localhost\r\n");
         assert!(response.starts_with("HTTP/1.1 200"), "{path}: {response}");
     }
     drop(silent);
     eventually("HTTP connections are accepted again", || {
-        get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 200")
+        get_response(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 200")
     });
 }
 
@@ -81,14 +81,14 @@ fn client_beyond_the_limit_of_open_files_gets_an_answer_and_is_logged() {
     let id = rustix::process::Pid::from_raw(server.id() as i32);
     let limit = rustix::process::Rlimit { current: files, maximum: files };
     rustix::process::prlimit(id, rustix::process::Resource::Nofile, limit).expect("a limit of open files");
-    assert_eq!(server.connect_resp().rest(), "-ERR max number of clients reached\r\n");
+    assert_eq!(server.connect_resp().read_to_end(), "-ERR max number of clients reached\r\n");
     let line = server.wait_for_line("out of file descriptors; refusing connections");
     assert!(line.contains("resp") && !line.contains("max="), "{line}");
     kept.send_command(&["PING"]);
     kept.expect("+PONG\r\n");
     drop(kept);
     eventually("a descriptor is free again", || {
-        get(&server, "/healthz", "host: localhost\r\n").starts_with("HTTP/1.1 200")
+        get_response(&server, "/healthz", "host: localhost\r\n").starts_with("HTTP/1.1 200")
     });
 }
 
@@ -192,7 +192,7 @@ fn rules_service_refuses_the_rule_that_makes_too_many_match_together() {
     let mut client = server.connect_http();
     let (status, body) = client.post("/v1/apply", &rules_that_match_together(256));
     assert_eq!(status, 200, "{body}");
-    let put = |id: &str, rule: &str| ask(&server, "PUT", &format!("/v1/domains/api/rules/{id}"), &[], rule);
+    let put = |id: &str, rule: &str| send_request(&server, "PUT", &format!("/v1/domains/api/rules/{id}"), &[], rule);
     for rule in [
         "{\"when\":{\"a\":\"b\"},\"limit\":\"1/s\"}",
         "{\"when\":{\"a\":[\"b\"]},\"limit\":\"1/s\"}",
@@ -225,7 +225,7 @@ fn validation_of_300_000_misspelt_keys_is_bounded() {
         client.post("/v1/validate", &format!("domain: api\nrules:\n- id: a\n{keys}"))
     };
     validate(&mut client, 1);
-    let before = server.memory();
+    let before = server.resident_memory();
     // The read timeout is long, because the server is not optimised and the machine may be busy.
     client.set_read_timeout(std::time::Duration::from_secs(120));
     let (status, body) = validate(&mut client, 300_000);
@@ -254,9 +254,9 @@ fn invented_keys_neither_free_an_exhausted_key_nor_use_memory() {
         assert_eq!(client.post("/v1/check", alice).0, 429, "after {lists} lists");
     };
     flood(0, 20);
-    let before = server.memory();
+    let before = server.resident_memory();
     flood(20_000, 180);
-    let grown = server.memory().saturating_sub(before) >> 20;
+    let grown = server.resident_memory().saturating_sub(before) >> 20;
     assert!(grown < 16, "{grown} MiB more");
 }
 
@@ -284,8 +284,8 @@ fn connections_have_keepalive_and_the_start_line_names_the_store() {
 }
 
 /// Returns the value of a metric, or zero if it is missing.
-fn metric(server: &Server, name: &str) -> u64 {
-    let page = get(server, "/metrics", "host: localhost\r\n");
+fn read_metric_or_zero(server: &Server, name: &str) -> u64 {
+    let page = get_response(server, "/metrics", "host: localhost\r\n");
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.map_or(0, |value| value.parse().expect("a number"))
 }
@@ -303,20 +303,20 @@ fn keys_bans_and_latencies_are_counted_without_a_data_directory() {
             let ask = "{\"domain\":\"api\",\"attributes\":{\"user\":\"ann\"}}";
             server.connect_http().post("/v1/check", ask);
         }
-        assert_eq!(metric(&server, "tollgate_bans_total"), 1, "{store:?}");
-        assert_eq!(metric(&server, "tollgate_decision_duration_seconds_count"), 4, "{store:?}");
+        assert_eq!(read_metric_or_zero(&server, "tollgate_bans_total"), 1, "{store:?}");
+        assert_eq!(read_metric_or_zero(&server, "tollgate_decision_duration_seconds_count"), 4, "{store:?}");
         if store[0] == "--data" {
-            eventually("the keys are counted", || metric(&server, "tollgate_keys") >= 1);
+            eventually("the keys are counted", || read_metric_or_zero(&server, "tollgate_keys") >= 1);
         } else {
             eventually("calls of the store are counted", || {
-                metric(&server, "tollgate_store_duration_seconds_count") > 0
+                read_metric_or_zero(&server, "tollgate_store_duration_seconds_count") > 0
             });
         }
     }
 }
 
 /// Starts the server from a shell and returns the first lines of its log.
-fn log_of(shell: &str, lines: usize) -> Vec<String> {
+fn first_log_lines(shell: &str, lines: usize) -> Vec<String> {
     let program = env!("CARGO_BIN_EXE_tollgate");
     let command = format!("{shell} exec {program} serve --http 127.0.0.1:0 --resp off --data off \"$@\"");
     let mut command =
@@ -335,14 +335,14 @@ fn extra_args(shell: &str) -> &'static [&'static str] {
 
 #[test]
 fn connections_are_lowered_to_the_limit_of_open_files() {
-    let lines = log_of("ulimit -n 200;", 2).join("\n");
+    let lines = first_log_lines("ulimit -n 200;", 2).join("\n");
     assert!(lines.contains("--connections 100000 lowered to fit the limit of open files"), "{lines}");
     assert!(lines.contains("connections=72"), "{lines}");
 }
 
 #[test]
 fn log_is_json_if_asked_for() {
-    let line = log_of("", 1).join("");
+    let line = first_log_lines("", 1).join("");
     let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
     assert_eq!(
         (&line["message"], &line["level"], &line["store"]),
@@ -407,7 +407,7 @@ fn wrong_password_database_or_encryption_of_the_store_is_reported() {
         let server = Server::start(&["--store-file", &folder.write_file("store", &url)]);
         let line = server.wait_for_line("store unreachable");
         assert!(line.contains(why) && !line.contains("secret"), "{line}");
-        let answer = ask(&server, "GET", "/readyz", &[], "");
+        let answer = send_request(&server, "GET", "/readyz", &[], "");
         assert_eq!((answer.status, answer.body), (200, format!("ready ({ready})\n")), "{why}");
     }
 }
@@ -420,6 +420,6 @@ fn full_disk_at_start_is_reported_in_one_line() {
         return;
     };
     let _ = std::fs::write(disk.path().join("ballast"), vec![0; 16 * 1024]);
-    let message = Server::output_of_refused_start(&["--data", disk.path().to_str().expect("text")]);
+    let message = Server::stderr_of_failed_start(&["--data", disk.path().to_str().expect("text")]);
     assert_eq!(message.matches("disk is full").count(), 1, "{message}");
 }

@@ -2,7 +2,7 @@
 //! a fault in the middle.
 //!
 //! ```text
-//! cargo test -p tollgate-server --all-features --test all -- --ignored picture_of_sharing
+//! cargo test -p tollgate-server --all-features --test all -- --ignored sharing_picture_is_drawn
 //! ```
 //!
 //! Three real servers on separate hosts share one limit. Each server gets more requests than the limit admits. In the
@@ -42,7 +42,7 @@ const SERVER_COUNT: usize = 3;
 const STORE_HOST: usize = 3;
 
 /// A way of sharing a limit.
-struct Way {
+struct SharingMode {
     name: &'static str,
     /// Effect of the fault in this way of sharing.
     fault: &'static str,
@@ -57,38 +57,38 @@ enum RunsOn {
     Peers,
 }
 
-const WAYS: [Way; 6] = [
-    Way {
+const SHARING_MODES: [SharingMode; 6] = [
+    SharingMode {
         name: "sticky",
         fault: "its key moves to another server, which starts from zero",
         consistency: "strict",
         runs_on: RunsOn::Proxy,
     },
-    Way {
+    SharingMode {
         name: "strict on Redis",
         fault: "it uses its share of the remaining limit",
         consistency: "strict",
         runs_on: RunsOn::Redis,
     },
-    Way {
+    SharingMode {
         name: "leased on Redis",
         fault: "it spends its leases, then uses its share",
         consistency: "leased",
         runs_on: RunsOn::Redis,
     },
-    Way {
+    SharingMode {
         name: "eventual on Redis",
         fault: "it decides from its own view",
         consistency: "eventual",
         runs_on: RunsOn::Redis,
     },
-    Way {
+    SharingMode {
         name: "eventual, peers",
         fault: "it decides from its own view",
         consistency: "eventual",
         runs_on: RunsOn::Peers,
     },
-    Way {
+    SharingMode {
         name: "strict, peers",
         fault: "it sees no majority and uses its share",
         consistency: "strict",
@@ -116,7 +116,7 @@ fn run_quietly(mut command: Command) -> KilledProgram {
 }
 
 /// Sends a check for a key. Returns whether it was admitted, or `None` if there was no answer within a second.
-fn check(address: SocketAddr, key: &str) -> Option<bool> {
+fn send_check(address: SocketAddr, key: &str) -> Option<bool> {
     let body = json!({"domain": "api", "attributes": {"key": key}}).to_string();
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
@@ -138,7 +138,7 @@ fn send_all(address: SocketAddr, key: &str, epoch: Instant) -> Vec<u64> {
     while next < Duration::from_millis(PICTURE_MILLIS) {
         sleep(next.saturating_sub(epoch.elapsed()));
         let at = epoch.elapsed();
-        if check(address, key) == Some(true) {
+        if send_check(address, key) == Some(true) {
             admitted.push(at.as_millis() as u64);
         }
         // Requests that could not be sent in time are skipped.
@@ -148,14 +148,14 @@ fn send_all(address: SocketAddr, key: &str, epoch: Instant) -> Vec<u64> {
 }
 
 /// Runs one way of sharing and returns the times of admitted requests.
-fn run(way: &Way) -> Vec<u64> {
+fn run_mode(mode: &SharingMode) -> Vec<u64> {
     let network = Namespaces::new(SERVER_COUNT + 1).unwrap_or_else(|why| panic!("no network namespaces: {why}"));
     let folder = Folder::new();
-    let rule = format!("{{id: all, per: [key], limit: {RATE}/s, burst: {BURST}, consistency: {}}}", way.consistency);
+    let rule = format!("{{id: all, per: [key], limit: {RATE}/s, burst: {BURST}, consistency: {}}}", mode.consistency);
     let rules = folder.write_file("rules.yaml", format!("domain: api\nrules:\n- {rule}\n"));
     let secret = folder.write_file("secret", "0123456789abcdef".repeat(4));
     let on_network = |host: usize, port: u16| SocketAddr::from((network.address(host), port));
-    let store = match way.runs_on {
+    let store = match mode.runs_on {
         RunsOn::Proxy => "memory".to_owned(),
         RunsOn::Redis => format!("redis://{}", on_network(STORE_HOST, 6_379)),
         RunsOn::Peers => {
@@ -165,7 +165,7 @@ fn run(way: &Way) -> Vec<u64> {
     };
     let entry = SocketAddr::from((network.control_address(STORE_HOST), 8_080));
     let backends: Vec<SocketAddr> = (0..SERVER_COUNT).map(|host| on_network(host, 8_080)).collect();
-    let _beside = match way.runs_on {
+    let _beside = match mode.runs_on {
         RunsOn::Proxy => {
             let config = folder.write_file("haproxy.cfg", crate::sticky::proxy_config("haproxy", entry, &backends));
             let mut command = network.command(STORE_HOST, "haproxy");
@@ -195,10 +195,10 @@ fn run(way: &Way) -> Vec<u64> {
             "--store-deadline",
             STORE_DEADLINE_MILLIS,
         ];
-        if way.runs_on == RunsOn::Peers {
+        if mode.runs_on == RunsOn::Peers {
             args.extend(["--peers-listen", &listen]);
         }
-        let mut server = Server::start_by(network.command(host, env!("CARGO_BIN_EXE_tollgate")), &args);
+        let mut server = Server::start_with_command(network.command(host, env!("CARGO_BIN_EXE_tollgate")), &args);
         server.http = Some(SocketAddr::from((network.control_address(host), 8_080)));
         server
     };
@@ -207,31 +207,31 @@ fn run(way: &Way) -> Vec<u64> {
         let starting: Vec<_> = (0..SERVER_COUNT).map(|host| scope.spawn(move || start(host))).collect();
         starting.into_iter().map(|starting| starting.join().expect("it starts")).collect()
     });
-    let (addresses, key) = match way.runs_on {
+    let (addresses, key) = match mode.runs_on {
         RunsOn::Proxy => {
-            eventually("the proxy answers", || check(entry, "warm-up").is_some());
+            eventually("the proxy answers", || send_check(entry, "warm-up").is_some());
             // Chooses a key that the proxy sends to the server whose cable will be unplugged.
             let decided = || {
-                let page = common::service::get(&servers[SERVER_COUNT - 1], "/metrics");
+                let page = common::service::get_body(&servers[SERVER_COUNT - 1], "/metrics");
                 let lines = page.lines().filter(|line| line.starts_with("tollgate_decisions_total"));
                 lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>()
             };
             let is_there = |key: &String| {
                 let before = decided();
-                check(entry, key);
+                send_check(entry, key);
                 decided() > before
             };
             let key = (0..100).map(|number| format!("k{number}")).find(is_there).expect("a key of the last server");
             (vec![entry; SERVER_COUNT], key)
         }
         RunsOn::Redis | RunsOn::Peers => {
-            if way.runs_on == RunsOn::Peers {
+            if mode.runs_on == RunsOn::Peers {
                 wait_until_linked(&servers);
             }
             (servers.iter().map(|server| server.http.expect("HTTP is on")).collect(), "k".to_owned())
         }
     };
-    eventually("all answer", || addresses.iter().all(|address| check(*address, "another").is_some()));
+    eventually("all answer", || addresses.iter().all(|address| send_check(*address, "another").is_some()));
     // Waits until the store connections and leases exist and the tokens of the key are refilled.
     sleep(Duration::from_secs(2));
     let epoch = Instant::now();
@@ -271,7 +271,7 @@ fn x_of(at: u64) -> u64 {
     AXIS_LEFT + at.min(PICTURE_MILLIS) * (AXIS_RIGHT - AXIS_LEFT) / PICTURE_MILLIS
 }
 
-fn draw(histories: &[(&Way, Vec<u64>)]) -> String {
+fn draw_picture(histories: &[(&SharingMode, Vec<u64>)]) -> String {
     let bottom = FIRST_LANE_TOP + LANE_DISTANCE * histories.len() as u64;
     let height = bottom + 28;
     let title = format!("{RATE} per second, burst {BURST}, on three servers; one is cut off for four seconds");
@@ -291,19 +291,19 @@ fn draw(histories: &[(&Way, Vec<u64>)]) -> String {
         let _ =
             writeln!(svg, "<text class=\"m\" x=\"{}\" y=\"{}\">{second} s</text>", x_of(second * 1_000), bottom + 18);
     }
-    for (lane, (way, admitted)) in histories.iter().enumerate() {
-        draw_lane(&mut svg, way, admitted, FIRST_LANE_TOP + LANE_DISTANCE * lane as u64);
+    for (lane, (mode, admitted)) in histories.iter().enumerate() {
+        draw_lane(&mut svg, mode, admitted, FIRST_LANE_TOP + LANE_DISTANCE * lane as u64);
     }
     svg + "</svg>\n"
 }
 
-fn draw_lane(svg: &mut String, way: &Way, admitted: &[u64], top: u64) {
+fn draw_lane(svg: &mut String, mode: &SharingMode, admitted: &[u64], top: u64) {
     let allowed = BURST + RATE * PICTURE_MILLIS / 1_000;
     let excess = (admitted.len() as u64).saturating_sub(allowed);
     let passed = format!("{} passed, {excess} beyond {allowed}", admitted.len());
     let text = top + 15;
-    let _ = writeln!(svg, "<text class=\"n\" x=\"{AXIS_LEFT}\" y=\"{text}\">{}</text>", way.name);
-    let _ = writeln!(svg, "<text x=\"{}\" y=\"{text}\">{}</text>", AXIS_LEFT + 130, way.fault);
+    let _ = writeln!(svg, "<text class=\"n\" x=\"{AXIS_LEFT}\" y=\"{text}\">{}</text>", mode.name);
+    let _ = writeln!(svg, "<text x=\"{}\" y=\"{text}\">{}</text>", AXIS_LEFT + 130, mode.fault);
     let _ = writeln!(svg, "<text class=\"e\" x=\"{AXIS_RIGHT}\" y=\"{text}\">{passed}</text>");
     let base = top + LANE_TEXT_HEIGHT + LANE_BARS_HEIGHT;
     let height_of = |count: u64| count.min(FULL_BAR_REQUESTS) * LANE_BARS_HEIGHT / FULL_BAR_REQUESTS;
@@ -323,11 +323,11 @@ fn draw_lane(svg: &mut String, way: &Way, admitted: &[u64], top: u64) {
 
 #[test]
 #[ignore = "draws a picture for the documentation; takes two minutes"]
-fn picture_of_sharing() {
-    let histories: Vec<_> = WAYS.iter().map(|way| (way, run(way))).collect();
-    for (way, admitted) in &histories {
-        assert!(admitted.len() as u64 > RATE * PICTURE_MILLIS / 2_000, "{}: only {} passed", way.name, admitted.len());
+fn sharing_picture_is_drawn() {
+    let histories: Vec<_> = SHARING_MODES.iter().map(|mode| (mode, run_mode(mode))).collect();
+    for (mode, admitted) in &histories {
+        assert!(admitted.len() as u64 > RATE * PICTURE_MILLIS / 2_000, "{}: only {} passed", mode.name, admitted.len());
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures/sharing.svg");
-    std::fs::write(path, draw(&histories)).expect("a file");
+    std::fs::write(path, draw_picture(&histories)).expect("a file");
 }

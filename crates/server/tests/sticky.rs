@@ -35,7 +35,7 @@ fn check_through_proxy(proxy: SocketAddr, key: &str) -> bool {
         "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ntollgate-key: {key}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     ));
-    let answer = client.rest();
+    let answer = client.read_to_end();
     assert!(answer.starts_with("HTTP/1.1 200") || answer.starts_with("HTTP/1.1 429"), "{answer}");
     answer.starts_with("HTTP/1.1 200")
 }
@@ -47,7 +47,7 @@ fn is_used_up(server: &Server, key: &str) -> bool {
     answer.contains("\"remaining\":0")
 }
 
-fn check(name: &str) {
+fn check_sticky_routing(name: &str) {
     let rules = Rules::new(RULES);
     let mut servers: Vec<Server> = (0..3).map(|_| Server::start(&["--rules", rules.path()])).collect();
     let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.http.expect("HTTP is on")).collect();
@@ -73,10 +73,10 @@ fn check(name: &str) {
 
 #[test]
 fn nginx_moves_only_the_keys_of_a_server_that_leaves() {
-    check("nginx");
+    check_sticky_routing("nginx");
 }
 
 #[test]
 fn haproxy_moves_only_the_keys_of_a_server_that_leaves() {
-    check("haproxy");
+    check_sticky_routing("haproxy");
 }

@@ -4,7 +4,7 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{Rules, Server, run, stable_port};
+use common::{Rules, Server, run_program, stable_port};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
@@ -39,7 +39,7 @@ fn without_times(decision: &Value) -> Value {
 fn decide_over_http(server: &Server) -> Vec<Value> {
     let ask = |(path, client, cost): (&str, &str, u64)| {
         let body = json!({"domain": "api", "attributes": {"path": path, "client": client}, "cost": cost});
-        let text = run(Command::new("curl").args(["-s", "-d", &body.to_string(), &server.url("/v1/check")]));
+        let text = run_program(Command::new("curl").args(["-s", "-d", &body.to_string(), &server.url("/v1/check")]));
         without_times(&serde_json::from_str(&text).expect("JSON"))
     };
     requests().map(ask).collect()
@@ -50,7 +50,7 @@ fn decide_over_resp(server: &Server) -> Vec<Value> {
         let cost = cost.to_string();
         let args =
             ["-p", &server.resp_port(), "-3", "--json", "TG.CHECK", "api", &cost, "path", path, "client", client];
-        without_times(&serde_json::from_str(&run(Command::new("redis-cli").args(args))).expect("JSON"))
+        without_times(&serde_json::from_str(&run_program(Command::new("redis-cli").args(args))).expect("JSON"))
     };
     requests().map(ask).collect()
 }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{Folder, Server, run};
+use common::{Folder, Server, run_program};
 use tollgate_testkit::servers::Certificates;
 
 fn start(folder: &Folder, made: &Certificates) -> Server {
@@ -71,7 +71,7 @@ fn both_protocols_are_served_over_tls_only() {
     let folder = Folder::new();
     let made = make_certificates(&folder, "a");
     let server = start(&folder, &made);
-    let output = run(&mut curl_command(&server, &made.authority()));
+    let output = run_program(&mut curl_command(&server, &made.authority()));
     assert!(output.contains(r#""allowed":true"#), "{output}");
     let mut redis = Command::new("redis-cli");
     redis.args(["-h", "localhost", "-p", &server.resp_port(), "--tls", "--cacert"]).arg(made.authority());
@@ -87,11 +87,14 @@ fn both_protocols_are_served_over_tls_only() {
     // A connection without TLS is closed, whatever the protocol.
     let mut plain = server.connect_http();
     plain.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
-    assert!(!plain.rest().contains("200 OK"));
+    assert!(!plain.read_to_end().contains("200 OK"));
     let mut plain = server.connect_resp();
     plain.send("PING\r\n");
-    assert!(!plain.rest().contains("PONG"));
-    assert!(run(&mut curl_command(&server, &made.authority())).contains("allowed"), "TLS connections are still served");
+    assert!(!plain.read_to_end().contains("PONG"));
+    assert!(
+        run_program(&mut curl_command(&server, &made.authority())).contains("allowed"),
+        "TLS connections are still served"
+    );
 }
 
 #[test]
@@ -103,14 +106,14 @@ fn renewed_certificate_is_used_for_new_connections_and_open_ones_stay() {
     assert_eq!(session.ping(), "+PONG\r\n");
     replace_certificate(&folder, &new);
     server.wait_for_line("certificate renewed");
-    assert!(run(&mut curl_command(&server, &new.authority())).contains("allowed"));
+    assert!(run_program(&mut curl_command(&server, &new.authority())).contains("allowed"));
     let output = curl_command(&server, &old.authority()).output().expect("curl runs");
     assert!(!output.status.success(), "the old authority has not signed the new certificate");
     assert_eq!(session.ping(), "+PONG\r\n", "open connections stay open");
     // An unusable certificate is ignored.
     std::fs::write(folder.join("now.pem"), "nonsense").expect("a file");
     server.wait_for_line("cannot renew the certificate; keeping the current one");
-    assert!(run(&mut curl_command(&server, &new.authority())).contains("allowed"));
+    assert!(run_program(&mut curl_command(&server, &new.authority())).contains("allowed"));
 }
 
 #[test]
@@ -125,12 +128,12 @@ fn stopped_server_closes_encrypted_connections() {
     server.signal("TERM");
     let mut line = String::new();
     assert_eq!(session.1.read_line(&mut line).expect("an orderly end"), 0);
-    assert_eq!(silent.rest(), "");
+    assert_eq!(silent.read_to_end(), "");
     assert!(server.wait().success());
 }
 
 #[test]
 fn unusable_certificate_files_are_an_error_at_start() {
-    let output = Server::output_of_refused_start(&["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"]);
+    let output = Server::stderr_of_failed_start(&["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"]);
     assert!(output.contains("--tls-cert: cannot read /nowhere.pem"), "{output}");
 }

@@ -4,7 +4,7 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{Rules, Server, eventually, run};
+use common::{Rules, Server, eventually, run_program};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
@@ -41,7 +41,7 @@ fn run_redis_cli(server: &Server, args: &[&str]) -> Value {
 }
 
 fn ask_resp(port: &str, args: &[&str]) -> Value {
-    let text = run(Command::new("redis-cli").args(["-p", port, "-3", "--json"]).args(args));
+    let text = run_program(Command::new("redis-cli").args(["-p", port, "-3", "--json"]).args(args));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
 }
 
@@ -173,7 +173,7 @@ fn explain_takes_nothing() {
         assert!(text.starts_with("always refused, by `mine`\n+ mine (") && text.contains("\n- slots ("), "{text}");
         let program = env!("CARGO_BIN_EXE_tollgate");
         let args = ["explain", "--server", &server.url("/"), "api", "user=a"];
-        let output = run(Command::new(program).args(args));
+        let output = run_program(Command::new(program).args(args));
         assert!(output.contains("matches, counted by user = \"a\", costs 1\n    4/day: 3 of 4 left"), "{output}");
     });
 }
@@ -261,14 +261,14 @@ fn acquire_waits_until_a_slot_is_released() {
         assert_eq!(status, 200, "{first}");
         let (mut client, body) = (server.connect_http(), ask.to_string());
         let waiter = std::thread::spawn(move || client.post("/v1/acquire", &body));
-        until_waiting(server, 1);
+        wait_until_waiting(server, 1);
         assert_eq!(post(server, "/v1/release", &json!({"receipt": first["receipt"]})).0, 200);
         let (status, second) = waiter.join().expect("an answer");
         assert_eq!(status, 200, "{second}");
         let second: Value = serde_json::from_str(&second).expect("JSON");
         let port = server.resp_port();
         let waiter = std::thread::spawn(move || ask_resp(&port, &["TG.ACQUIRE", "api", "1", "20000", "kind", "slots"]));
-        until_waiting(server, 1);
+        wait_until_waiting(server, 1);
         assert_eq!(post(server, "/v1/release", &json!({"receipt": second["receipt"]})).0, 200);
         let third = waiter.join().expect("an answer");
         assert_eq!(third["allowed"], 1, "{third}");
@@ -282,9 +282,9 @@ fn acquire_waits_until_a_slot_is_released() {
             body.len()
         ));
         other.send("TG.ACQUIRE api 1 20000 kind slots\r\n");
-        until_waiting(server, 2);
+        wait_until_waiting(server, 2);
         drop((http, other));
-        until_waiting(server, 0);
+        wait_until_waiting(server, 0);
         assert_eq!(run_redis_cli(server, &["TG.RELEASE", third["receipt"].as_str().expect("a receipt")]), json!(1));
         assert_eq!(post(server, "/v1/acquire", &ask).0, 200);
     });
@@ -300,10 +300,10 @@ fn acquire_waits_until_a_slot_is_released() {
 }
 
 /// Waits until `count` requests are waiting.
-fn until_waiting(server: &Server, count: usize) {
+fn wait_until_waiting(server: &Server, count: usize) {
     let line = format!("tollgate_waiting {count}");
     eventually(&line, || {
-        run(Command::new("curl").args(["-s", &server.url("/metrics")])).lines().any(|found| found == line)
+        run_program(Command::new("curl").args(["-s", &server.url("/metrics")])).lines().any(|found| found == line)
     });
 }
 
@@ -313,7 +313,7 @@ fn repeated_request_with_an_idempotency_key_is_charged_once() {
         let ask = |key: &str, path: &str, cost: u64| {
             let body = json!({"domain": "api", "attributes": {"user": "k"}, "cost": cost}).to_string();
             let key = format!("idempotency-key: {key}");
-            run(Command::new("curl").args(["-s", "-i", "-H", &key, "-d", &body, &server.url(path)]))
+            run_program(Command::new("curl").args(["-s", "-i", "-H", &key, "-d", &body, &server.url(path)]))
         };
         let (first, again) = (ask("one", "/v1/check", 3), ask("one", "/v1/check", 3));
         let body = |text: &str| text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
@@ -376,9 +376,9 @@ fn repeated_command_with_an_idempotency_key_runs_once() {
         client.expect("-ERR an idempotency key must have 1 to 255 bytes\r\n-ERR usage: tg.check ");
         // Both protocols share one table of idempotency keys.
         let header = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "idempotency-key: check"];
-        let output = run(Command::new("curl").args(header).args(["-d", "{}", &server.url("/v1/check")]));
+        let output = run_program(Command::new("curl").args(header).args(["-d", "{}", &server.url("/v1/check")]));
         assert_eq!(output, "422");
-        let metrics = run(Command::new("curl").args(["-s", &server.url("/metrics")]));
+        let metrics = run_program(Command::new("curl").args(["-s", &server.url("/metrics")]));
         assert!(metrics.contains("\ntollgate_idempotency_keys 9\n"), "{metrics}");
         assert!(metrics.contains("\ntollgate_idempotency_replays_total 8\n"), "{metrics}");
     });
@@ -416,7 +416,7 @@ fn heaviest_keys_are_listed_by_rule() {
         }
         let long = "x".repeat(5_000);
         post(server, "/v1/check", &json!({"domain": "api", "attributes": {"user": long}}));
-        let output = run(Command::new("curl").args(["-s", &server.url("/v1/top")]));
+        let output = run_program(Command::new("curl").args(["-s", &server.url("/v1/top")]));
         let output: Value = serde_json::from_str(&output).expect("JSON");
         let mine = output["rules"].as_array().and_then(|rules| rules.iter().find(|rule| rule["rule"] == "mine"));
         let mine = mine.unwrap_or_else(|| panic!("no rule in {output}"));
@@ -429,6 +429,6 @@ fn heaviest_keys_are_listed_by_rule() {
     });
     let server = Server::start(&["--top-keys", "hashed"]);
     post(&server, "/v1/check", &json!({"key": "secret", "limit": "1/s"}));
-    let output = run(Command::new("curl").args(["-s", &server.url("/v1/top")]));
+    let output = run_program(Command::new("curl").args(["-s", &server.url("/v1/top")]));
     assert!(output.contains("\"#") && !output.contains("secret"), "{output}");
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use common::rls_client::RlsClient;
-use common::{Server, TEST_TIMEOUT, eventually, run, stable_port};
+use common::{Server, TEST_TIMEOUT, eventually, run_program, stable_port};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::Certificates;
 
@@ -44,7 +44,7 @@ impl XdsServer {
             }
         });
         let mut server = Self { child, responses, requests, port };
-        assert_eq!(server.request()["port"], port);
+        assert_eq!(server.next_request()["port"], port);
         server
     }
 
@@ -60,13 +60,13 @@ impl XdsServer {
     }
 
     /// Returns the next request.
-    fn request(&mut self) -> Value {
+    fn next_request(&mut self) -> Value {
         self.requests.recv_timeout(TEST_TIMEOUT).expect("a request")
     }
 
     /// Returns the version, the nonce and the error of the next request.
     fn next_ack(&mut self) -> (String, String, String) {
-        let request = self.request();
+        let request = self.next_request();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         (text(&request["versionInfo"]), text(&request["responseNonce"]), text(&request["errorDetail"]["message"]))
     }
@@ -79,15 +79,15 @@ impl Drop for XdsServer {
     }
 }
 
-fn serve(xds: &XdsServer) -> (Server, RlsClient) {
+fn start_server(xds: &XdsServer) -> (Server, RlsClient) {
     let url = format!("xds://localhost:{}", xds.port);
     let server = Server::start(&["--rules", &url, "--node", "edge-1", "--rls", "127.0.0.1:0"]);
     let client = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
     (server, client)
 }
 
-fn limit(client: &mut RlsClient, domain: &str) -> u64 {
-    let response = client.ask(domain, &[&[("user", "a")]]).0;
+fn limit_of_domain(client: &mut RlsClient, domain: &str) -> u64 {
+    let response = client.check_descriptors(domain, &[&[("user", "a")]]).0;
     response["statuses"][0]["current_limit"]["requests_per_unit"].as_u64().unwrap_or(0)
 }
 
@@ -95,17 +95,17 @@ fn limit(client: &mut RlsClient, domain: &str) -> u64 {
 fn rules_are_installed_changed_refused_and_removed() {
     let mut xds = XdsServer::start(stable_port(), &[]);
     xds.send_limit("1", 5);
-    let (server, mut client) = serve(&xds);
-    let first = xds.request();
+    let (server, mut client) = start_server(&xds);
+    let first = xds.next_request();
     assert_eq!((&first["node"]["id"], &first["versionInfo"]), (&json!("edge-1"), &Value::Null), "{first}");
     assert_eq!(first["typeUrl"], "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig");
     assert_eq!(xds.next_ack(), ("1".into(), "0".into(), String::new()), "the version is acknowledged");
-    assert_eq!(limit(&mut client, "edge"), 5);
+    assert_eq!(limit_of_domain(&mut client, "edge"), 5);
 
     xds.send_limit("2", 7);
     assert_eq!(xds.next_ack().0, "2");
-    assert_eq!(limit(&mut client, "edge"), 7);
-    let status = run(Command::new("curl").arg("-s").arg(server.url("/v1/rules-status")));
+    assert_eq!(limit_of_domain(&mut client, "edge"), 7);
+    let status = run_program(Command::new("curl").arg("-s").arg(server.url("/v1/rules-status")));
     assert!(status.contains(&format!("\"source\":\"xds://localhost:{}\"", xds.port)), "{status}");
 
     // A descriptor without a key is refused, and so are bytes that are not a message. The rules in force stay.
@@ -117,8 +117,8 @@ fn rules_are_installed_changed_refused_and_removed() {
     xds.send(&json!({"version": "4", "raw": [0x0a, 0xff]}));
     let (version, _, error) = xds.next_ack();
     assert_eq!((&*version, &*error), ("2", "resource 0: the message ends within a field"));
-    assert_eq!(limit(&mut client, "edge"), 7);
-    let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
+    assert_eq!(limit_of_domain(&mut client, "edge"), 7);
+    let page = run_program(Command::new("curl").arg("-s").arg(server.url("/metrics")));
     assert!(page.contains("tollgate_rules_refused_total 2"), "{page}");
 
     let nested =
@@ -129,13 +129,13 @@ fn rules_are_installed_changed_refused_and_removed() {
     ];
     xds.send(&json!({"version": "5", "resources": resources}));
     assert_eq!(xds.next_ack().0, "5", "the next good version is installed");
-    let unlimited = client.ask("edge", &[&[("path", "/a"), ("user", "a")]]);
+    let unlimited = client.check_descriptors("edge", &[&[("path", "/a"), ("user", "a")]]);
     assert_eq!(unlimited.remaining(), u64::from(u32::MAX), "{unlimited:?}");
-    assert_eq!((limit(&mut client, "edge"), limit(&mut client, "other")), (0, 3));
+    assert_eq!((limit_of_domain(&mut client, "edge"), limit_of_domain(&mut client, "other")), (0, 3));
 
     xds.send(&json!({"version": "6", "resources": []}));
     assert_eq!(xds.next_ack().0, "6");
-    assert_eq!(limit(&mut client, "other"), 0, "an empty set has no rules");
+    assert_eq!(limit_of_domain(&mut client, "other"), 0, "an empty set has no rules");
 }
 
 #[test]
@@ -143,41 +143,41 @@ fn rules_stay_while_the_server_restarts_or_stalls() {
     let port = stable_port();
     let mut xds = XdsServer::start(port, &[]);
     xds.send_limit("1", 5);
-    let (server, mut client) = serve(&xds);
+    let (server, mut client) = start_server(&xds);
     drop(xds);
     server.wait_for_line("xDS server unavailable; the rules in force stay");
-    assert_eq!(limit(&mut client, "edge"), 5);
+    assert_eq!(limit_of_domain(&mut client, "edge"), 5);
     // Sends the same resources again, and then other resources with the same version.
     let mut xds = XdsServer::start(port, &[]);
     assert_eq!(xds.next_ack().0, "", "a stream starts without a version");
     xds.send_limit("7", 5);
     assert_eq!(xds.next_ack(), ("7".into(), "0".into(), String::new()));
-    let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
+    let page = run_program(Command::new("curl").arg("-s").arg(server.url("/metrics")));
     assert!(page.contains("tollgate_rules_version 1\n"), "the same set is not installed again: {page}");
     drop(xds);
     let mut xds = XdsServer::start(port, &[]);
     xds.send_limit("7", 6);
-    eventually("the rules of the new server are in force", || limit(&mut client, "edge") == 6);
+    eventually("the rules of the new server are in force", || limit_of_domain(&mut client, "edge") == 6);
     common::signal(xds.child.id(), "STOP");
-    assert_eq!(limit(&mut client, "edge"), 6, "decisions do not wait for a stalled server");
+    assert_eq!(limit_of_domain(&mut client, "edge"), 6, "decisions do not wait for a stalled server");
     common::signal(xds.child.id(), "CONT");
     xds.send_limit("3", 8);
-    eventually("the stream is used again", || limit(&mut client, "edge") == 8);
+    eventually("the stream is used again", || limit_of_domain(&mut client, "edge") == 8);
 }
 
 #[test]
 fn xds_server_that_resends_refused_rules_is_answered_with_pauses() {
     let mut xds = XdsServer::start(stable_port(), &[]);
     xds.send_limit("1", 5);
-    let (server, mut client) = serve(&xds);
+    let (server, mut client) = start_server(&xds);
     let wrong = json!({"name": "first", "domain": "edge", "descriptors": [{"rateLimit": {"unit": 99}}]});
     xds.send(&json!({"version": "2", "resources": [wrong], "insists": true}));
     while xds.next_ack().2.is_empty() {}
     let until_a_pause = std::iter::from_fn(|| xds.requests.recv_timeout(LONG_PAUSE).ok());
     assert!(until_a_pause.take(MAX_REQUESTS + 1).count() <= MAX_REQUESTS, "no pause between refusals");
     xds.send_limit("3", 7);
-    eventually("the next good version is in force", || limit(&mut client, "edge") == 7);
-    let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
+    eventually("the next good version is in force", || limit_of_domain(&mut client, "edge") == 7);
+    let page = run_program(Command::new("curl").arg("-s").arg(server.url("/metrics")));
     assert!(page.contains("tollgate_rules_refused_total 1\n"), "{page}");
     let refused = server.stop_and_read_log().iter().filter(|line| line.contains("rules refused")).count();
     assert_eq!(refused, 1, "the same refusal is logged once");
@@ -195,7 +195,7 @@ fn rules_are_received_over_mutual_tls() {
     let own = ["--rules-cert", &certificate, "--rules-key", &key];
     let server = Server::start(&[&["--rules", &url, "--rules-ca", &ca, "--rls", "127.0.0.1:0"][..], &own].concat());
     let mut client = RlsClient::connect(&server.rls.expect("the rate-limit service is on").to_string());
-    assert_eq!(limit(&mut client, "edge"), 5);
+    assert_eq!(limit_of_domain(&mut client, "edge"), 5);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn unusable_xds_arguments_are_reported_at_start() {
         (&["--rules", "xds://h", "--rules-token", "t"], "--rules-token is for a rules service of Tollgate"),
         (&["--rules", "xds://h", "--tokens", "required"], "with --rules xds://… there are no tokens"),
     ] {
-        let printed = Server::output_of_refused_start(args);
+        let printed = Server::stderr_of_failed_start(args);
         assert!(printed.contains(expected), "{args:?}: {printed}");
     }
 }

@@ -9,11 +9,11 @@ use tollgate_testkit::eventually;
 
 mod changes;
 mod description;
-mod odd;
 mod replay;
 mod resp;
 mod roles;
 mod test_server;
+mod unusual_input;
 mod waiting;
 
 /// Keeps the database of a test alive. Empty, because SQLite needs no database server.

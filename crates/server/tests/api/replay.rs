@@ -28,7 +28,7 @@ pub fn multipart_form(parts: &[(&str, &str)]) -> String {
 }
 
 /// Returns a log of one minute. In every second, one client requests `/a` and another requests `/b`.
-fn log() -> String {
+fn one_minute_log() -> String {
     let line = |second: usize| {
         let time = format!("16/Nov/2025:09:00:{second:02} +0000");
         format!(
@@ -53,7 +53,7 @@ rules:
 - {id: c, per: [client_ip], limit: 30/h, algorithm: fixed_window, on_exceed: shadow}
 ";
 
-async fn replay(server: &TestServer, query: &str, parts: &[(&str, &str)]) -> ApiReply {
+async fn send_replay(server: &TestServer, query: &str, parts: &[(&str, &str)]) -> ApiReply {
     let path = format!("/v1/replay{query}");
     send(server.request("POST", &path).header("content-type", FORM_CONTENT_TYPE).body(multipart_form(parts))).await
 }
@@ -68,21 +68,28 @@ fn counts_of_rule(report: &Value, rule: &str) -> [u64; 3] {
 #[tokio::test]
 async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
-    let empty = replay(&server, "", &[("rules", DRAFT_RULES), ("log", &log())]).await.is(200).json();
+    let empty =
+        send_replay(&server, "", &[("rules", DRAFT_RULES), ("log", &one_minute_log())]).await.expect_status(200).json();
     assert_eq!(
         (counts_of_rule(&empty, "b"), &empty["against"]),
         ([60, 40, 0], &Value::Null),
         "no rules to compare with"
     );
 
-    server.ask("POST", "/v1/apply", RULES_IN_FORCE).await.is(200);
-    server.ask("POST", "/v1/domains/web/rules/off/disable", "").await.is(200);
-    server.ask("PUT", "/v1/domains/web/rules/a/overrides/10.0.0.1", r#"{"limit":"15/h"}"#).await.is(200 + 1);
-    let before = server.ask("GET", "/v1/export", "").await.is(200);
-    let audit = server.ask("GET", "/v1/audit", "").await.is(200).text;
+    server.call("POST", "/v1/apply", RULES_IN_FORCE).await.expect_status(200);
+    server.call("POST", "/v1/domains/web/rules/off/disable", "").await.expect_status(200);
+    server
+        .call("PUT", "/v1/domains/web/rules/a/overrides/10.0.0.1", r#"{"limit":"15/h"}"#)
+        .await
+        .expect_status(200 + 1);
+    let before = server.call("GET", "/v1/export", "").await.expect_status(200);
+    let audit = server.call("GET", "/v1/audit", "").await.expect_status(200).text;
 
     // Rules that are not in the draft are kept with their overrides; disabled rules stay disabled.
-    let report = replay(&server, "?domain=web", &[("rules", DRAFT_RULES), ("log", &log())]).await.is(200).json();
+    let report = send_replay(&server, "?domain=web", &[("rules", DRAFT_RULES), ("log", &one_minute_log())])
+        .await
+        .expect_status(200)
+        .json();
     assert_eq!(
         (&report["lines"], &report["left_out"], &report["result"]["requests"]),
         (&120.into(), &0.into(), &120.into())
@@ -101,34 +108,39 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     assert_eq!(report["logs"][0]["name"], "log.txt");
 
     // If rules that are not in the draft are deleted, requests that only these rules refused are admitted.
-    let report = replay(&server, "?others=delete", &[("log", &log()), ("rules", DRAFT_RULES)]).await.is(200).json();
+    let report = send_replay(&server, "?others=delete", &[("log", &one_minute_log()), ("rules", DRAFT_RULES)])
+        .await
+        .expect_status(200)
+        .json();
     assert_eq!((&report["against"]["newly_refused"], &report["against"]["relieved"]), (&40.into(), &45.into()));
     assert_eq!(counts_of_rule(&report, "c")[1..], [0, 30], "30 of the 60 requests of the client that is not refused");
 
     // Limits for each client are suggested only if requested.
     assert_eq!(report["suggestion"], Value::Null);
-    let suggested =
-        replay(&server, "?suggest=client_ip", &[("log", &log()), ("rules", DRAFT_RULES)]).await.is(200).json();
+    let suggested = send_replay(&server, "?suggest=client_ip", &[("log", &one_minute_log()), ("rules", DRAFT_RULES)])
+        .await
+        .expect_status(200)
+        .json();
     assert_eq!(suggested["suggestion"]["clients"], 2, "{suggested}");
 
     // Several logs are merged, and keys are hashed if requested.
-    let (first, second) = (log(), log());
+    let (first, second) = (one_minute_log(), one_minute_log());
     let parts = [("log", &*first), ("log", &*second), ("rules", DRAFT_RULES)];
-    let merged = replay(&server, "?hash_keys=true", &parts).await.is(200).json();
+    let merged = send_replay(&server, "?hash_keys=true", &parts).await.expect_status(200).json();
     assert_eq!((&merged["lines"], merged["logs"].as_array().map(Vec::len)), (&240.into(), Some(2)));
     assert!(!merged.to_string().contains("10.0.0.2"), "{merged}");
 
     // The replays changed no rule.
-    let after = server.ask("GET", "/v1/export", "").await.is(200);
+    let after = server.call("GET", "/v1/export", "").await.expect_status(200);
     assert_eq!((after.tag, after.text), (before.tag, before.text));
-    assert_eq!(server.ask("GET", "/v1/audit", "").await.is(200).text, audit);
-    server.ask("POST", "/v1/apply", DRAFT_RULES).await.is(200);
+    assert_eq!(server.call("GET", "/v1/audit", "").await.expect_status(200).text, audit);
+    server.call("POST", "/v1/apply", DRAFT_RULES).await.expect_status(200);
 }
 
 #[tokio::test]
 async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
-    let log = log();
+    let log = one_minute_log();
     let (rules, log) = (("rules", DRAFT_RULES), ("log", &*log));
     let two = "domains:\n- {domain: x, rules: [{id: x, limit: 1/s}]}\n- {domain: y, rules: [{id: y, limit: 1/s}]}\n";
     for (query, parts, status, expected) in [
@@ -150,30 +162,33 @@ async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
         ("?others=some", vec![rules, log], 400, "expected `keep` or `delete`"),
         ("?domian=web", vec![rules, log], 400, "unknown field `domian`"),
     ] {
-        let reply = replay(&server, query, &parts).await;
+        let reply = send_replay(&server, query, &parts).await;
         assert_eq!(reply.status, status, "{query}: {}", reply.text);
         assert!(reply.text.contains(expected), "{query}: {}", reply.text);
     }
     let post = |kind: &'static str, body: String| {
         send(server.request("POST", "/v1/replay").header("content-type", kind).body(body))
     };
-    assert!(post("application/json", "{}".into()).await.is(415).text.contains("multipart/form-data"));
-    assert!(post(FORM_CONTENT_TYPE, "{}".into()).await.is(400).text.contains("does not begin with its boundary"));
+    assert!(post("application/json", "{}".into()).await.expect_status(415).text.contains("multipart/form-data"));
+    assert!(
+        post(FORM_CONTENT_TYPE, "{}".into()).await.expect_status(400).text.contains("does not begin with its boundary")
+    );
     let cut = multipart_form(&[rules, log]).replace("--edge--", "");
-    assert!(post(FORM_CONTENT_TYPE, cut).await.is(400).text.contains("its last boundary is missing"));
-    server.ask("GET", "/v1/replay", "").await.is(405);
+    assert!(post(FORM_CONTENT_TYPE, cut).await.expect_status(400).text.contains("its last boundary is missing"));
+    server.call("GET", "/v1/replay", "").await.expect_status(405);
 
     // Unusual content of a log is reported, not refused.
-    let report = replay(&server, "", &[rules, ("log", "")]).await.is(200).json();
+    let report = send_replay(&server, "", &[rules, ("log", "")]).await.expect_status(200).json();
     assert_eq!((&report["lines"], &report["result"]["requests"]), (&0.into(), &0.into()));
     let odd = format!("{}\u{0}\u{1}\nbroken <b>\n{}\n", log.1, "x".repeat(40_000));
-    let report = replay(&server, "", &[rules, ("log", &odd)]).await.is(200).json();
+    let report = send_replay(&server, "", &[rules, ("log", &odd)]).await.expect_status(200).json();
     assert_eq!((&report["left_out"], &report["result"]["requests"]), (&3.into(), &120.into()), "{report}");
     // A replay in which no rule would be in force is refused.
-    server.ask("POST", "/v1/apply", "{domain: web, rules: [{id: only, limit: 1/s}]}").await.is(200);
-    server.ask("POST", "/v1/domains/web/rules/only/disable", "").await.is(200);
-    let disabled =
-        replay(&server, "", &[("rules", "{domain: web, rules: [{id: only, limit: 2/s}]}"), log]).await.is(400);
+    server.call("POST", "/v1/apply", "{domain: web, rules: [{id: only, limit: 1/s}]}").await.expect_status(200);
+    server.call("POST", "/v1/domains/web/rules/only/disable", "").await.expect_status(200);
+    let disabled = send_replay(&server, "", &[("rules", "{domain: web, rules: [{id: only, limit: 2/s}]}"), log])
+        .await
+        .expect_status(400);
     assert!(disabled.text.contains("no rule of the domain `web` would be in force"), "{}", disabled.text);
 }
 
@@ -190,14 +205,14 @@ async fn logs_are_replayed_one_at_a_time() {
     let mut slow = TcpStream::connect(address).await.expect("a connection");
     slow.write_all(head(1_000).as_bytes()).await.expect("sent");
     slow.write_all(b"--edge\r\n").await.expect("sent");
-    let log = log();
-    let again = async || replay(&server, "", &[("rules", DRAFT_RULES), ("log", &log)]).await;
+    let log = one_minute_log();
+    let again = async || send_replay(&server, "", &[("rules", DRAFT_RULES), ("log", &log)]).await;
     eventually_async("the slow upload has begun", async || again().await.status == 503).await;
-    let busy = again().await.is(503);
+    let busy = again().await.expect_status(503);
     assert!(busy.text.contains("another log is being replayed"), "{}", busy.text);
     assert_eq!(busy.header("retry-after"), "10");
     // Rules can be applied during the upload.
-    server.ask("POST", "/v1/apply", DRAFT_RULES).await.is(200);
+    server.call("POST", "/v1/apply", DRAFT_RULES).await.expect_status(200);
     drop(slow);
     eventually_async("a log is accepted after the slow client left", async || again().await.status == 200).await;
 }
@@ -205,19 +220,19 @@ async fn logs_are_replayed_one_at_a_time() {
 #[tokio::test]
 async fn editor_replays_in_its_own_domains_only() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    let log = log();
+    let log = one_minute_log();
     let ask = async |role: Role, domains: &[&str], query: &str, rules: &str| {
-        let (token, _) = server.token("one", role, domains, None).await;
+        let (token, _) = server.create_token("one", role, domains, None).await;
         let request = server.request("POST", &format!("/v1/replay{query}")).bearer_auth(token);
         send(request.header("content-type", FORM_CONTENT_TYPE).body(multipart_form(&[("rules", rules), ("log", &log)])))
             .await
     };
     let two =
         "domains:\n- {domain: web, rules: [{id: x, limit: 1/s}]}\n- {domain: api, rules: [{id: y, limit: 1/s}]}\n";
-    ask(Role::Editor, &["web"], "?domain=web", two).await.is(200);
-    let refused = ask(Role::Editor, &["web"], "?domain=api", two).await.is(403);
+    ask(Role::Editor, &["web"], "?domain=web", two).await.expect_status(200);
+    let refused = ask(Role::Editor, &["web"], "?domain=api", two).await.expect_status(403);
     assert!(refused.text.contains("this call needs the role editor for the domain `api`"), "{}", refused.text);
     // The caller is refused before the invalid body is read.
-    let refused = ask(Role::Operator, &[], "?domain=web", "nonsense").await.is(403);
+    let refused = ask(Role::Operator, &[], "?domain=web", "nonsense").await.expect_status(403);
     assert!(refused.text.contains("this call needs the role editor"), "{}", refused.text);
 }

@@ -22,7 +22,7 @@ async fn send_commands(server: &TestServer, lines: &[&str]) -> Vec<String> {
 #[tokio::test]
 async fn commands_before_authentication_are_refused() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    let (token, _) = server.token("reader", Role::Reader, &[], None).await;
+    let (token, _) = server.create_token("reader", Role::Reader, &[], None).await;
     let no = "-NOAUTH Authentication required.";
     assert_eq!(
         send_commands(&server, &["PING", "CL.THROTTLE k 1 1 1", "TG.CHECK api 1", "COMMAND", "SELECT 0"]).await,
@@ -49,15 +49,15 @@ async fn commands_before_authentication_are_refused() {
 #[tokio::test]
 async fn reset_needs_an_operator_and_revoked_tokens_are_refused() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    server.token("admin", Role::Admin, &[], None).await;
-    let (reader, id) = server.token("reader", Role::Reader, &[], None).await;
-    let (operator, _) = server.token("operator", Role::Operator, &["api"], None).await;
+    server.create_token("admin", Role::Admin, &[], None).await;
+    let (reader, id) = server.create_token("reader", Role::Reader, &[], None).await;
+    let (operator, _) = server.create_token("operator", Role::Operator, &["api"], None).await;
     let change = tollgate_server::control::model::Change::by_author("test");
     let rule = br#"{"per":["k"],"limit":"10/h"}"#;
     for domain in ["api", "other"] {
         server.control.rules().put(&change, domain, "a", rule).await.unwrap();
     }
-    server.settle().await;
+    server.wait_for_latest_revision().await;
     let replies = send_commands(&server, &[&format!("AUTH {reader}"), "TG.PEEK api 1 k x", "TG.RESET api 1 k x"]).await;
     assert!(
         replies.iter().any(|line| line.starts_with("-NOPERM this call needs the role operator for the domain `api`")),
@@ -73,7 +73,7 @@ async fn reset_needs_an_operator_and_revoked_tokens_are_refused() {
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"+OK\r\n+PONG\r\n");
     server.control.tokens().revoke(&change, &id).await.unwrap();
-    server.settle().await;
+    server.wait_for_latest_revision().await;
     stream.write_all(b"PING\r\n").await.unwrap();
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"-NOAUTH Auth");
@@ -82,7 +82,7 @@ async fn reset_needs_an_operator_and_revoked_tokens_are_refused() {
 #[tokio::test(flavor = "current_thread")]
 async fn redis_cli_and_redis_py_authenticate() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    let (token, _) = server.token("reader", Role::Reader, &[], None).await;
+    let (token, _) = server.create_token("reader", Role::Reader, &[], None).await;
     let port = server.resp.port().to_string();
     let run = async |mut command: Command| {
         let output = tokio::task::spawn_blocking(move || command.output())

@@ -157,16 +157,16 @@ async fn callers_of_all_roles(server: &TestServer) -> Vec<Caller> {
         ("editor of another domain", Role::Editor, &["other"], OTHER_DOMAIN_ACCESS),
         ("admin", Role::Admin, &[], ADMIN_ACCESS),
     ] {
-        let (token, _) = server.token(name, role, domains, None).await;
+        let (token, _) = server.create_token(name, role, domains, None).await;
         callers.push(Caller { name, token: Some(token), may });
     }
-    let (revoked, id) = server.token("revoked", Role::Admin, &[], None).await;
+    let (revoked, id) = server.create_token("revoked", Role::Admin, &[], None).await;
     let admin = callers.last().and_then(|caller| caller.token.clone()).expect("an admin");
-    send(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(admin)).await.is(200);
+    send(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(admin)).await.expect_status(200);
     let soon = server.app.wall_ms() + 1_000;
-    let (expired, _) = server.token("expired", Role::Admin, &[], Some(soon)).await;
+    let (expired, _) = server.create_token("expired", Role::Admin, &[], Some(soon)).await;
     eventually_async("the token has expired", async || server.app.wall_ms() > soon).await;
-    server.settle().await;
+    server.wait_for_latest_revision().await;
     for (name, token) in [
         ("caller without a token", None),
         ("caller with an unknown token", Some("tg_0000_bad".to_owned())),
@@ -184,8 +184,8 @@ async fn every_call_is_answered_only_to_roles_that_may_make_it() {
     let callers = callers_of_all_roles(&server).await;
     let admin = callers.iter().find(|caller| caller.name == "admin").and_then(|caller| caller.token.clone()).unwrap();
     let put = server.request("PUT", "/v1/domains/api/rules/all").bearer_auth(&admin).body(RULE_BODY);
-    send(put).await.is(201);
-    server.settle().await;
+    send(put).await.expect_status(201);
+    server.wait_for_latest_revision().await;
     for caller in &callers {
         // Creates an override for the DELETE below.
         let acme = server.request("PUT", "/v1/domains/api/rules/all/overrides/acme").bearer_auth(&admin);
@@ -219,21 +219,21 @@ async fn every_call_is_answered_only_to_roles_that_may_make_it() {
 #[tokio::test]
 async fn reader_sees_no_names_ids_or_digests_of_tokens() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    let (admin, admin_id) = server.token("zebra-admin", Role::Admin, &[], None).await;
-    let (operator, operator_id) = server.token("zebra-operator", Role::Operator, &["api"], None).await;
-    let (reader, reader_id) = server.token("quiet", Role::Reader, &[], None).await;
-    server.settle().await;
+    let (admin, admin_id) = server.create_token("zebra-admin", Role::Admin, &[], None).await;
+    let (operator, operator_id) = server.create_token("zebra-operator", Role::Operator, &["api"], None).await;
+    let (reader, reader_id) = server.create_token("quiet", Role::Reader, &[], None).await;
+    server.wait_for_latest_revision().await;
     let write = |token: &str, method: &str, path: &str, body: &'static str| {
         send(server.request(method, path).bearer_auth(token).header("content-type", "application/json").body(body))
     };
-    write(&admin, "PUT", "/v1/domains/api/rules/all", RULE_BODY).await.is(201);
-    write(&admin, "PATCH", "/v1/domains/api/rules/all", r#"{"limit":"20/s"}"#).await.is(200);
-    write(&operator, "PUT", "/v1/domains/api/rules/all/overrides/acme", r#"{"limit":"30/s"}"#).await.is(201);
-    server.settle().await;
-    write(&operator, "POST", "/v1/reset", r#"{"domain":"api","attributes":{"tenant":"a"}}"#).await.is(200);
-    write(&admin, "POST", "/v1/enforcement", r#"{"mode":"observe"}"#).await.is(200);
-    write(&admin, "PUT", "/v1/fleet/enforcement", r#"{"mode":"enforce"}"#).await.is(200);
-    server.settle().await;
+    write(&admin, "PUT", "/v1/domains/api/rules/all", RULE_BODY).await.expect_status(201);
+    write(&admin, "PATCH", "/v1/domains/api/rules/all", r#"{"limit":"20/s"}"#).await.expect_status(200);
+    write(&operator, "PUT", "/v1/domains/api/rules/all/overrides/acme", r#"{"limit":"30/s"}"#).await.expect_status(201);
+    server.wait_for_latest_revision().await;
+    write(&operator, "POST", "/v1/reset", r#"{"domain":"api","attributes":{"tenant":"a"}}"#).await.expect_status(200);
+    write(&admin, "POST", "/v1/enforcement", r#"{"mode":"observe"}"#).await.expect_status(200);
+    write(&admin, "PUT", "/v1/fleet/enforcement", r#"{"mode":"enforce"}"#).await.expect_status(200);
+    server.wait_for_latest_revision().await;
     let asked = CALLS.iter().filter(|(.., may, _)| matches!(may, Access::Anyone | Access::Readers | Access::Takers));
     for (method, path, body, ..) in asked {
         let reply = write(&reader, method, path, body).await;
@@ -252,7 +252,7 @@ async fn reader_sees_no_names_ids_or_digests_of_tokens() {
 #[tokio::test]
 async fn every_path_of_the_api_description_is_called_with_every_role() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
-    let description = send(server.request("GET", "/openapi.json")).await.is(200).json();
+    let description = send(server.request("GET", "/openapi.json")).await.expect_status(200).json();
     let paths = description["paths"].as_object().expect("paths");
     let matches = |pattern: &str, path: &str| {
         let path = path.split('?').next().unwrap_or_default();
@@ -273,44 +273,45 @@ async fn every_path_of_the_api_description_is_called_with_every_role() {
 #[tokio::test]
 async fn missing_token_is_explained_and_a_revoked_one_is_refused_on_open_connections() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    server.token("admin", Role::Admin, &[], None).await;
-    let (token, id) = server.token("mine", Role::Admin, &[], None).await;
+    server.create_token("admin", Role::Admin, &[], None).await;
+    let (token, id) = server.create_token("mine", Role::Admin, &[], None).await;
     let with = |token: &str| send(server.request("GET", "/v1/domains").header("authorization", token));
-    assert!(with("").await.is(401).text.contains("a token is required"));
-    assert!(with("Basic YTpi").await.is(401).text.contains("a token is required"));
-    assert!(with("Bearer nonsense").await.is(401).text.contains("unknown token"));
-    with(&format!("bearer  {token} ")).await.is(200);
-    let revoked = send(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(&token)).await.is(200);
+    assert!(with("").await.expect_status(401).text.contains("a token is required"));
+    assert!(with("Basic YTpi").await.expect_status(401).text.contains("a token is required"));
+    assert!(with("Bearer nonsense").await.expect_status(401).text.contains("unknown token"));
+    with(&format!("bearer  {token} ")).await.expect_status(200);
+    let revoked =
+        send(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(&token)).await.expect_status(200);
     assert!(revoked.json()["revoked_ms"].is_i64() && !revoked.text.contains(&token));
-    server.settle().await;
-    assert!(with(&format!("Bearer {token}")).await.is(401).text.contains("revoked"));
+    server.wait_for_latest_revision().await;
+    assert!(with(&format!("Bearer {token}")).await.expect_status(401).text.contains("revoked"));
 }
 
 #[tokio::test]
 async fn file_is_applied_only_with_the_role_editor_in_all_its_domains() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    let (token, _) = server.token("a", Role::Editor, &["a"], None).await;
+    let (token, _) = server.create_token("a", Role::Editor, &["a"], None).await;
     let file =
         "domains:\n- domain: a\n  rules:\n  - {id: x, limit: 1/s}\n- domain: b\n  rules:\n  - {id: y, limit: 1/s}\n";
     let post = |path: &str, body: &'static str| send(server.request("POST", path).bearer_auth(&token).body(body));
-    post("/v1/apply?plan=true", file).await.is(200);
-    let refused = post("/v1/apply", file).await.is(403);
+    post("/v1/apply?plan=true", file).await.expect_status(200);
+    let refused = post("/v1/apply", file).await.expect_status(403);
     assert!(refused.text.contains("for the domain `b`"), "{}", refused.text);
     assert_eq!(
         send(server.request("GET", "/v1/domains").bearer_auth(&token)).await.json()["items"],
         serde_json::json!([])
     );
-    post("/v1/apply", "domain: a\nrules:\n- {id: x, limit: 1/s}\n").await.is(200);
+    post("/v1/apply", "domain: a\nrules:\n- {id: x, limit: 1/s}\n").await.expect_status(200);
 }
 
 #[tokio::test]
 async fn actions_are_in_the_audit_log_with_their_author() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    let (token, _) = server.token("Ann", Role::Operator, &[], None).await;
+    let (token, _) = server.create_token("Ann", Role::Operator, &[], None).await;
     let post = |path: &str, body: &'static str| send(server.request("POST", path).bearer_auth(&token).body(body));
-    post("/v1/enforcement", r#"{"mode":"observe"}"#).await.is(200);
-    post("/v1/reset", r#"{"key":"k1","limit":"1/s"}"#).await.is(200);
-    let log = async || send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
+    post("/v1/enforcement", r#"{"mode":"observe"}"#).await.expect_status(200);
+    post("/v1/reset", r#"{"key":"k1","limit":"1/s"}"#).await.expect_status(200);
+    let log = async || send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.expect_status(200);
     let logged = async || log().await.json()["items"].as_array().is_some_and(|items| items.len() == 2);
     eventually_async("both actions are in the log", logged).await;
     let listed = log().await;
@@ -325,54 +326,54 @@ async fn actions_are_in_the_audit_log_with_their_author() {
     let again = async || {
         send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token).header("if-none-match", &known)).await
     };
-    again().await.is(304);
-    post("/v1/reset", r#"{"key":"k2","limit":"1/s"}"#).await.is(200);
+    again().await.expect_status(304);
+    post("/v1/reset", r#"{"key":"k2","limit":"1/s"}"#).await.expect_status(200);
     eventually_async("the new entry is listed", async || again().await.status == 200).await;
 }
 
 #[tokio::test]
 async fn token_of_one_domain_settles_nothing_in_another() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    let (admin, _) = server.token("admin", Role::Admin, &[], None).await;
+    let (admin, _) = server.create_token("admin", Role::Admin, &[], None).await;
     for domain in ["a", "b"] {
         let put = server.request("PUT", &format!("/v1/domains/{domain}/rules/all")).bearer_auth(&admin).body(RULE_BODY);
-        send(put).await.is(201);
+        send(put).await.expect_status(201);
     }
-    let (of_a, _) = server.token("of a", Role::Reader, &["a"], None).await;
-    let (of_b, _) = server.token("of b", Role::Reader, &["b"], None).await;
-    server.settle().await;
+    let (of_a, _) = server.create_token("of a", Role::Reader, &["a"], None).await;
+    let (of_b, _) = server.create_token("of b", Role::Reader, &["b"], None).await;
+    server.wait_for_latest_revision().await;
     let post = |token: &str, path: &str, body: String| send(server.request("POST", path).bearer_auth(token).body(body));
     let request = r#"{"domain":"a","attributes":{"tenant":"t"},"cost":2}"#;
-    let reserved = post(&of_a, "/v1/reserve", request.to_owned()).await.is(200);
+    let reserved = post(&of_a, "/v1/reserve", request.to_owned()).await.expect_status(200);
     let receipt = reserved.json()["receipt"].as_str().unwrap().to_owned();
     let settle = format!(r#"{{"receipt":"{receipt}"}}"#);
     for path in ["/v1/refund", "/v1/cancel", "/v1/release", "/v1/renew"] {
-        let refused = post(&of_b, path, settle.clone()).await.is(403);
+        let refused = post(&of_b, path, settle.clone()).await.expect_status(403);
         assert!(refused.text.contains("this call needs the role reader for the domain `a`"), "{}", refused.text);
     }
-    post(&of_b, "/v1/commit", format!(r#"{{"receipt":"{receipt}","cost":1}}"#)).await.is(403);
-    let refused = post(&of_b, "/v1/reset", request.to_owned()).await.is(403);
+    post(&of_b, "/v1/commit", format!(r#"{{"receipt":"{receipt}","cost":1}}"#)).await.expect_status(403);
+    let refused = post(&of_b, "/v1/reset", request.to_owned()).await.expect_status(403);
     assert!(refused.text.contains("this call needs the role operator for the domain `a`"), "{}", refused.text);
-    post(&of_a, "/v1/cancel", settle).await.is(200);
+    post(&of_a, "/v1/cancel", settle).await.expect_status(200);
     let descriptors = r#"{"domain":"a","descriptors":[{"entries":[{"key":"tenant","value":"t"}]}]}"#;
-    let refused = post(&of_b, "/json", descriptors.to_owned()).await.is(403);
+    let refused = post(&of_b, "/json", descriptors.to_owned()).await.expect_status(403);
     assert!(refused.text.contains("this call needs the role reader for the domain `a`"), "{}", refused.text);
-    post(&of_a, "/json", descriptors.to_owned()).await.is(200);
+    post(&of_a, "/json", descriptors.to_owned()).await.expect_status(200);
 }
 
 #[tokio::test]
 async fn list_of_resets_is_one_entry_with_its_count() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    let (token, _) = server.token("Ann", Role::Operator, &[], None).await;
+    let (token, _) = server.create_token("Ann", Role::Operator, &[], None).await;
     let post = |path: &str, body: String| send(server.request("POST", path).bearer_auth(&token).body(body));
     let one = r#"{"key":"k","limit":"1/s"}"#;
     for _ in 0..10 {
-        post("/v1/reset", format!("[{}]", vec![one; 1_000].join(","))).await.is(200);
+        post("/v1/reset", format!("[{}]", vec![one; 1_000].join(","))).await.expect_status(200);
     }
     for mode in ["observe", "enforce"] {
-        post("/v1/enforcement", format!(r#"{{"mode":"{mode}"}}"#)).await.is(200);
+        post("/v1/enforcement", format!(r#"{{"mode":"{mode}"}}"#)).await.expect_status(200);
     }
-    let log = async || send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
+    let log = async || send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.expect_status(200);
     let logged = async || log().await.json()["items"].as_array().is_some_and(|items| items.len() == 12);
     eventually_async("ten resets and two changes of mode are in the log", logged).await;
     let items = log().await.json()["items"].clone();

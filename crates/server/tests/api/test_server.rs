@@ -56,7 +56,7 @@ impl TestServer {
         let app = App::new(Engine::new(MemoryStore::new(1_000).expect("a table")).expect("an engine"), None);
         let service = Service::new(control.clone(), runtime.clone(), app.connections.clone());
         let app = Arc::new(app.with_token_policy(tokens).with_source(RulesSource::Database(Box::new(service))));
-        runtime.spawn(follow(control.clone(), app.clone()));
+        runtime.spawn(install_revisions(control.clone(), app.clone()));
         let (address, resp) = (serve_http(app.clone()).await, serve_resp(app.clone()).await);
         let client = http_client();
         Self {
@@ -72,17 +72,23 @@ impl TestServer {
     }
 
     /// Creates a token, and returns it with its id.
-    pub async fn token(&self, name: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> (String, String) {
+    pub async fn create_token(
+        &self,
+        name: &str,
+        role: Role,
+        domains: &[&str],
+        expires_ms: Option<i64>,
+    ) -> (String, String) {
         let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
         let token = TokenGrant { name: name.into(), role, domains, expires_ms };
         let change = Change::by_author("test");
         let made = self.control.tokens().create(&change, &token).await.expect("a token");
-        self.settle().await;
+        self.wait_for_latest_revision().await;
         (made.token, made.stored.id)
     }
 
     /// Waits until the latest revision is installed.
-    pub async fn settle(&self) {
+    pub async fn wait_for_latest_revision(&self) {
         let revision = self.control.snapshot().await.expect("a snapshot").revision;
         let installed = async || self.app.source.status(self.app.now()).revision >= Some(revision);
         eventually_async(&format!("revision {revision} is installed"), installed).await;
@@ -95,7 +101,7 @@ impl TestServer {
     }
 
     /// Sends a request and returns the reply.
-    pub async fn ask(&self, method: &str, path: &str, body: &str) -> ApiReply {
+    pub async fn call(&self, method: &str, path: &str, body: &str) -> ApiReply {
         send(self.request(method, path).header("content-type", "application/json").body(body.to_owned())).await
     }
 }
@@ -118,7 +124,7 @@ impl ApiReply {
     }
 
     /// Fails unless the reply has this status.
-    pub fn is(self, status: u16) -> Self {
+    pub fn expect_status(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.text);
         self
     }
@@ -139,7 +145,7 @@ pub async fn send(request: RequestBuilder) -> ApiReply {
 }
 
 /// Installs the rules and tokens of every new revision.
-async fn follow(control: Arc<Control>, app: Arc<App<MemoryStore>>) {
+async fn install_revisions(control: Arc<Control>, app: Arc<App<MemoryStore>>) {
     let mut revisions = control.watch_revision();
     loop {
         revisions.borrow_and_update();

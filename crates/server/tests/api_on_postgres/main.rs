@@ -9,8 +9,6 @@ use tollgate_testkit::servers::Postgres;
 
 #[path = "../api/changes.rs"]
 mod changes;
-#[path = "../api/odd.rs"]
-mod odd;
 #[path = "../api/replay.rs"]
 mod replay;
 #[path = "../api/resp.rs"]
@@ -19,6 +17,8 @@ mod resp;
 mod roles;
 #[path = "../api/test_server.rs"]
 mod test_server;
+#[path = "../api/unusual_input.rs"]
+mod unusual_input;
 #[path = "../api/waiting.rs"]
 mod waiting;
 

@@ -22,7 +22,7 @@ impl Answer {
 }
 
 /// Sends a request on a new connection. Returns `None` if no complete response arrives.
-pub fn try_ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Option<Answer> {
+pub fn try_send_request(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Option<Answer> {
     let stream = TcpStream::connect(server.http?).ok()?;
     stream.set_read_timeout(Some(TEST_TIMEOUT)).ok()?;
     let mut stream = BufReader::new(stream);
@@ -54,15 +54,15 @@ pub fn try_ask(server: &Server, method: &str, path: &str, headers: &[&str], body
 }
 
 /// Sends a request on a new connection.
-pub fn ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
-    try_ask(server, method, path, headers, body).unwrap_or_else(|| panic!("no answer to {method} {path}"))
+pub fn send_request(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
+    try_send_request(server, method, path, headers, body).unwrap_or_else(|| panic!("no answer to {method} {path}"))
 }
 
 /// Repeats a request until `expected` returns true for the response. The method is POST, or GET if `body` is empty.
-pub fn ask_until(server: &Server, path: &str, body: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
+pub fn repeat_request_until(server: &Server, path: &str, body: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
     let mut last = None;
     eventually(path, || {
-        let answer = ask(server, if body.is_empty() { "GET" } else { "POST" }, path, &[], body);
+        let answer = send_request(server, if body.is_empty() { "GET" } else { "POST" }, path, &[], body);
         let is_expected = expected(&answer);
         last = Some(answer);
         is_expected

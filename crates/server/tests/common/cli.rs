@@ -30,7 +30,7 @@ impl Cli {
 }
 
 /// Starts a server with its own database.
-pub fn serve(folder: &Folder, more: &[&str]) -> (Server, Cli) {
+pub fn start_with_database(folder: &Folder, more: &[&str]) -> (Server, Cli) {
     let server = Server::start(&[&["--data", &folder.join("data")], more].concat());
     let cli = Cli::for_server(&server);
     (server, cli)

@@ -86,7 +86,7 @@ impl FrameClient {
     }
 
     /// Returns the next complete answer and its stream.
-    pub fn answer(&mut self) -> (u32, CallResponse) {
+    pub fn next_answer(&mut self) -> (u32, CallResponse) {
         let mut answer = CallResponse::default();
         loop {
             let (kind, flags, stream, payload) = self.next().expect("an answer before the end");
@@ -122,7 +122,7 @@ impl FrameClient {
     }
 
     /// Reads to the end of the connection and returns the text of the last GOAWAY frame.
-    pub fn farewell(&mut self) -> String {
+    pub fn last_goaway(&mut self) -> String {
         let mut farewell = String::new();
         while let Some((kind, _, _, payload)) = self.next() {
             if kind == FrameKind::GoAway {

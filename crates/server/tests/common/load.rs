@@ -23,7 +23,7 @@ pub struct Clients {
 
 impl Clients {
     /// Creates clients that repeatedly send a check with this body and pause after each check. Each call of
-    /// [`run`](Self::run) is one client.
+    /// [`run_client`](Self::run_client) is one client.
     pub fn new(body: &Value, pause: Duration) -> Self {
         let body = body.to_string();
         let head = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -31,13 +31,13 @@ impl Clients {
     }
 
     /// Sends checks over one connection until `over` is set or the connection fails. Returns the admitted requests.
-    pub fn run(&self, address: SocketAddr, epoch: Instant, over: &AtomicBool) -> Vec<ObservedRequest> {
+    pub fn run_client(&self, address: SocketAddr, epoch: Instant, over: &AtomicBool) -> Vec<ObservedRequest> {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
         let (mut stream, mut history) = (BufReader::new(stream), Vec::new());
         while !over.load(Ordering::Relaxed) {
             let asked = epoch.elapsed().as_nanos() as u64;
-            match ask(&mut stream, &self.request) {
+            match send_check(&mut stream, &self.request) {
                 Ok(true) => {
                     let answered = epoch.elapsed().as_nanos() as u64;
                     history.push(ObservedRequest { asked, answered, cost: 1 });
@@ -91,7 +91,7 @@ impl<const KINDS: usize> Load<KINDS> {
     pub fn send_to(&mut self, address: SocketAddr) {
         self.running.push(self.clients.each_ref().map(|clients| {
             let (clients, epoch, over) = (clients.clone(), self.epoch, self.over.clone());
-            std::thread::spawn(move || clients.run(address, epoch, &over))
+            std::thread::spawn(move || clients.run_client(address, epoch, &over))
         }));
     }
 
@@ -135,7 +135,7 @@ impl Drop for StopOnDrop<'_> {
 }
 
 /// Sends a check and returns whether it was admitted.
-fn ask(stream: &mut BufReader<TcpStream>, request: &str) -> Result<bool> {
+fn send_check(stream: &mut BufReader<TcpStream>, request: &str) -> Result<bool> {
     stream.get_mut().write_all(request.as_bytes())?;
     let (mut line, mut status, mut length) = (String::new(), None, 0);
     loop {

@@ -56,15 +56,15 @@ impl Server {
     pub fn start_in(directory: &Path, args: &[&str]) -> Self {
         let mut command = Self::serve_command(Command::new(env!("CARGO_BIN_EXE_tollgate")), args);
         command.current_dir(directory);
-        Self::run(command)
+        Self::start_command(command)
     }
 
     /// Starts the server through a command that runs the program, for example on another host.
-    pub fn start_by(command: Command, args: &[&str]) -> Self {
-        Self::run(Self::serve_command(command, args))
+    pub fn start_with_command(command: Command, args: &[&str]) -> Self {
+        Self::start_command(Self::serve_command(command, args))
     }
 
-    fn run(mut command: Command) -> Self {
+    fn start_command(mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let (lines, log) = channel();
@@ -101,7 +101,7 @@ impl Server {
     }
 
     /// Starts a server that must fail to start. Returns its standard error.
-    pub fn output_of_refused_start(args: &[&str]) -> String {
+    pub fn stderr_of_failed_start(args: &[&str]) -> String {
         let program = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         let output = Self::serve_command(program, args).output().expect("the program starts");
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -109,7 +109,7 @@ impl Server {
         message
     }
 
-    /// Waits for a log line that contains `text` and returns it.
+    /// Waits for a log line that contains `read_text` and returns it.
     pub fn wait_for_line(&self, text: &str) -> String {
         loop {
             let line =
@@ -172,7 +172,7 @@ impl Server {
 
     /// Returns the resident memory in bytes, without the pages of the program file: the kernel loads those when code
     /// first runs, and how many it loads depends on what else uses the memory of the machine.
-    pub fn memory(&self) -> usize {
+    pub fn resident_memory(&self) -> usize {
         self.memory_status("RssAnon:")
     }
 
@@ -264,7 +264,7 @@ impl Client {
 
     /// Sends a command as an array of bulk strings.
     pub fn send_command(&mut self, args: &[&str]) {
-        self.send(encode(args));
+        self.send(encode_command(args));
     }
 
     /// Reads as many bytes as `expected` has, and asserts that they are equal.
@@ -298,7 +298,7 @@ impl Client {
     }
 
     /// Reads `length` bytes and the line ending after them. Returns the bytes as text.
-    pub fn text(&mut self, length: usize) -> String {
+    pub fn read_text(&mut self, length: usize) -> String {
         let mut bytes = vec![0; length + 2];
         self.stream.read_exact(&mut bytes).expect("a whole string");
         bytes.truncate(length);
@@ -350,7 +350,7 @@ impl Client {
     }
 
     /// Reads until the server closes the connection.
-    pub fn rest(&mut self) -> String {
+    pub fn read_to_end(&mut self) -> String {
         let mut rest = Vec::new();
         // Errors are ignored, because a reset after the last byte also closes the connection.
         let _ = self.stream.read_to_end(&mut rest);
@@ -365,7 +365,7 @@ pub fn signal(process: u32, name: &str) {
 }
 
 /// Encodes a command as an array of bulk strings.
-pub fn encode(args: &[&str]) -> Vec<u8> {
+pub fn encode_command(args: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
         bytes.extend_from_slice(format!("${}\r\n{arg}\r\n", arg.len()).as_bytes());
@@ -423,7 +423,7 @@ pub fn required_variable(name: &str, what: &str) -> std::ffi::OsString {
 }
 
 /// Runs another program and returns its output.
-pub fn run(command: &mut Command) -> String {
+pub fn run_program(command: &mut Command) -> String {
     let output =
         command.output().unwrap_or_else(|error| panic!("{command:?} does not run: {error}; scripts/test installs it"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -85,14 +85,14 @@ impl Proxy {
 
     /// Sends a request and returns the response.
     pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
-        try_send(self.address, &request(method, path, headers)).expect("the proxy answers")
+        try_send(self.address, &request_text(method, path, headers)).expect("the proxy answers")
     }
 
     /// Sends a request. Returns the connection and the received bytes once the response has started.
-    pub fn begin(&self, path: &str) -> (TcpStream, String) {
+    pub fn begin_request(&self, path: &str) -> (TcpStream, String) {
         let mut stream = TcpStream::connect(self.address).expect("the proxy listens");
         stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
-        stream.write_all(request("GET", path, &[]).as_bytes()).expect("the proxy reads");
+        stream.write_all(request_text("GET", path, &[]).as_bytes()).expect("the proxy reads");
         let (mut begun, mut buffer) = (Vec::new(), [0; 1024]);
         while !begun.windows(4).any(|end| end == b"\r\n\r\n") {
             let read = stream.read(&mut buffer).expect("the proxy answers");
@@ -117,7 +117,7 @@ pub fn with_long_timeouts(snippet: &str) -> String {
     snippet.replace("50ms", "2s").replace("0.05s", "2s").replace("timeout = 50 ", "timeout = 2000 ")
 }
 
-fn request(method: &str, path: &str, headers: &[(&str, &str)]) -> String {
+fn request_text(method: &str, path: &str, headers: &[(&str, &str)]) -> String {
     let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     format!("{method} {path} HTTP/1.1\r\nhost: api.example.org\r\n{lines}connection: close\r\n\r\n")
 }
@@ -202,13 +202,13 @@ where
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let respond = respond.clone();
-            std::thread::spawn(move || drop(answer(stream, &*respond)));
+            std::thread::spawn(move || drop(answer_requests(stream, &*respond)));
         }
     });
     address
 }
 
-fn answer(
+fn answer_requests(
     mut stream: TcpStream,
     respond: &impl Fn(&str, &mut TcpStream) -> std::io::Result<()>,
 ) -> std::io::Result<()> {

@@ -36,13 +36,13 @@ impl RlsClient {
     }
 
     /// Sends a request with these descriptors. Each descriptor is a list of keys and values.
-    pub fn ask(&mut self, domain: &str, descriptors: &[&[(&str, &str)]]) -> Response {
+    pub fn check_descriptors(&mut self, domain: &str, descriptors: &[&[(&str, &str)]]) -> Response {
         let descriptors: Vec<Value> = descriptors.iter().map(|entries| descriptor(entries)).collect();
-        self.request(&json!({"domain": domain, "descriptors": descriptors}))
+        self.should_rate_limit(&json!({"domain": domain, "descriptors": descriptors}))
     }
 
     /// Sends a request.
-    pub fn request(&mut self, request: &Value) -> Response {
+    pub fn should_rate_limit(&mut self, request: &Value) -> Response {
         Response(self.call(&json!({"request": request})))
     }
 }

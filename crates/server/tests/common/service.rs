@@ -60,7 +60,7 @@ impl Service {
         if let Some(body) = body {
             command.args(["--header", "content-type: application/json", "--data", &body.to_string()]);
         }
-        let answer = super::run(&mut command);
+        let answer = super::run_program(&mut command);
         let (body, status) = answer.rsplit_once('\n').expect("a status");
         (status.parse().expect("a status"), serde_json::from_str(body).unwrap_or(Value::Null))
     }
@@ -87,26 +87,26 @@ pub fn limit_of(node: &Server) -> u64 {
 }
 
 /// Returns the body of a page.
-pub fn get(node: &Server, path: &str) -> String {
+pub fn get_body(node: &Server, path: &str) -> String {
     let mut client = node.connect_http();
     client.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
-    client.rest().split_once("\r\n\r\n").expect("a body").1.to_owned()
+    client.read_to_end().split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
 /// Returns the value of a metric, or `None` if it is missing.
 pub fn read_metric(node: &Server, name: &str) -> Option<u64> {
-    let page = get(node, "/metrics");
+    let page = get_body(node, "/metrics");
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
 /// A fake service that sends scripted answers, which may be invalid.
-pub struct Broken {
+pub struct FakeService {
     port: u16,
     /// The answer to send, and the last received request.
     shared: Arc<Mutex<(Vec<u8>, String)>>,
 }
 
-impl Broken {
+impl FakeService {
     pub fn start(answer: impl Into<Vec<u8>>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("an address").port();
@@ -115,7 +115,7 @@ impl Broken {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let answering = answering.clone();
-                std::thread::spawn(move || answer_one(stream, &answering));
+                std::thread::spawn(move || answer_connection(stream, &answering));
             }
         });
         Self { port, shared }
@@ -126,17 +126,17 @@ impl Broken {
     }
 
     /// Sets the answer.
-    pub fn answer(&self, answer: impl Into<Vec<u8>>) {
+    pub fn set_answer(&self, answer: impl Into<Vec<u8>>) {
         self.shared.lock().expect("no panic").0 = answer.into();
     }
 
     /// Returns the last request.
-    pub fn asked(&self) -> String {
+    pub fn last_request(&self) -> String {
         self.shared.lock().expect("no panic").1.clone()
     }
 }
 
-fn answer_one(mut stream: TcpStream, shared: &Mutex<(Vec<u8>, String)>) {
+fn answer_connection(mut stream: TcpStream, shared: &Mutex<(Vec<u8>, String)>) {
     let mut asked = Vec::new();
     let mut byte = [0];
     while !asked.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|count| count == 1) {
@@ -156,18 +156,18 @@ fn answer_one(mut stream: TcpStream, shared: &Mutex<(Vec<u8>, String)>) {
 }
 
 /// Returns an answer with a rule set.
-pub fn set(revision: i64, rules: &str) -> Vec<u8> {
-    answer(revision, rules, &sha256(rules))
+pub fn rule_set_answer(revision: i64, rules: &str) -> Vec<u8> {
+    answer_with_checksum(revision, rules, &sha256(rules))
 }
 
 /// Returns an answer with a rule set and a valid reader token.
-pub fn set_with_token(revision: i64, rules: &str, token: &str) -> Vec<u8> {
+pub fn rule_set_answer_with_token(revision: i64, rules: &str, token: &str) -> Vec<u8> {
     let token = json!({"digest": sha256(token), "id": token, "name": token, "role": "reader", "domains": []});
     answer_with(&json!({"revision": revision, "checksum": sha256(rules), "rules": rules, "tokens": [token]}))
 }
 
 /// Returns an answer with a rule set and a possibly wrong checksum.
-pub fn answer(revision: i64, rules: &str, checksum: &str) -> Vec<u8> {
+pub fn answer_with_checksum(revision: i64, rules: &str, checksum: &str) -> Vec<u8> {
     answer_with(&json!({"revision": revision, "checksum": checksum, "rules": rules, "tokens": []}))
 }
 
@@ -181,7 +181,7 @@ fn answer_with(set: &Value) -> Vec<u8> {
 /// Returns the SHA-256 digest of a text in hexadecimal, computed by `sha256sum`.
 pub fn sha256(text: &str) -> String {
     let file = super::Rules::new(text);
-    super::run(Command::new("sha256sum").arg(file.path())).split(' ').next().expect("a sum").to_owned()
+    super::run_program(Command::new("sha256sum").arg(file.path())).split(' ').next().expect("a sum").to_owned()
 }
 
 /// A small file system. Only root can mount it.

@@ -8,7 +8,7 @@ use tollgate_server::control::model::{
 };
 use tollgate_server::control::{Control, ControlError};
 
-use crate::test_database::{TestDatabase, by, put};
+use crate::test_database::{TestDatabase, change_by, put_rule};
 
 on_both_databases!(
     file_is_planned_and_applied_atomically,
@@ -18,11 +18,11 @@ on_both_databases!(
     files_of_envoy_are_accepted,
     mistakes_and_warnings_are_reported_with_their_lines,
     random_rules_survive_a_round_trip,
-    a_hundred_thousand_rules_in_one_domain,
+    a_hundred_thousand_rules_are_stored_and_one_more_is_refused,
 );
 
 async fn apply(control: &Control, text: &str, others: OtherRules) -> Plan {
-    control.rule_files().apply(&by("git"), text.as_bytes(), others, &|_| true).await.unwrap()
+    control.rule_files().apply(&change_by("git"), text.as_bytes(), others, &|_| true).await.unwrap()
 }
 
 fn summarise_plan(plan: &Plan) -> String {
@@ -40,8 +40,8 @@ const FILE: &str = "domain: api\nrules:\n- {id: b, limit: 1/s}\n- {id: a, limit:
 
 async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
     let control = database.open().await;
-    put(&control, "api", "old", "{limit: 9/s}").await;
-    put(&control, "web", "old", "{limit: 9/s}").await;
+    put_rule(&control, "api", "old", "{limit: 9/s}").await;
+    put_rule(&control, "web", "old", "{limit: 9/s}").await;
     let plan = control.rule_files().plan(FILE.as_bytes(), OtherRules::Delete).await.unwrap();
     assert_eq!(summarise_plan(&plan), "api/b:create api/a:create api/old:delete");
     assert_eq!((plan.applied, plan.revision, plan.unchanged), (false, 2, 0));
@@ -50,13 +50,13 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
     assert_eq!(rule_ids(&control, "api").await, "old");
     let stale = control
         .rule_files()
-        .apply(&by("git").with_expected(Expected::Version(1)), FILE.as_bytes(), OtherRules::Keep, &|_| true)
+        .apply(&change_by("git").with_expected(Expected::Version(1)), FILE.as_bytes(), OtherRules::Keep, &|_| true)
         .await;
     assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
     let foreign =
-        control.rule_files().apply(&by("git"), FILE.as_bytes(), OtherRules::Keep, &|name| name == "web").await;
+        control.rule_files().apply(&change_by("git"), FILE.as_bytes(), OtherRules::Keep, &|name| name == "web").await;
     assert!(matches!(foreign, Err(ControlError::Invalid(why)) if why.contains("`api`")));
-    let why = Change { comment: Some("commit 1234".into()), ..by("git") };
+    let why = Change { comment: Some("commit 1234".into()), ..change_by("git") };
     let expected = Expected::Version(2);
     let done = control
         .rule_files()
@@ -86,7 +86,8 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
 async fn file_with_one_mistake_changes_nothing(database: Arc<TestDatabase>) {
     let control = database.open().await;
     let text = format!("{FILE}- {{id: c, limit: fast}}\n");
-    let error = control.rule_files().apply(&by("git"), text.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error =
+        control.rule_files().apply(&change_by("git"), text.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
     let ControlError::Mistakes(mistakes) = error else { panic!("{error}") };
     assert_eq!(mistakes.as_slice()[0].position.line, 5);
     assert!(matches!(
@@ -94,7 +95,8 @@ async fn file_with_one_mistake_changes_nothing(database: Arc<TestDatabase>) {
         Err(ControlError::Mistakes(_))
     ));
     let huge = format!("{FILE}- {{id: c, limit: 1/s, when: {{a: [{}]}}}}\n", vec!["v".repeat(1000); 66].join(", "));
-    let error = control.rule_files().apply(&by("git"), huge.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error =
+        control.rule_files().apply(&change_by("git"), huge.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Full(_)), "{error}");
     assert!(control.rules().domains().await.unwrap().is_empty());
     assert_eq!(*control.watch_revision().borrow(), 0);
@@ -114,7 +116,7 @@ async fn order_of_rules_in_files_is_kept(database: Arc<TestDatabase>) {
     assert_eq!(apply(&control, &file("dbxa"), OtherRules::Keep).await.changes.len(), 0);
     apply(&control, &file("axd"), OtherRules::Delete).await;
     assert_eq!(rule_ids(&control, "api").await, "a x d");
-    put(&control, "api", "b", "{limit: 1/s}").await;
+    put_rule(&control, "api", "b", "{limit: 1/s}").await;
     assert_eq!(rule_ids(&control, "api").await, "a x d b");
     let snapshot = control.snapshot().await.unwrap();
     let places: Vec<_> =
@@ -125,7 +127,8 @@ async fn order_of_rules_in_files_is_kept(database: Arc<TestDatabase>) {
 async fn exported_file_can_be_applied(database: Arc<TestDatabase>) {
     let control = database.open().await;
     apply(&control, FILE, OtherRules::Keep).await;
-    put(&control, "web", "w", "{limit: 5/s, when: {path: '/a b', method: [GET, POST]}, message: 'no: really'}").await;
+    put_rule(&control, "web", "w", "{limit: 5/s, when: {path: '/a b', method: [GET, POST]}, message: 'no: really'}")
+        .await;
     assert_eq!(
         control.rule_files().export(&["api".into(), "api".into()], None).await.unwrap(),
         FILE.replace("{id: b, limit: 1/s}", "id: b\n  limit: 1/s")
@@ -208,7 +211,7 @@ async fn random_rules_survive_a_round_trip(database: Arc<TestDatabase>) {
     for number in 0..200 {
         let rule = any_rule().new_tree(&mut runner).unwrap().current();
         let (domain, id) = (format!("d{}", number % 3), format!("r{number}"));
-        match control.rules().put(&by("ann"), &domain, &id, rule.to_string().as_bytes()).await {
+        match control.rules().put(&change_by("ann"), &domain, &id, rule.to_string().as_bytes()).await {
             Ok(written) => kept.push(written.value),
             // Some generated rules are invalid and are refused.
             Err(ControlError::Mistakes(_)) => {}
@@ -219,7 +222,7 @@ async fn random_rules_survive_a_round_trip(database: Arc<TestDatabase>) {
     for one in &kept {
         // Writing back a rule that was read changes nothing.
         let text = one.rule.to_string();
-        let again = control.rules().put(&by("bob"), &one.domain, &one.id, text.as_bytes()).await.unwrap();
+        let again = control.rules().put(&change_by("bob"), &one.domain, &one.id, text.as_bytes()).await.unwrap();
         assert!(!again.changed, "{text}");
     }
     let exported = control.rule_files().export(&[], None).await.unwrap();
@@ -230,7 +233,7 @@ async fn random_rules_survive_a_round_trip(database: Arc<TestDatabase>) {
     assert_eq!((summarise_plan(&plan), plan.unchanged), (String::new(), kept.len()));
 }
 
-async fn a_hundred_thousand_rules_in_one_domain(database: Arc<TestDatabase>) {
+async fn a_hundred_thousand_rules_are_stored_and_one_more_is_refused(database: Arc<TestDatabase>) {
     let control = database.open().await;
     let mut text = String::from("{\"domain\":\"api\",\"rules\":[");
     for number in 0..100_000 {
@@ -240,7 +243,7 @@ async fn a_hundred_thousand_rules_in_one_domain(database: Arc<TestDatabase>) {
     text += "]}";
     let plan = apply(&control, &text, OtherRules::Keep).await;
     assert_eq!(plan.changes.len(), 100_000);
-    let full = control.rules().put(&by("ann"), "api", "more", b"{limit: 1/s}").await;
+    let full = control.rules().put(&change_by("ann"), "api", "more", b"{limit: 1/s}").await;
     assert!(matches!(full, Err(ControlError::Full(_))));
     let mut cut = PageRequest { after: None, limit: Some(1000) };
     for _ in 0..3 {

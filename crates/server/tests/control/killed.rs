@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tollgate_server::control::model::{AuditSearch, Expected, OtherRules, PageRequest, RuleSearch};
 
-use crate::test_database::{TestDatabase, by, run, sqlite};
+use crate::test_database::{TestDatabase, change_by, run_case, sqlite};
 
 on_both_databases!(nothing_acknowledged_is_lost_when_the_writer_is_killed);
 
@@ -60,7 +60,7 @@ fn limit_count(rule: &serde_json::Value) -> i64 {
 #[ignore = "started by another test"]
 fn writer_that_the_kill_test_starts() {
     let Ok(url) = std::env::var(URL_VARIABLE) else { return };
-    run(sqlite(), async |_| {
+    run_case(sqlite(), async |_| {
         let control = tollgate_server::control::Control::open(&url).await.unwrap();
         loop {
             let next = *control.watch_revision().borrow() + 1;
@@ -69,9 +69,12 @@ fn writer_that_the_kill_test_starts() {
             let file = format!("{{domain: api, rules: [{}]}}", rules.join(", "));
             let plan = control
                 .rule_files()
-                .apply(&by("w").with_expected(Expected::Version(next - 1)), file.as_bytes(), OtherRules::Keep, &|_| {
-                    true
-                })
+                .apply(
+                    &change_by("w").with_expected(Expected::Version(next - 1)),
+                    file.as_bytes(),
+                    OtherRules::Keep,
+                    &|_| true,
+                )
                 .await;
             println!("written {}", plan.unwrap().revision);
         }

@@ -8,9 +8,9 @@ use tollgate_testkit::eventually;
 mod test_database;
 
 mod bulk;
+mod concurrent_writers;
 mod history;
 mod killed;
 mod overrides;
 mod rules;
-mod together;
 mod tokens;

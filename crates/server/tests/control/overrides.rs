@@ -7,7 +7,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_server::control::model::{AuditSearch, Expected, OtherRules, PageRequest};
 use tollgate_server::control::{Control, ControlError, Note, NotedAction};
 
-use crate::test_database::{TestDatabase, by, put};
+use crate::test_database::{TestDatabase, change_by, put_rule};
 
 on_both_databases!(
     override_is_set_with_one_call,
@@ -19,20 +19,20 @@ on_both_databases!(
     overrides_of_a_deleted_rule_can_be_deleted,
 );
 
-async fn set(control: &Control, value: &str, text: &str) -> tollgate_server::control::Result<i64> {
-    let written = control.overrides().put(&by("bill"), "api", "each", value, text.as_bytes()).await?;
+async fn set_override(control: &Control, value: &str, text: &str) -> tollgate_server::control::Result<i64> {
+    let written = control.overrides().put(&change_by("bill"), "api", "each", value, text.as_bytes()).await?;
     Ok(written.value.version)
 }
 
 async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
     let control = database.open().await;
-    let missing = set(&control, "acme", "limit: 1000/s").await;
+    let missing = set_override(&control, "acme", "limit: 1000/s").await;
     assert!(matches!(missing, Err(ControlError::Missing(_))));
-    put(&control, "api", "each", "{limit: 10/s, per: [tenant, path]}").await;
+    put_rule(&control, "api", "each", "{limit: 10/s, per: [tenant, path]}").await;
     let text = br#"{"limit": "1000/s", "burst": 2000, "until": "2030-01-01T00:00:00Z"}"#;
     let made = control
         .overrides()
-        .put(&by("bill").with_expected(Expected::Absent), "api", "each", "acme", text)
+        .put(&change_by("bill").with_expected(Expected::Absent), "api", "each", "acme", text)
         .await
         .unwrap();
     assert!(made.created && made.changed);
@@ -41,16 +41,16 @@ async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
     assert_eq!(control.overrides().get("api", "each", "acme").await.unwrap(), made.value);
     let again = control
         .overrides()
-        .put(&by("bill").with_expected(Expected::Present), "api", "each", "acme", text)
+        .put(&change_by("bill").with_expected(Expected::Present), "api", "each", "acme", text)
         .await
         .unwrap();
     assert!(!again.changed && again.value == made.value);
     let stale = control
         .overrides()
-        .put(&by("bill").with_expected(Expected::Version(1)), "api", "each", "acme", b"{unlimited: true}")
+        .put(&change_by("bill").with_expected(Expected::Version(1)), "api", "each", "acme", b"{unlimited: true}")
         .await;
     assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
-    set(&control, "zeta", "attribute: path\nunlimited: true").await.unwrap();
+    set_override(&control, "zeta", "attribute: path\nunlimited: true").await.unwrap();
     let first = control.overrides().list("api", "each", &PageRequest { limit: Some(1), after: None }).await.unwrap();
     let second =
         control.overrides().list("api", "each", &PageRequest { limit: Some(1), after: first.next }).await.unwrap();
@@ -59,8 +59,12 @@ async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
         control.overrides().list("api", "no", &PageRequest::default()).await,
         Err(ControlError::Missing(_))
     ));
-    control.overrides().delete(&by("bill").with_expected(Expected::Version(2)), "api", "each", "acme").await.unwrap();
-    let gone = control.overrides().delete(&by("bill"), "api", "each", "acme").await;
+    control
+        .overrides()
+        .delete(&change_by("bill").with_expected(Expected::Version(2)), "api", "each", "acme")
+        .await
+        .unwrap();
+    let gone = control.overrides().delete(&change_by("bill"), "api", "each", "acme").await;
     assert!(matches!(gone, Err(ControlError::Missing(_))));
     assert!(matches!(control.overrides().get("api", "each", "acme").await, Err(ControlError::Missing(_))));
     let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap().items;
@@ -76,13 +80,17 @@ async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
 async fn overrides_of_a_domain_are_listed_over_pages(database: Arc<TestDatabase>) {
     let control = database.open().await;
     for (domain, id) in [("api", "b"), ("api", "a"), ("other", "c")] {
-        put(&control, domain, id, "{limit: 10/s, per: [tenant]}").await;
+        put_rule(&control, domain, id, "{limit: 10/s, per: [tenant]}").await;
     }
     for (domain, id, value) in
         [("api", "b", "x"), ("api", "b", "a b"), ("api", "a", "z"), ("other", "c", "x"), ("api", "a", " ")]
     {
         let text = b"unlimited: true";
-        control.overrides().put(&by("bill").with_expected(Expected::Absent), domain, id, value, text).await.unwrap();
+        control
+            .overrides()
+            .put(&change_by("bill").with_expected(Expected::Absent), domain, id, value, text)
+            .await
+            .unwrap();
     }
     for limit in 1..5 {
         let (mut found, mut after) = (Vec::new(), None);
@@ -115,8 +123,8 @@ async fn overrides_of_a_domain_are_listed_over_pages(database: Arc<TestDatabase>
 async fn api_overrides_precede_overrides_in_the_rule(database: Arc<TestDatabase>) {
     let control = database.open().await;
     let rule = "{limit: 10/s, per: [tenant], overrides: [{when: {tenant: 'a*'}, limit: 20/s}]}";
-    put(&control, "api", "each", rule).await;
-    set(&control, "acme", "limit: 30/s").await.unwrap();
+    put_rule(&control, "api", "each", rule).await;
+    set_override(&control, "acme", "limit: 30/s").await.unwrap();
     let snapshot = control.snapshot().await.unwrap();
     assert_eq!(
         snapshot.rules,
@@ -131,7 +139,7 @@ async fn api_overrides_precede_overrides_in_the_rule(database: Arc<TestDatabase>
 
 async fn overrides_with_mistakes_are_refused(database: Arc<TestDatabase>) {
     let control = database.open().await;
-    put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
+    put_rule(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     for text in [
         "",
         "limit: fast",
@@ -142,26 +150,26 @@ async fn overrides_with_mistakes_are_refused(database: Arc<TestDatabase>) {
         "[]",
         "until: 2030-01-01T00:00:00Z",
     ] {
-        let error = set(&control, "acme", text).await.unwrap_err();
+        let error = set_override(&control, "acme", text).await.unwrap_err();
         assert!(matches!(error, ControlError::Mistakes(_)), "for {text:?}: {error}");
     }
     // The override sets only `burst` and inherits `limit`, so the rule cannot be changed to `limits`.
-    set(&control, "acme", "burst: 500").await.unwrap();
+    set_override(&control, "acme", "burst: 500").await.unwrap();
     let two = b"{limits: [10/s, 100/m], per: [tenant]}";
-    let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
+    let error = control.rules().put(&change_by("ann"), "api", "each", two).await.unwrap_err();
     assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");
     let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
-    let error = control.rule_files().apply(&by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error = control.rule_files().apply(&change_by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)));
-    put(&control, "api", "each", "{limit: 11/s, per: [tenant]}").await;
-    put(&control, "api", "none", "{limit: 10/s}").await;
-    let error = control.overrides().put(&by("bill"), "api", "none", "acme", b"limit: 1/s").await;
+    put_rule(&control, "api", "each", "{limit: 11/s, per: [tenant]}").await;
+    put_rule(&control, "api", "none", "{limit: 10/s}").await;
+    let error = control.overrides().put(&change_by("bill"), "api", "none", "acme", b"limit: 1/s").await;
     assert!(matches!(error, Err(ControlError::Mistakes(_))));
 }
 
 async fn unusual_values_are_accepted(database: Arc<TestDatabase>) {
     let control = database.open().await;
-    put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
+    put_rule(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     let values = [
         "'; DROP TABLE overrides; --",
         "a/b c?d#e%",
@@ -176,13 +184,13 @@ async fn unusual_values_are_accepted(database: Arc<TestDatabase>) {
         "\u{2028}",
     ];
     for value in values {
-        set(&control, value, "limit: 7/s").await.unwrap();
+        set_override(&control, value, "limit: 7/s").await.unwrap();
         assert_eq!(control.overrides().get("api", "each", value).await.unwrap().value, value);
     }
     let longest = "v".repeat(1024);
-    set(&control, &longest, "limit: 7/s").await.unwrap();
+    set_override(&control, &longest, "limit: 7/s").await.unwrap();
     for value in ["", "a\0b", &"v".repeat(1025)] {
-        assert!(matches!(set(&control, value, "limit: 7/s").await, Err(ControlError::Invalid(_))));
+        assert!(matches!(set_override(&control, value, "limit: 7/s").await, Err(ControlError::Invalid(_))));
         assert!(matches!(control.overrides().get("api", "each", value).await, Err(ControlError::Missing(_))));
     }
     let snapshot = control.snapshot().await.unwrap();
@@ -204,19 +212,19 @@ async fn rules_for_nodes(control: &Control) -> String {
 
 async fn overrides_outlive_their_rule(database: Arc<TestDatabase>) {
     let control = database.open().await;
-    put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
-    set(&control, "acme", "limit: 7/s").await.unwrap();
+    put_rule(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
+    set_override(&control, "acme", "limit: 7/s").await.unwrap();
     let before = rules_for_nodes(&control).await;
     assert!(before.contains("7/s"), "{before}");
-    control.rules().delete(&by("ann"), "api", "each").await.unwrap();
+    control.rules().delete(&change_by("ann"), "api", "each").await.unwrap();
     assert!(!rules_for_nodes(&control).await.contains("7/s"), "nodes do not receive overrides without a rule");
     let left = control.overrides().list_in_domain("api", &PageRequest::default()).await.unwrap().items;
     assert_eq!(left.iter().map(|one| (&*one.value, one.rule_deleted)).collect::<Vec<_>>(), [("acme", true)]);
     assert_eq!(control.overrides().list("api", "each", &PageRequest::default()).await.unwrap().items, left);
     assert_eq!(control.overrides().get("api", "each", "acme").await.unwrap(), left[0]);
-    assert!(matches!(set(&control, "zeta", "limit: 8/s").await, Err(ControlError::Missing(_))));
+    assert!(matches!(set_override(&control, "zeta", "limit: 8/s").await, Err(ControlError::Missing(_))));
 
-    control.history().rollback(&by("ann"), "api", "each", 1).await.unwrap();
+    control.history().rollback(&change_by("ann"), "api", "each", 1).await.unwrap();
     assert_eq!(rules_for_nodes(&control).await, before);
     assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
     assert!(!control.overrides().get("api", "each", "acme").await.unwrap().rule_deleted);
@@ -226,12 +234,12 @@ async fn overrides_outlive_their_rule(database: Arc<TestDatabase>) {
     let back = b"domain: api\nrules: [{id: each, limit: 10/s, per: [tenant]}, {id: other, limit: 1/s}]";
     let kept = "api/each has 1 override, kept in case the rule is created again";
     assert_eq!(control.rule_files().plan(gone, OtherRules::Delete).await.unwrap().warnings, [kept]);
-    let applied = control.rule_files().apply(&by("ann"), gone, OtherRules::Delete, &|_| true).await.unwrap();
+    let applied = control.rule_files().apply(&change_by("ann"), gone, OtherRules::Delete, &|_| true).await.unwrap();
     assert_eq!((applied.changes.len(), applied.warnings), (1, vec![kept.into()]));
     assert!(control.rules().domains().await.unwrap().is_empty());
     let again = "api/each was deleted before; 1 override of the deleted rule will apply again";
     assert_eq!(control.rule_files().plan(back, OtherRules::Keep).await.unwrap().warnings, [again]);
-    control.rule_files().apply(&by("ann"), back, OtherRules::Keep, &|_| true).await.unwrap();
+    control.rule_files().apply(&change_by("ann"), back, OtherRules::Keep, &|_| true).await.unwrap();
     assert!(rules_for_nodes(&control).await.contains("7/s"));
     assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
     assert!(control.rule_files().plan(back, OtherRules::Keep).await.unwrap().warnings.is_empty());
@@ -239,24 +247,24 @@ async fn overrides_outlive_their_rule(database: Arc<TestDatabase>) {
 
 async fn overrides_of_a_deleted_rule_can_be_deleted(database: Arc<TestDatabase>) {
     let control = database.open().await;
-    put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
-    set(&control, "acme", "burst: 500").await.unwrap();
-    set(&control, "zeta", "burst: 600").await.unwrap();
-    control.rules().delete(&by("ann"), "api", "each").await.unwrap();
+    put_rule(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
+    set_override(&control, "acme", "burst: 500").await.unwrap();
+    set_override(&control, "zeta", "burst: 600").await.unwrap();
+    control.rules().delete(&change_by("ann"), "api", "each").await.unwrap();
     // A rule that is incompatible with the overrides is refused.
     let two = b"{limits: [10/s, 100/m], per: [tenant]}";
-    let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
+    let error = control.rules().put(&change_by("ann"), "api", "each", two).await.unwrap_err();
     assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");
     let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
-    let error = control.rule_files().apply(&by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error = control.rule_files().apply(&change_by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)), "{error}");
     for value in ["acme", "zeta"] {
-        control.overrides().delete(&by("bill"), "api", "each", value).await.unwrap();
+        control.overrides().delete(&change_by("bill"), "api", "each", value).await.unwrap();
     }
     assert!(matches!(
         control.overrides().list("api", "each", &PageRequest::default()).await,
         Err(ControlError::Missing(_))
     ));
-    let made = control.rules().put(&by("ann"), "api", "each", two).await.unwrap();
+    let made = control.rules().put(&change_by("ann"), "api", "each", two).await.unwrap();
     assert_eq!((made.value.version, made.value.overrides), (3, 0));
 }

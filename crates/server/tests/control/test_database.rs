@@ -34,7 +34,7 @@ impl TestDatabase {
     }
 }
 
-fn count() -> u32 {
+fn next_database_number() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     COUNT.fetch_add(1, Ordering::Relaxed)
 }
@@ -53,26 +53,30 @@ pub(crate) fn postgres() -> TestDatabase {
     let server = shared.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
     *shared = Arc::downgrade(&server);
     drop(shared);
-    TestDatabase { url: server.create_database(&format!("case{}", count())), _directory: None, _server: Some(server) }
+    TestDatabase {
+        url: server.create_database(&format!("case{}", next_database_number())),
+        _directory: None,
+        _server: Some(server),
+    }
 }
 
 pub(crate) fn on_sqlite<F: Future<Output = ()>>(case: impl FnOnce(Arc<TestDatabase>) -> F) {
-    run(sqlite(), case);
+    run_case(sqlite(), case);
 }
 
 pub(crate) fn on_postgres<F: Future<Output = ()>>(case: impl FnOnce(Arc<TestDatabase>) -> F) {
-    run(postgres(), case);
+    run_case(postgres(), case);
 }
 
-pub(crate) fn run<F: Future<Output = ()>>(database: TestDatabase, case: impl FnOnce(Arc<TestDatabase>) -> F) {
+pub(crate) fn run_case<F: Future<Output = ()>>(database: TestDatabase, case: impl FnOnce(Arc<TestDatabase>) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(case(Arc::new(database)));
 }
 
-pub(crate) fn by(author: &str) -> Change {
+pub(crate) fn change_by(author: &str) -> Change {
     Change::by_author(author)
 }
 
-pub(crate) async fn put(control: &Control, domain: &str, id: &str, text: &str) -> WriteOutcome<StoredRule> {
-    control.rules().put(&by("ann"), domain, id, text.as_bytes()).await.unwrap()
+pub(crate) async fn put_rule(control: &Control, domain: &str, id: &str, text: &str) -> WriteOutcome<StoredRule> {
+    control.rules().put(&change_by("ann"), domain, id, text.as_bytes()).await.unwrap()
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 use tollgate_testkit::rule_model::{Request, Verb};
 
-use crate::common::{Client, encode};
+use crate::common::{Client, encode_command};
 
 /// The cost with which traces ask for all remaining tokens. A `take-up-to` with this cost is equivalent to a drain.
 pub(crate) const EVERYTHING: u64 = u64::MAX >> 1;
@@ -113,7 +113,7 @@ fn as_number(value: &Value) -> u64 {
 pub(crate) struct Resp(Client);
 
 impl Resp {
-    fn run(&mut self, args: &[&str]) -> Value {
+    fn run_command(&mut self, args: &[&str]) -> Value {
         self.0.send_command(args);
         self.reply()
     }
@@ -127,7 +127,7 @@ impl Resp {
             "+" => json!(rest),
             ":" => json!(rest.parse::<i64>().expect("an integer")),
             "_" => Value::Null,
-            "$" => json!(self.0.text(count())),
+            "$" => json!(self.0.read_text(count())),
             "*" => (0..count()).map(|_| self.reply()).collect(),
             "%" => {
                 let mut pair = || (self.reply().as_str().expect("a name").to_owned(), self.reply());
@@ -147,7 +147,7 @@ fn command_words<'a>(request: &'a Request, cost: Option<&'a str>) -> Vec<&'a str
 impl Connection for Resp {
     fn open(address: SocketAddr) -> Self {
         let mut connection = Self(Client::connect(address));
-        connection.run(&["HELLO", "3"]);
+        connection.run_command(&["HELLO", "3"]);
         connection
     }
 
@@ -165,25 +165,25 @@ impl Connection for Resp {
             };
             let cost = request.cost.map_or("-".to_owned(), |cost| cost.to_string());
             let words = command_words(request, Some(cost.as_str()).filter(|_| name != "TG.DRAIN"));
-            pipeline.extend(encode(&[&[name], &words[..]].concat()));
+            pipeline.extend(encode_command(&[&[name], &words[..]].concat()));
         }
         self.0.send(pipeline);
         requests.iter().map(|_| self.reply()).collect()
     }
 
     fn refund(&mut self, receipt: &str, variant: usize) -> u64 {
-        as_number(&self.run(&[&format!("TG.{}", REFUNDS[variant % 3].to_uppercase()), receipt]))
+        as_number(&self.run_command(&[&format!("TG.{}", REFUNDS[variant % 3].to_uppercase()), receipt]))
     }
 
     fn commit(&mut self, receipt: &str, cost: u64) -> Value {
-        self.run(&["TG.COMMIT", receipt, &cost.to_string()])
+        self.run_command(&["TG.COMMIT", receipt, &cost.to_string()])
     }
 
     fn renew(&mut self, receipt: &str) -> bool {
-        self.run(&["TG.RENEW", receipt]) == json!(1)
+        self.run_command(&["TG.RENEW", receipt]) == json!(1)
     }
 
     fn reset(&mut self, request: &Request) -> u64 {
-        as_number(&self.run(&[&["TG.RESET"], &command_words(request, Some("-"))[..]].concat()))
+        as_number(&self.run_command(&[&["TG.RESET"], &command_words(request, Some("-"))[..]].concat()))
     }
 }

@@ -27,7 +27,7 @@ impl OverRls {
     /// Makes a call with one descriptor.
     fn call(&mut self, request: &Request) -> CallResult {
         self.calls.call(self.stream, PATH, &call_body(request));
-        let (stream, response) = self.calls.answer();
+        let (stream, response) = self.calls.next_answer();
         assert_eq!((stream, response.field("grpc-status")), (self.stream, "0"), "{response:?}");
         self.stream += 2;
         CallResult::decode(&response.body[5..])

@@ -40,7 +40,7 @@ impl<C: Connection> OverNetwork<C> {
         assert_eq!(replies.len(), requests.len());
         let answers = replies.iter().zip(requests).map(|(reply, request)| {
             let receipt = reply["receipt"].as_str().unwrap_or_default();
-            (answer(reply, request), receipt.to_owned())
+            (parse_answer(reply, request), receipt.to_owned())
         });
         answers.collect()
     }
@@ -134,7 +134,7 @@ fn parse_retry(reply: &Value) -> Retry {
     }
 }
 
-fn answer(reply: &Value, request: &Request) -> Answer {
+fn parse_answer(reply: &Value, request: &Request) -> Answer {
     let outcome = match reply["outcome"].as_str() {
         Some("allow") => Outcome::Allow,
         Some("delay") => Outcome::Delay(Nanos::from_millis(required_number(reply, "delay_ms"))),

@@ -15,17 +15,18 @@ async fn ids_and_values_may_have_any_character_the_language_allows() {
     let rule = r#"{"per":["tenant"],"limit":"1/s"}"#;
     for id in ["a%2Fb", "a:b", "a.b", "-_.:%2F", "versions", "%61lpha", "0"] {
         let path = format!("/v1/domains/d%2Fe/rules/{id}");
-        server.ask("PUT", &path, rule).await.is(201);
-        server.ask("GET", &path, "").await.is(200);
+        server.call("PUT", &path, rule).await.expect_status(201);
+        server.call("GET", &path, "").await.expect_status(200);
         for value in
             ["acme", "a%2Fb%3Fc%23d", "%F0%9F%9A%A6", "a%20b", "%27%3B%20DROP%20TABLE%20rules%3B--", "100%25", "%22"]
         {
-            let reply = server.ask("PUT", &format!("{path}/overrides/{value}"), r#"{"limit":"2/s"}"#).await.is(201);
+            let reply =
+                server.call("PUT", &format!("{path}/overrides/{value}"), r#"{"limit":"2/s"}"#).await.expect_status(201);
             assert!(!reply.text.contains("%2F"), "{}", reply.text);
-            server.ask("GET", &format!("{path}/overrides/{value}"), "").await.is(200);
+            server.call("GET", &format!("{path}/overrides/{value}"), "").await.expect_status(200);
         }
     }
-    assert_eq!(server.ask("GET", "/v1/domains/d%2Fe/rules/alpha", "").await.is(200).json()["id"], "alpha");
+    assert_eq!(server.call("GET", "/v1/domains/d%2Fe/rules/alpha", "").await.expect_status(200).json()["id"], "alpha");
     for (path, status) in [
         ("/v1/domains/api/rules/a%20b".to_owned(), 422),
         ("/v1/domains/api/rules/%FF".into(), 400),
@@ -36,28 +37,28 @@ async fn ids_and_values_may_have_any_character_the_language_allows() {
         ("/v1/domains/api/rules/".into(), 404),
         ("/v1/domainsx".into(), 404),
     ] {
-        let reply = server.ask("PUT", &path, rule).await;
+        let reply = server.call("PUT", &path, rule).await;
         assert!(
             reply.status == status || (status == 422 && reply.status == 400),
             "{path}: {} {}",
             reply.status,
             reply.text
         );
-        let reply = server.ask("GET", &path, "").await;
+        let reply = server.call("GET", &path, "").await;
         assert!(matches!(reply.status, 400 | 404), "{path}: {} {}", reply.status, reply.text);
     }
     server
-        .ask("PUT", &format!("/v1/domains/d%2Fe/rules/0/overrides/{}", "v".repeat(1_025)), r#"{"limit":"2/s"}"#)
+        .call("PUT", &format!("/v1/domains/d%2Fe/rules/0/overrides/{}", "v".repeat(1_025)), r#"{"limit":"2/s"}"#)
         .await;
-    server.ask("GET", "/v1/domains/api/rules?q=%27%20OR%201%3D1--", "").await.is(200);
-    server.ask("GET", "/v1/audit?subject=%27%3B--&author=%25", "").await.is(200);
+    server.call("GET", "/v1/domains/api/rules?q=%27%20OR%201%3D1--", "").await.expect_status(200);
+    server.call("GET", "/v1/audit?subject=%27%3B--&author=%25", "").await.expect_status(200);
 }
 
 #[tokio::test]
 async fn invalid_calls_are_reported_with_a_correction() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let rule = "/v1/domains/api/rules/a";
-    server.ask("PUT", rule, r#"{"limit":"1/s"}"#).await.is(201);
+    server.call("PUT", rule, r#"{"limit":"1/s"}"#).await.expect_status(201);
     for (method, path, body, status, expected) in [
         ("GET", "/v1/domains/api/rules?limit=0", "", 400, "1 to 1000"),
         ("GET", "/v1/domains/api/rules?limit=1001", "", 400, "1 to 1000"),
@@ -85,7 +86,7 @@ async fn invalid_calls_are_reported_with_a_correction() {
         ("DELETE", "/v1/tokens/none", "", 404, "none"),
         ("GET", "/v1/domains/api", "", 404, "/openapi.json"),
     ] {
-        let reply = server.ask(method, path, body).await;
+        let reply = server.call(method, path, body).await;
         assert_eq!(reply.status, status, "{method} {path} {body}: {}", reply.text);
         assert!(reply.text.contains(expected), "{method} {path} {body}: {}", reply.text);
     }
@@ -104,7 +105,7 @@ async fn methods_are_listed_and_content_types_checked() {
         let mut expected: Vec<&str> = methods.split(',').collect();
         expected.sort_unstable();
         for (method, status) in [("OPTIONS", 204), ("TRACE", 405), ("FOO", 405)] {
-            let reply = server.ask(method, path, "").await.is(status);
+            let reply = server.call(method, path, "").await.expect_status(status);
             let mut allowed: Vec<&str> = reply.header("allow").split(',').map(str::trim).collect();
             allowed.sort_unstable();
             assert_eq!(allowed, expected, "{method} {path}");
@@ -114,14 +115,14 @@ async fn methods_are_listed_and_content_types_checked() {
     let send_body = |method: &str, kind: &'static str, body: &'static str| {
         send(server.request(method, rule).header("content-type", kind).body(body))
     };
-    let refused = send_body("PUT", "text/html", "{}").await.is(415);
+    let refused = send_body("PUT", "text/html", "{}").await.expect_status(415);
     assert!(refused.text.contains("application/yaml"), "{}", refused.text);
-    send_body("PUT", "application/yaml; charset=utf-8", "limit: 1/s").await.is(201);
-    send_body("PUT", "application/x-www-form-urlencoded", "limit: 1/s").await.is(200);
-    send_body("PATCH", "application/yaml", "limit: 1/s").await.is(415);
-    send_body("PATCH", "application/merge-patch+json", r#"{"limit":"2/s"}"#).await.is(200);
+    send_body("PUT", "application/yaml; charset=utf-8", "limit: 1/s").await.expect_status(201);
+    send_body("PUT", "application/x-www-form-urlencoded", "limit: 1/s").await.expect_status(200);
+    send_body("PATCH", "application/yaml", "limit: 1/s").await.expect_status(415);
+    send_body("PATCH", "application/merge-patch+json", r#"{"limit":"2/s"}"#).await.expect_status(200);
     let page = send(server.request("GET", rule).header("origin", "https://evil.example")).await;
-    page.is(403);
+    page.expect_status(403);
 }
 
 #[tokio::test]
@@ -144,10 +145,10 @@ async fn oversized_bodies_are_refused_before_they_are_read() {
         assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{path}");
     }
     let large = format!("domain: api\nrules:\n- {{id: a, limit: 1/s}}\n{}", "# a comment\n".repeat(200_000));
-    let found = send(server.request("POST", "/v1/validate").body(large)).await.is(200).json();
+    let found = send(server.request("POST", "/v1/validate").body(large)).await.expect_status(200).json();
     assert_eq!(found["rules"], 1, "{found}");
     let nested = "[".repeat(60_000);
-    let reply = server.ask("PUT", "/v1/domains/api/rules/a", &nested).await;
+    let reply = server.call("PUT", "/v1/domains/api/rules/a", &nested).await;
     assert!(matches!(reply.status, 400 | 422), "{} {}", reply.status, reply.text);
 }
 
@@ -178,13 +179,13 @@ async fn server_without_a_database_names_the_source_of_its_rules() {
             send(request).await
         };
         for path in ["/v1/domains", "/v1/snapshot", "/v1/domains/a/rules/b", "/v1/tokens"] {
-            let reply = get(path).await.is(404);
+            let reply = get(path).await.expect_status(404);
             assert!(reply.text.contains(expected), "{path}: {}", reply.text);
         }
-        assert!(get("/v1/rules-status").await.is(200).json()["source"].is_string());
-        assert!(get("/openapi.json").await.is(200).json()["paths"].is_object());
+        assert!(get("/v1/rules-status").await.expect_status(200).json()["source"].is_string());
+        assert!(get("/openapi.json").await.expect_status(200).json()["paths"].is_object());
     }
-    let status = server.ask("GET", "/v1/rules-status", "").await.is(200).json();
+    let status = server.call("GET", "/v1/rules-status", "").await.expect_status(200).json();
     assert_eq!(status["source"], "database");
     assert!(status["revision"].is_i64() && status["checksum"].is_string(), "{status}");
 }

@@ -6,7 +6,7 @@ use tollgate_server::control::ControlError;
 use tollgate_server::control::model::{AuditSearch, Expected, PageRequest};
 
 use crate::eventually::TEST_TIMEOUT;
-use crate::test_database::{TestDatabase, by, put};
+use crate::test_database::{TestDatabase, change_by, put_rule};
 
 on_both_databases!(
     exactly_one_concurrent_writer_wins,
@@ -20,14 +20,14 @@ async fn exactly_one_concurrent_writer_wins(database: Arc<TestDatabase>) {
     const ROUNDS: i64 = 5;
     // Half of the writers use a second instance. To the database, it looks like another process.
     let controls = [Arc::new(database.open().await), Arc::new(database.open().await)];
-    put(&controls[0], "api", "each", "{limit: 1/s}").await;
+    put_rule(&controls[0], "api", "each", "{limit: 1/s}").await;
     for round in 1..=ROUNDS {
         let tasks: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let control = controls[writer % 2].clone();
                 tokio::spawn(async move {
                     let text = format!("{{limit: {}/s}}", round * 100 + writer as i64);
-                    let author = by(&format!("writer {writer}"));
+                    let author = change_by(&format!("writer {writer}"));
                     control
                         .rules()
                         .put(&author.clone().with_expected(Expected::Version(round)), "api", "each", text.as_bytes())
@@ -59,7 +59,7 @@ async fn exactly_one_concurrent_writer_wins(database: Arc<TestDatabase>) {
 async fn writes_of_other_processes_are_seen_soon(database: Arc<TestDatabase>) {
     let (one, other) = (database.open().await, database.open().await);
     let (mut own, mut seen) = (one.watch_revision(), other.watch_revision());
-    put(&one, "api", "each", "{limit: 1/s}").await;
+    put_rule(&one, "api", "each", "{limit: 1/s}").await;
     assert!(own.has_changed().unwrap());
     assert_eq!(*own.borrow_and_update(), 1);
     tokio::time::timeout(TEST_TIMEOUT, seen.changed()).await.unwrap().unwrap();
@@ -73,18 +73,18 @@ async fn snapshot_is_built_once_per_revision(database: Arc<TestDatabase>) {
     let control = database.open().await;
     let empty = control.snapshot().await.unwrap();
     assert_eq!((empty.revision, empty.checksum.len()), (0, 64));
-    put(&control, "api", "each", "{limit: 1/s}").await;
+    put_rule(&control, "api", "each", "{limit: 1/s}").await;
     let first = control.snapshot().await.unwrap();
     assert!(Arc::ptr_eq(&first, &control.snapshot().await.unwrap()));
-    control.rules().set_enabled(&by("ann"), "api", "each", false).await.unwrap();
-    control.rules().set_enabled(&by("ann"), "api", "each", true).await.unwrap();
+    control.rules().set_enabled(&change_by("ann"), "api", "each", false).await.unwrap();
+    control.rules().set_enabled(&change_by("ann"), "api", "each", true).await.unwrap();
     let second = control.snapshot().await.unwrap();
     assert_eq!((second.revision, &second.checksum), (3, &first.checksum));
 }
 
 async fn several_instances_may_start_concurrently(database: Arc<TestDatabase>) {
     let opened = tokio::join!(database.open(), database.open(), database.open());
-    put(&opened.0, "api", "each", "{limit: 1/s}").await;
+    put_rule(&opened.0, "api", "each", "{limit: 1/s}").await;
     assert_eq!(opened.2.rules().get("api", "each").await.unwrap().version, 1);
 }
 
@@ -92,15 +92,15 @@ mod sqlite_only {
     use std::os::unix::fs::PermissionsExt;
     use tollgate_server::control::{Control, sqlite_url};
 
-    use crate::test_database::{put, run, sqlite};
+    use crate::test_database::{put_rule, run_case, sqlite};
 
     #[test]
     fn database_file_is_private() {
-        run(sqlite(), async |_| {
+        run_case(sqlite(), async |_| {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("data").join("rules.db");
             let control = Control::open(&sqlite_url(&path)).await.unwrap();
-            put(&control, "api", "each", "{limit: 1/s}").await;
+            put_rule(&control, "api", "each", "{limit: 1/s}").await;
             for name in ["rules.db", "rules.db-wal", "rules.db-shm"] {
                 let mode = path.with_file_name(name).metadata().unwrap().permissions().mode();
                 assert_eq!(mode & 0o777, 0o600, "{name}");
@@ -110,7 +110,7 @@ mod sqlite_only {
 
     #[test]
     fn database_that_cannot_be_opened_is_reported() {
-        run(sqlite(), async |_| {
+        run_case(sqlite(), async |_| {
             for url in ["sqlite:/proc/no/rules.db?mode=rwc", "mysql://x", "", "postgres://127.0.0.1:1/none"] {
                 assert!(Control::open(url).await.is_err(), "{url}");
             }
@@ -123,15 +123,15 @@ mod postgres_only {
     use tollgate_testkit::servers::Postgres;
 
     use crate::eventually::TEST_TIMEOUT;
-    use crate::test_database::{put, run, sqlite};
+    use crate::test_database::{put_rule, run_case, sqlite};
 
     #[test]
     fn lost_database_is_reported_and_recovers() {
         let mut server = Postgres::start();
         let url = server.create_database("rules");
-        run(sqlite(), async |_| {
+        run_case(sqlite(), async |_| {
             let control = Control::open(&url).await.unwrap();
-            put(&control, "api", "each", "{limit: 1/s}").await;
+            put_rule(&control, "api", "each", "{limit: 1/s}").await;
             let before = control.snapshot().await.unwrap();
             server.kill();
             let lost = control.rules().get("api", "each").await.unwrap_err();
@@ -142,7 +142,7 @@ mod postgres_only {
             let mut seen = control.watch_revision();
             let other = Control::open(&url).await.unwrap();
             assert_eq!(other.rules().get("api", "each").await.unwrap().version, 1);
-            put(&other, "api", "each", "{limit: 2/s}").await;
+            put_rule(&other, "api", "each", "{limit: 2/s}").await;
             tokio::time::timeout(TEST_TIMEOUT, seen.changed()).await.unwrap().unwrap();
             assert_eq!(control.rules().get("api", "each").await.unwrap().version, 2);
         });
