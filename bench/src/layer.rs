@@ -25,8 +25,7 @@ use crate::report::{Goal, Report, Row};
 /// The goal of at most 2.2 times the cost of the bare keyed check.
 const NEAR_BARE_CHECK: Goal = Goal::RatioAtLeast(0.45);
 
-/// The contenders and their goals. Two cases have no goal: addresses behind two proxies, and headers on every
-/// response.
+/// The contenders and their goals. Two cases have no goal: addresses behind two proxies, and headers on every response.
 pub(crate) const CASES: [(&str, Option<Goal>); 4] = [
     ("layer-header", Some(NEAR_BARE_CHECK)),
     ("layer-address", Some(NEAR_BARE_CHECK)),
@@ -57,8 +56,7 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
 
 /// Compares instruction counts. `check` is the count of the bare check, and `count` counts a contender.
 pub(crate) fn count(report: &mut Report, check: f64, count: impl Fn(&str) -> Result<f64>) -> Result<()> {
-    // The rows have no goals: the goals apply to time, and finding a header takes as many instructions as
-    // the check.
+    // The rows have no goals: the goals apply to time, and finding a header takes as many instructions as the check.
     add_rows(report, "instructions-", check, count, |_| None)
 }
 

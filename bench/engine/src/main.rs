@@ -1,5 +1,5 @@
-//! Measures the cost of rules. A request that matches 2 of 10,000 rules is compared with a request that matches 2 of
-//! 10 rules. The instruction counts are also compared with two bare checks. Requests that match 2 of 2 rules and 2 of
+//! Measures the cost of rules. A request that matches 2 of 10,000 rules is compared with a request that matches 2 of 10
+//! rules. The instruction counts are also compared with two bare checks. Requests that match 2 of 2 rules and 2 of
 //! 1,000 rules are compared with limitador. Timed contenders alternate within one run, so that disturbances affect all
 //! of them equally.
 

@@ -1,6 +1,6 @@
 //! The floor of a decision on the server: scripts that read and write the same number of keys, but decide nothing.
-//! Every script that decides this many charges in a call also has to read the keys, and to write the keys whose
-//! charges it admits.
+//! Every script that decides this many charges in a call also has to read the keys, and to write the keys whose charges
+//! it admits.
 
 use std::time::{Duration, Instant};
 

@@ -84,8 +84,7 @@ impl ChargeAnswer {
         Self { outcome: verdict.outcome(), taken: verdict.taken(), stamps: verdict.stamp(), reports }
     }
 
-    /// Clears the amount taken and the stamps. Used for peeks and refused groups, which take
-    /// nothing.
+    /// Clears the amount taken and the stamps. Used for peeks and refused groups, which take nothing.
     pub(crate) fn clear_taken(&mut self) {
         (self.taken, self.stamps) = (Cost::ZERO, Stamps::default());
     }
@@ -193,8 +192,8 @@ mod tests {
         [encode_limits(&bucket.into()), encode_limits(&both), LimitsCode::from_slice(&[9, 9])]
     }
 
-    /// Handles the frame of an ask as a link does, and returns the frame to send. Tries the fast
-    /// path first if `fast` is set.
+    /// Handles the frame of an ask as a link does, and returns the frame to send. Tries the fast path first if `fast`
+    /// is set.
     fn handle_ask_frame(
         fast: bool,
         homes: &Homes,

@@ -3,8 +3,8 @@
 //! Such a group charges one home after another, in id order. If a home refuses or does not answer, the earlier charges
 //! are undone. All nodes use the same order. Otherwise two groups could each take the last token of one home, and both
 //! would be refused at the other home. The group's answer must report the amounts that remain after the undo, so the
-//! group peeks again at the homes that got tokens back. A refusal therefore costs one more round trip, unless the
-//! first home refused.
+//! group peeks again at the homes that got tokens back. A refusal therefore costs one more round trip, unless the first
+//! home refused.
 //!
 //! Every home except the last takes with [`Verb::Hold`], so that [`Verb::Undo`] can restore the key's previous limits:
 //! a refused group must not move a key to changed limits.
@@ -69,8 +69,8 @@ impl<E> GroupRun<E> {
     /// Starts a group on the node `own`. Adds the first action.
     pub fn new(own: NodeId, verb: Verb, charges: Vec<(Home, Amount)>, actions: &mut Vec<GroupAction>) -> Self {
         let mut homes: Vec<Home> = charges.iter().map(|(home, _)| *home).collect();
-        // If each node asked itself last, the groups of two nodes could each take the other node's last token, and
-        // both would be refused.
+        // If each node asked itself last, the groups of two nodes could each take the other node's last token, and both
+        // would be refused.
         homes.sort_unstable_by_key(|home| home.unwrap_or(own));
         homes.dedup();
         let answers = charges.iter().map(|_| None).collect();

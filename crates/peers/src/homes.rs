@@ -14,8 +14,7 @@ use tollgate::fingerprint::Fingerprint;
 
 use crate::NodeId;
 
-/// One node's view of the homes. The mesh replaces this view whenever a node, its state or its link
-/// changes.
+/// One node's view of the homes. The mesh replaces this view whenever a node, its state or its link changes.
 #[derive(Clone, Debug)]
 pub struct Homes {
     own: NodeId,

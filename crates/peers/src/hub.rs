@@ -56,8 +56,7 @@ pub enum Stage {
         /// Whether all states are known. `false`: other nodes were ready, but no node sent its states in time.
         complete: bool,
     },
-    /// The node has left: all linked nodes acknowledged its charges, or the time for
-    /// acknowledgements passed.
+    /// The node has left: all linked nodes acknowledged its charges, or the time for acknowledgements passed.
     Left,
 }
 
@@ -366,9 +365,8 @@ impl Shared {
         self.hub().members.record_own_address(address);
     }
 
-    /// Logs why there is no link to an address, at most once per hour for each reason. A new link to the address
-    /// makes its reasons loggable again. Several nodes may share an address, so one address can have several
-    /// reasons.
+    /// Logs why there is no link to an address, at most once per hour for each reason. A new link to the address makes
+    /// its reasons loggable again. Several nodes may share an address, so one address can have several reasons.
     pub(crate) fn log_refusal(&self, address: &str, why: &str) {
         let now = self.clock.mono();
         let mut hub = self.hub();

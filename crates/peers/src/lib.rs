@@ -2,8 +2,8 @@
 //!
 //! Every node holds the state of every active key in a [`table`]. It broadcasts its own charges as *deltas*, and every
 //! other node applies each delta exactly once. A node decides `eventual` rules from its own state. A `strict` rule is
-//! decided by the key's *home*, a ready node chosen by hashing. Because every node has the state, a key's home can
-//! move without a handover.
+//! decided by the key's *home*, a ready node chosen by hashing. Because every node has the state, a key's home can move
+//! without a handover.
 //!
 //! | module | does |
 //! |---|---|
@@ -60,8 +60,7 @@ pub use hub::Stage;
 pub use status::{LinkCounts, NodeInfo, NodeStatus, PeerStatus};
 pub use store::PeerStore;
 
-/// Id of a process in the cluster. Each start draws a random id, so a restarted node counts as a new
-/// node.
+/// Id of a process in the cluster. Each start draws a random id, so a restarted node counts as a new node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 

@@ -61,8 +61,7 @@ pub(crate) trait Receive {
     /// Fails if the message is invalid. The link then ends.
     fn frame(&mut self, frame: &[u8]) -> Result<(), String>;
 
-    /// Called after the complete frames of one read were handled. Frames after an invalid frame are not
-    /// handled.
+    /// Called after the complete frames of one read were handled. Frames after an invalid frame are not handled.
     fn end_of_read(&mut self) {}
 }
 

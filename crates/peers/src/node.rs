@@ -33,8 +33,7 @@ const SEED_LOOKUP_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Dur
 const MAX_SLEEP: Duration = Duration::from_millis(500);
 /// How long a relayed ask waits for its answer. The original caller gives up much earlier.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
-/// When the encoded answers to the asks of one read exceed this number of bytes, they are moved to the send
-/// queue.
+/// When the encoded answers to the asks of one read exceed this number of bytes, they are moved to the send queue.
 const MAX_OWN_ANSWER_BYTES: usize = 64 << 10;
 
 /// Runs the node until `stop` completes.
@@ -53,8 +52,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Ends asks whose deadline has passed, and then sends the asks that were held until those asks
-/// were answered.
+/// Ends asks whose deadline has passed, and then sends the asks that were held until those asks were answered.
 async fn expire_asks(shared: &Shared) {
     loop {
         for peer in shared.asks.expire().await {

@@ -7,8 +7,7 @@
 //! frames are written elsewhere. If an ask is this node's only unanswered ask, its caller writes it. Answers are
 //! written at the end of the read that contained the asks. Each of these threads writes once. The link's task writes
 //! frames that were queued meanwhile, and bytes that the connection does not accept yet. With all processes on one
-//! core, this reduced the median time of a decision by another node from 36.3 µs to 31.5 µs. A bare echo takes 13.7
-//! µs.
+//! core, this reduced the median time of a decision by another node from 36.3 µs to 31.5 µs. A bare echo takes 13.7 µs.
 //!
 //! Asks are batched further. While an ask is unanswered, later asks are held until an answer arrives, and then share
 //! one write. The system calls and wake-ups of a write cost more CPU time than several decisions. Asks to a peer that
@@ -61,8 +60,7 @@ struct AskHold {
 }
 
 impl AskHold {
-    /// Returns whether an ask made at `now` is held. The expected answer to an earlier ask then
-    /// releases it.
+    /// Returns whether an ask made at `now` is held. The expected answer to an earlier ask then releases it.
     fn holds(&self, now: Instant) -> bool {
         self.answers_fast && self.sent_at.is_some_and(|at| now < at + MAX_HOLD)
     }
@@ -97,8 +95,7 @@ struct OutboxState {
     hold: AskHold,
     /// Whether the link's task was woken for asks that it has not written yet.
     is_task_woken: bool,
-    /// Whether a flush found another thread writing. That thread or the link's task then writes the
-    /// queue.
+    /// Whether a flush found another thread writing. That thread or the link's task then writes the queue.
     is_flush_waiting: bool,
     /// Why the last write failed.
     failed: Option<LinkEndReason>,
@@ -164,8 +161,7 @@ impl Outbox {
         is_queued
     }
 
-    /// Queues frames like [`push`](Self::push), but wakes no task. The caller then flushes the
-    /// queue.
+    /// Queues frames like [`push`](Self::push), but wakes no task. The caller then flushes the queue.
     pub(crate) fn queue(&self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
         self.lock().queue(encode)
     }
@@ -203,9 +199,8 @@ impl Outbox {
         }
     }
 
-    /// Writes the queue. If another thread is writing, that thread or the link's task writes the queue
-    /// afterwards. Leaves queues above `max_bytes`, and bytes that the connection does not accept at once, to
-    /// the link's task.
+    /// Writes the queue. If another thread is writing, that thread or the link's task writes the queue afterwards.
+    /// Leaves queues above `max_bytes`, and bytes that the connection does not accept at once, to the link's task.
     fn flush_up_to(&self, max_bytes: usize) -> LeftOver {
         let mut queued = self.lock();
         while !queued.bytes.is_empty() && queued.bytes.len() <= max_bytes {

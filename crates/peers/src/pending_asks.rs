@@ -21,8 +21,7 @@ use crate::wire::{self, Frame};
 
 /// Maximum number of asks that are unanswered, or whose answer the caller has not taken yet. Further asks fail.
 pub(crate) const MAX_ASKS: usize = 1 << 16;
-/// Number of bits in an ask's id that contain the index of its slot. The other bits distinguish the asks of one
-/// slot.
+/// Number of bits in an ask's id that contain the index of its slot. The other bits distinguish the asks of one slot.
 const SLOT_INDEX_BITS: u32 = MAX_ASKS.trailing_zeros();
 /// Number of slots that are kept even if they are free. Free slots beyond this number are dropped after a search for
 /// expired asks.
@@ -194,8 +193,8 @@ impl PendingAsks {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until the earliest deadline, and ends the asks whose deadline has passed. Returns the nodes that
-    /// were asked.
+    /// Waits until the earliest deadline, and ends the asks whose deadline has passed. Returns the nodes that were
+    /// asked.
     pub(crate) async fn expire(&self) -> HashSet<NodeId> {
         loop {
             let search_at = self.state().search_at;

@@ -21,8 +21,7 @@ pub(crate) const MAX_BYTES: usize = 1_024;
 
 /// Maximum number of link secrets: the current secret and its replacement.
 const MAX_LINK_SECRETS: usize = 2;
-/// Maximum size of the secret file: three secrets of maximum length, and the same length once more
-/// for whitespace.
+/// Maximum size of the secret file: three secrets of maximum length, and the same length once more for whitespace.
 const MAX_FILE_BYTES: u64 = 4 * MAX_BYTES as u64;
 
 /// The cluster's secrets. The `Debug` output hides them.

@@ -49,8 +49,8 @@ struct PeersThread {
     handle: JoinHandle<()>,
 }
 
-/// Ends all asks when the peers thread ends, even by a panic. That thread enforces the deadlines,
-/// so the callers would otherwise wait forever.
+/// Ends all asks when the peers thread ends, even by a panic. That thread enforces the deadlines, so the callers would
+/// otherwise wait forever.
 struct EndAsks(Arc<Shared>);
 
 impl Drop for EndAsks {
@@ -186,8 +186,7 @@ impl PeerStore {
         now.wall()
     }
 
-    /// Fast path: decides a group of one eventual charge. Returns `None` if the fast path does not
-    /// apply.
+    /// Fast path: decides a group of one eventual charge. Returns `None` if the fast path does not apply.
     fn try_decide_here(&self, charge: &EngineCharge<'_>, answers: &mut Answers) -> Option<bool> {
         let (Consistency::Eventual(_), Amount::Exactly(cost)) = (charge.consistency, charge.ask) else { return None };
         let (table, now) = (&self.shared.table, self.shared.now());

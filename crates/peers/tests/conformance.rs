@@ -91,8 +91,8 @@ impl Store for Cluster {
             .collect();
         let groups: Vec<Group<'_>> =
             batch.groups.iter().zip(&charges).map(|(group, charges)| Group { charges, ..*group }).collect();
-        // Each run uses one node, because only later requests on the same node are certain to see a refused
-        // group's refunds.
+        // Each run uses one node, because only later requests on the same node are certain to see a refused group's
+        // refunds.
         let node = &self.nodes[run as usize % self.nodes.len()];
         node.run(Batch { groups: &groups, ..batch }, answers).await;
     }

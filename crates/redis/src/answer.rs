@@ -100,8 +100,8 @@ impl<'a> ReplyReader<'a> {
     ) -> Result<bool, TooShort> {
         let refusing = self.bytes.take(1)?[0];
         let taken = match carries_taken(decided.verb, charge).then(|| self.bytes.take_number(7)).transpose()? {
-            // Costs are clamped to `EXACT` when sent. Only `Unlimited` admits a clamped cost, and it takes the
-            // full cost.
+            // Costs are clamped to `EXACT` when sent. Only `Unlimited` admits a clamped cost, and it takes the full
+            // cost.
             Some(taken) if taken < EXACT => Cost::new(taken),
             Some(_) | None => charge.ask.cost(),
         };

@@ -17,8 +17,8 @@ impl Breaker {
     /// Minimum number of calls before the breaker can open.
     const MIN_CALLS: u32 = 4;
 
-    /// Records the result of a call and returns whether the breaker opens. When the breaker opens,
-    /// the recorded results are cleared.
+    /// Records the result of a call and returns whether the breaker opens. When the breaker opens, the recorded results
+    /// are cleared.
     pub(crate) fn record_result(&mut self, failed: bool) -> bool {
         self.failed = (self.failed << 1 | u16::from(failed)) & ((1 << Self::RECENT_CALLS) - 1);
         self.calls = Self::RECENT_CALLS.min(self.calls + 1);

@@ -43,11 +43,9 @@ pub struct Config {
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     /// Sentinels that report the server's address. `None` if the URL contains the address.
     pub(crate) sentinels: Option<Arc<Sentinels>>,
-    /// Seed nodes of a cluster. If the list is empty, this is the configuration of one primary in a
-    /// cluster.
+    /// Seed nodes of a cluster. If the list is empty, this is the configuration of one primary in a cluster.
     pub(crate) cluster: Option<Arc<[(String, u16)]>>,
-    /// Lane count of the cluster. `None`: use the count in the store. A new store gets two lanes per
-    /// primary.
+    /// Lane count of the cluster. `None`: use the count in the store. A new store gets two lanes per primary.
     pub(crate) lanes: Option<LaneCount>,
     /// Number of replicas that must acknowledge a write.
     pub(crate) wait: u32,
@@ -356,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_cannot_change_the_hash_slot_of_a_key() {
+    fn invalid_namespaces_are_refused() {
         for given in ["", "a{b", "a b", "a}b", &"x".repeat(65)] {
             assert!(Config::from_url("redis://store").unwrap().namespace(given).is_err(), "{given}");
         }

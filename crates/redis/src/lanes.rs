@@ -7,8 +7,8 @@
 //! A hash divides the keys into 64 shards. Each shard has a possible lane, and the possible lanes are evenly spaced
 //! over the hash slots. A store with `n` lanes divides the shards into `n` ranges of nearly equal length. Each range
 //! uses the lane of its first shard. If the primaries have equal ranges of hash slots and `n` is a multiple of their
-//! number, then all shards of a range have the same primary. So the numbers of shards that two primaries hold differ
-//! by at most one.
+//! number, then all shards of a range have the same primary. So the numbers of shards that two primaries hold differ by
+//! at most one.
 
 use tollgate_engine::store::Charge;
 
@@ -28,8 +28,7 @@ impl LaneCount {
         (1..=SHARDS).contains(&usize::from(count)).then_some(Self(count))
     }
 
-    /// Returns the count for a new store. With two lanes per primary, the number of primaries can
-    /// double.
+    /// Returns the count for a new store. With two lanes per primary, the number of primaries can double.
     pub(crate) fn for_primaries(primaries: usize) -> Self {
         Self((2 * primaries).clamp(1, SHARDS) as u8)
     }

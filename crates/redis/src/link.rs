@@ -65,8 +65,7 @@ impl Link {
     /// # Errors
     /// Fails if the store cannot be used; the message gives the reason, for the log.
     pub(crate) async fn open(config: &Config, scripts: &Arc<Scripts>) -> Result<Self, String> {
-        // The client's own timeout does not cover the whole attempt, so this timeout encloses the
-        // attempt.
+        // The client's own timeout does not cover the whole attempt, so this timeout encloses the attempt.
         let connection = timeout(CONNECT_TIMEOUT, connect(config, scripts)).await;
         // A server without TLS mistakes the TLS handshake for an incomplete command, and waits for more bytes.
         let is_tls = matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });

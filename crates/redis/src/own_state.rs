@@ -175,8 +175,8 @@ fn restore_words(
         }
         Params::Concurrency { lease, .. } => {
             let (held, last_end, _) = (bytes.take_number(2)?, bytes.take_number(7)?, bytes.take_number(7)?);
-            // A single lease with the total cost leads to the same decisions as the individual leases. Only its end
-            // may differ.
+            // A single lease with the total cost leads to the same decisions as the individual leases. Only its end may
+            // differ.
             limit.init(words, now);
             if held > 0 {
                 limit.commit(words, now, &Verdict::stamped(Cost::new(held), Stamp::from_bits(1)));

@@ -41,8 +41,7 @@ pub struct RedisStore {
     membership: Membership,
     pub(crate) counters: Arc<CallCounters>,
     encoded: Arc<EncodedLimitsCache>,
-    /// Remembered refusals. `None` if the scripts use a test clock, which is unrelated to the
-    /// process clock.
+    /// Remembered refusals. `None` if the scripts use a test clock, which is unrelated to the process clock.
     pub(crate) refusals: Option<Arc<Refusals>>,
     /// Recently refused keys, used only in a cluster.
     pub(crate) suspects: Suspects,

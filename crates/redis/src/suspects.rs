@@ -41,8 +41,7 @@ impl Suspects {
         slot.is_some_and(|suspect| suspect.hash == hash && now < suspect.until)
     }
 
-    /// Remembers the refused keys of a refused group. If the group is admitted, forgets all of its
-    /// keys.
+    /// Remembers the refused keys of a refused group. If the group is admitted, forgets all of its keys.
     pub(crate) fn record_result(&self, group: &Group<'_>, answers: &Answers, index: usize, now: Instant) {
         if group.verb != StoreVerb::Check {
             return;

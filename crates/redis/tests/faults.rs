@@ -202,8 +202,7 @@ fn store_that_was_restarted_empty_admits_at_most_one_burst_more() {
     });
 }
 
-/// Fills the memory of a server until it evicts `key`. The filling values have no expiry, so they are
-/// not evicted.
+/// Fills the memory of a server until it evicts `key`. The filling values have no expiry, so they are not evicted.
 fn fill_until_evicted(server: &Server, key: &str) {
     let mut link = server.connect();
     let info = String::from_utf8(link.command(&["INFO", "memory"]).bytes()).unwrap();

@@ -7,8 +7,7 @@ use super::{Action, Member, MemberState, Mesh};
 use crate::NodeId;
 use crate::homes::{Homes, Reach};
 
-/// A node with a majority removes a peer from its count after this duration of silence, in
-/// nanoseconds.
+/// A node with a majority removes a peer from its count after this duration of silence, in nanoseconds.
 const REMOVE_AFTER: u64 = 10_000_000_000;
 
 pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {

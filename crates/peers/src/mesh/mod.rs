@@ -106,8 +106,7 @@ pub enum Event {
         /// Node at the other end.
         peer: NodeId,
     },
-    /// A frame arrived. Frames are passed in sending order. [`Frame::Ask`] and [`Frame::Answer`]
-    /// are ignored here.
+    /// A frame arrived. Frames are passed in sending order. [`Frame::Ask`] and [`Frame::Answer`] are ignored here.
     Frame {
         /// Sender of the frame.
         peer: NodeId,

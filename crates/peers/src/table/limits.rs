@@ -19,8 +19,7 @@ const MAX_LIMITS: usize = 1 << 16;
 pub struct SharedLimits {
     /// The limits as written in the rule.
     pub(crate) plain: Limits,
-    /// The limits with a larger maximum debt, because several nodes may take the same tokens at the same
-    /// time.
+    /// The limits with a larger maximum debt, because several nodes may take the same tokens at the same time.
     pub(crate) with_debt: Limits,
     code: LimitsCode,
     number: u32,
@@ -43,8 +42,7 @@ impl SharedLimits {
         &self.plain
     }
 
-    /// Returns the minimum unsent amount for which a delta is sent immediately: a sixteenth of the
-    /// capacity.
+    /// Returns the minimum unsent amount for which a delta is sent immediately: a sixteenth of the capacity.
     pub(crate) fn min_urgent_amount(&self) -> u64 {
         self.min_urgent_amount
     }

@@ -120,8 +120,7 @@ pub struct TableCounts {
     pub dropped: u64,
     /// Charged tokens of other nodes that arrived too late to count.
     pub forgiven: u64,
-    /// Tokens that all nodes together admitted above the limits. Only keys that this node has
-    /// charged are included.
+    /// Tokens that all nodes together admitted above the limits. Only keys that this node has charged are included.
     pub overshoot: u64,
     /// Charges of keys without an entry.
     pub overflowed: u64,
@@ -167,8 +166,7 @@ impl Table {
         key.fingerprint(&self.secret)
     }
 
-    /// Returns the limits in the form that the table uses. `id` identifies the limits within this
-    /// process.
+    /// Returns the limits in the form that the table uses. `id` identifies the limits within this process.
     ///
     /// # Errors
     /// See [`check_limits`].
@@ -266,8 +264,7 @@ impl Table {
         self.shard(self.shard_of(key)).try_check(key, limits_id, &now.with_spread(key.parts().0), cost)
     }
 
-    /// Records the limits id under which the engine charges a key, for
-    /// [`try_check`](Self::try_check).
+    /// Records the limits id under which the engine charges a key, for [`try_check`](Self::try_check).
     pub(crate) fn record_id(&self, key: Fingerprint, limits: &Arc<SharedLimits>, limits_id: u32) {
         self.shard(self.shard_of(key)).record_id(key, limits, limits_id);
     }

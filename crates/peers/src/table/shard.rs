@@ -22,8 +22,7 @@ fn overflow_slot(limits: &SharedLimits) -> u32 {
     limits.number() % MAX_OVERFLOW
 }
 
-/// Minimum time for which a hold can be undone exactly, in nanoseconds. Later, an undo may be a
-/// refund.
+/// Minimum time for which a hold can be undone exactly, in nanoseconds. Later, an undo may be a refund.
 const EXACT_UNDO_TIME: u64 = 1_000_000_000;
 
 /// State words of a key. A single bucket needs two words.

@@ -45,8 +45,7 @@ pub(super) struct TallyShard {
     indebted: DebtLimitsCache,
 }
 
-/// The limits of a rule, and the same limits with a larger maximum debt, which views and merges
-/// use.
+/// The limits of a rule, and the same limits with a larger maximum debt, which views and merges use.
 pub(super) struct DebtLimits {
     limits: Limits,
     pub(super) with_debt: Arc<Limits>,

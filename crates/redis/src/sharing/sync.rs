@@ -59,8 +59,8 @@ pub(super) async fn run(sharing: Weak<Sharing>, cycle: Arc<Cycle>) {
     }
 }
 
-/// Encoded limits by the memory address of the limits. The messages keep the limits alive, so the
-/// addresses stay unique.
+/// Encoded limits by the memory address of the limits. The messages keep the limits alive, so the addresses stay
+/// unique.
 type KnownLimits = HashMap<usize, Arc<EncodedLimits>>;
 
 fn limits_address(limits: &Arc<Limits>) -> usize {
