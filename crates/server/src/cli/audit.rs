@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
-use super::remote::output::{self, OutputArgs, Paint, TextTable, format_time, replace_control_characters};
+use super::remote::output::{self, DiffColours, OutputArgs, TextTable, format_time, replace_control_characters};
 use super::remote::{Remote, ServerArgs};
 use crate::control::model::AuditEntry;
 
@@ -57,12 +57,12 @@ pub(super) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     let filters = [("domain", &args.domain), ("author", &args.author), ("subject", &args.subject)];
     let query: Vec<(&str, &str)> =
         filters.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
-    let listed = remote.list(&["v1", "audit"], &query, Some(args.limit), "the audit log")?;
+    let listed = remote.get_list(&["v1", "audit"], &query, Some(args.limit), "the audit log")?;
     if args.output.json {
         output::print_json(&listed.to_json())?;
     } else if args.changes {
         let mut out = std::io::stdout().lock();
-        let paint = Paint::new(&out);
+        let paint = DiffColours::new(&out);
         for entry in &listed.parse::<AuditEntry>()? {
             writeln!(out, "{}", replace_control_characters(&entry_heading(entry)))?;
             for line in changed_lines(entry) {

@@ -36,7 +36,7 @@ Each mistake is printed with its file, line and column. The status is 1 if there
 /// # Errors
 /// Returns an error if a file cannot be read.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let files = files::read_all(&args.paths)?;
+    let files = files::read_paths(&args.paths)?;
     let sources: Vec<Source<'_>> = files.iter().map(RuleFile::as_source).collect();
     match parse_all(&sources) {
         Ok(rules) => {

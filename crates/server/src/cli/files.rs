@@ -22,7 +22,7 @@ impl RuleFile {
 }
 
 /// Reads all `paths`. For a folder, reads its rule files, sorted by name. The path `-` is the standard input.
-pub(super) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<RuleFile>> {
+pub(super) fn read_paths(paths: &[PathBuf]) -> anyhow::Result<Vec<RuleFile>> {
     let mut files = Vec::new();
     for path in paths {
         match path.as_os_str() == "-" {
@@ -36,13 +36,13 @@ pub(super) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<RuleFile>> {
 /// Reads one file or, if `path` is a folder, its rule files, sorted by name.
 pub(super) fn read_path(path: &Path) -> anyhow::Result<Vec<RuleFile>> {
     match path.is_dir() {
-        true => rule_files(path)?.iter().map(|path| read_one(path)).collect(),
-        false => Ok(vec![read_one(path)?]),
+        true => rule_files(path)?.iter().map(|path| read_file(path)).collect(),
+        false => Ok(vec![read_file(path)?]),
     }
 }
 
 /// Reads one file.
-pub(super) fn read_one(path: &Path) -> anyhow::Result<RuleFile> {
+pub(super) fn read_file(path: &Path) -> anyhow::Result<RuleFile> {
     let name = path.display().to_string();
     let text = WatchedFile::new(path.to_owned()).read().with_context(|| format!("cannot read {name}"))?;
     Ok(RuleFile { name, text })

@@ -36,7 +36,7 @@ reported and left unchanged. The status is 1 in that case, and with --check if a
 pub(super) fn run(args: &FmtArgs) -> anyhow::Result<ExitCode> {
     let mut success = true;
     for path in &args.files {
-        let file = files::read_one(path)?;
+        let file = files::read_file(path)?;
         let name = &file.name;
         match format(&file.as_source()) {
             Ok(formatted) if formatted.as_bytes() == file.text => {}

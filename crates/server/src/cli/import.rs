@@ -46,7 +46,7 @@ there are any rules. Files of the reference Envoy service need not be imported: 
 /// # Errors
 /// Returns an error if the file cannot be read.
 pub(super) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
-    let file = files::read_one(&args.file)?;
+    let file = files::read_file(&args.file)?;
     let dialect = args.from.map(|from| match from {
         ImportFrom::Envoy => Dialect::Envoy,
         ImportFrom::Nginx => Dialect::Nginx,

@@ -175,7 +175,7 @@ fn log_at_path(path: &Path) -> Log {
 /// returns `None`.
 fn load_rules(path: Option<&Path>) -> anyhow::Result<Option<Option<Rules>>> {
     let Some(path) = path else { return Ok(Some(None)) };
-    let files = files::read_all(&[path.to_owned()])?;
+    let files = files::read_paths(&[path.to_owned()])?;
     let sources: Vec<_> = files.iter().map(files::RuleFile::as_source).collect();
     match parse_all(&sources) {
         Ok(rules) => {

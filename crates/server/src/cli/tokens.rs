@@ -103,7 +103,7 @@ fn run_on_server(remote: &Remote, command: &TokensCommand) -> anyhow::Result<()>
             answer.print(args.output, |created| print_created(&created))
         }
         TokensCommand::List(output) => {
-            remote.list(&["v1", "tokens"], &[], None, "tokens")?.print(*output, print_tokens)
+            remote.get_list(&["v1", "tokens"], &[], None, "tokens")?.print(*output, print_tokens)
         }
         TokensCommand::Revoke(args) => {
             let answer = remote.send(remote.request(Method::DELETE, &["v1", "tokens", &args.id])?, "revoking")?;

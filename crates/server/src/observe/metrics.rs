@@ -47,7 +47,7 @@ pub struct FrontCounters {
 
 /// Index of a counter in [`FrontCounters`].
 #[derive(Clone, Copy, Debug)]
-enum Counter {
+enum FrontCounter {
     Allowed,
     Denied,
     Observed,
@@ -70,9 +70,11 @@ impl FrontCounters {
     #[inline]
     pub fn count_decisions(&self, totals: OutcomeTotals) {
         let stripe = Stripe::of_thread();
-        for (counter, count) in
-            [(Counter::Allowed, totals.allowed), (Counter::Denied, totals.denied), (Counter::Observed, totals.observed)]
-        {
+        for (counter, count) in [
+            (FrontCounter::Allowed, totals.allowed),
+            (FrontCounter::Denied, totals.denied),
+            (FrontCounter::Observed, totals.observed),
+        ] {
             if count > 0 {
                 self.counts.add(stripe, counter as usize, count);
             }
@@ -81,10 +83,10 @@ impl FrontCounters {
 
     /// Counts a malformed or unauthorized request.
     pub fn count_malformed(&self) {
-        self.counts.add(Stripe::of_thread(), Counter::Malformed as usize, 1);
+        self.counts.add(Stripe::of_thread(), FrontCounter::Malformed as usize, 1);
     }
 
-    fn sum(&self, counter: Counter) -> u64 {
+    fn sum(&self, counter: FrontCounter) -> u64 {
         self.counts.sum(counter as usize)
     }
 }
@@ -136,7 +138,11 @@ impl Metrics {
     /// Returns the decisions of all protocols.
     pub fn outcome_totals(&self) -> OutcomeTotals {
         let sum = |counter| self.protocol_counters.iter().map(|front| front.sum(counter)).sum();
-        OutcomeTotals { allowed: sum(Counter::Allowed), denied: sum(Counter::Denied), observed: sum(Counter::Observed) }
+        OutcomeTotals {
+            allowed: sum(FrontCounter::Allowed),
+            denied: sum(FrontCounter::Denied),
+            observed: sum(FrontCounter::Observed),
+        }
     }
 
     /// Counts a rule change that took effect.
@@ -174,9 +180,9 @@ impl Metrics {
         for protocol in Protocol::ALL {
             let (front, counters) = (protocol.name(), self.front_counters(protocol));
             for (outcome, count) in [
-                ("allow", counters.sum(Counter::Allowed)),
-                ("deny", counters.sum(Counter::Denied)),
-                ("observe", counters.sum(Counter::Observed)),
+                ("allow", counters.sum(FrontCounter::Allowed)),
+                ("deny", counters.sum(FrontCounter::Denied)),
+                ("observe", counters.sum(FrontCounter::Observed)),
             ] {
                 page.write_line(&format!("{{front=\"{front}\",outcome=\"{outcome}\"}}"), count);
             }
@@ -187,7 +193,7 @@ impl Metrics {
             "Malformed or unauthorized requests, by protocol.",
         );
         for protocol in Protocol::ALL {
-            let count = self.front_counters(protocol).sum(Counter::Malformed);
+            let count = self.front_counters(protocol).sum(FrontCounter::Malformed);
             page.write_line(&format!("{{front=\"{}\"}}", protocol.name()), count);
         }
         page.write_counter(

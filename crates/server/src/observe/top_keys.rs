@@ -133,10 +133,10 @@ impl TopKeys {
         // The time is random enough to choose the first counter of the sample.
         let first = now.as_nanos() as usize % every;
         let counters = decision.counters().skip(first).step_by(every);
-        self.count_counters(counters, weight.saturating_mul(every as u64), now);
+        self.record_counters(counters, weight.saturating_mul(every as u64), now);
     }
 
-    fn count_counters<'d>(&self, counters: impl Iterator<Item = Counter<'d>>, weight: u64, now: Time<Mono>) {
+    fn record_counters<'d>(&self, counters: impl Iterator<Item = Counter<'d>>, weight: u64, now: Time<Mono>) {
         // If another thread holds the lock, skip this decision, because the counts are only a sample anyway.
         let Ok(mut table) = self.table.try_lock() else { return };
         if now.since(table.halved_at) >= HALF_LIFE {

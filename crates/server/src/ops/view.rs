@@ -60,7 +60,7 @@ pub struct DecisionView<'d> {
     /// - A ban refused the request.
     /// - The request was refused only because the store failed (`on_fault: closed`).
     flags: [bool; 4],
-    limits: Limits<'d>,
+    limits: ViewLimits<'d>,
 }
 
 /// Optional fields of a view.
@@ -73,7 +73,7 @@ pub struct ViewOptions {
 }
 
 #[derive(Clone, Debug)]
-enum Limits<'d> {
+enum ViewLimits<'d> {
     /// Read from the engine's buffers during serialisation.
     Live(Decision<'d>),
     /// A copy, stored under an idempotency key.
@@ -100,7 +100,7 @@ impl<'d> DecisionView<'d> {
                 decision.is_banned(),
                 decision.is_refused_by_fault(),
             ],
-            limits: Limits::Live(decision),
+            limits: ViewLimits::Live(decision),
         }
     }
 
@@ -163,8 +163,10 @@ impl<'d> DecisionView<'d> {
     #[inline]
     pub fn limits(&self) -> impl Iterator<Item = LimitReport<'_>> {
         let (live, stored) = match &self.limits {
-            Limits::Live(decision) => (Some(decision.reports()), None),
-            Limits::Stored(limits) => (None, Some(limits.iter().map(|(rule, report)| LimitReport { rule, ..*report }))),
+            ViewLimits::Live(decision) => (Some(decision.reports()), None),
+            ViewLimits::Stored(limits) => {
+                (None, Some(limits.iter().map(|(rule, report)| LimitReport { rule, ..*report })))
+            }
         };
         live.into_iter().flatten().chain(stored.into_iter().flatten())
     }
@@ -172,8 +174,8 @@ impl<'d> DecisionView<'d> {
     /// Returns the number of limits.
     pub fn limit_count(&self) -> usize {
         match &self.limits {
-            Limits::Live(decision) => decision.report_count(),
-            Limits::Stored(limits) => limits.len(),
+            ViewLimits::Live(decision) => decision.report_count(),
+            ViewLimits::Stored(limits) => limits.len(),
         }
     }
 
@@ -191,7 +193,7 @@ impl<'d> DecisionView<'d> {
             status: self.status,
             message: owned(self.message),
             flags: self.flags,
-            limits: Limits::Stored(limits),
+            limits: ViewLimits::Stored(limits),
         }
     }
 }
@@ -292,12 +294,12 @@ pub(crate) mod tests {
             receipt: None,
             message: None,
             flags: [false; 4],
-            limits: Limits::Stored(Box::new([
+            limits: ViewLimits::Stored(Box::new([
                 limit("per-client", 1_000_000, 999_999, Retry::NOW, 1_000, false),
                 limit("all", 5, 0, Retry::After(Nanos::from_secs(86_400)), 99_000_000, false),
             ])),
         };
-        let unlimited = DecisionView { rule: None, limits: Limits::Stored(Box::new([])), ..plain.clone() };
+        let unlimited = DecisionView { rule: None, limits: ViewLimits::Stored(Box::new([])), ..plain.clone() };
         let refused = DecisionView {
             outcome: Outcome::Deny(Retry::After(Nanos::from_nanos(1_500_001))),
             status: Some(429),
@@ -309,7 +311,7 @@ pub(crate) mod tests {
             receipt: Some("r1.".repeat(40)),
             message: Some("zu viele\nAnfragen: ü".into()),
             flags: [true; 4],
-            limits: Limits::Stored(Box::new([
+            limits: ViewLimits::Stored(Box::new([
                 limit("", 10, 9, Retry::OnRelease, 0, true),
                 limit(&"long".repeat(30), u64::MAX, 100, Retry::Never, u64::MAX, false),
             ])),

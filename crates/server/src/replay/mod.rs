@@ -49,7 +49,7 @@ use merge::{Consumer, LineAttributes};
 use requests::{LineFile, RequestWriter};
 use simulation::Simulation;
 use suggest::{Peaks, Trial, TrialError};
-use tally::{Pass, RuleRun, TimeChoice};
+use tally::{LoadedRuleSet, RuleSetPass, TimeChoice};
 
 /// Options of a replay.
 #[derive(Clone, Debug)]
@@ -139,7 +139,7 @@ pub fn replay(
                    (they may be compressed)";
         return Err(ReplayError::Invalid(why.into()));
     }
-    let rule_run = |rules: &Rules| RuleRun::load(rules, options);
+    let rule_run = |rules: &Rules| LoadedRuleSet::load(rules, options);
     let main = options.rules.as_ref().map(rule_run).transpose()?;
     let against = options.against.as_ref().map(rule_run).transpose()?;
     let attributes = needed_attributes([&main, &against], options);
@@ -159,7 +159,7 @@ pub fn replay(
     let has_whole_seconds = sources.iter().any(|source| source.has_whole_seconds);
     let once = |rules: &Option<Rules>| rules.as_ref().filter(|_| has_whole_seconds).map(rule_run).transpose();
     let (at_once, against_at_once) = (once(&options.rules)?, once(&options.against)?);
-    let pass = |run, against, times| Pass::new(run, against, &attributes, times, names.clone());
+    let pass = |run, against, times| RuleSetPass::new(run, against, &attributes, times, names.clone());
     let decisions = options.decisions.as_deref().map(LineFile::create).transpose()?;
     let mut main = main.map(|run| pass(run, against, TimeChoice::Spread).with_decisions(decisions));
     let mut at_once = at_once.map(|run| pass(run, against_at_once, TimeChoice::Logged));
@@ -196,8 +196,8 @@ pub fn replay(
         None => None,
     };
     let log_names: Vec<String> = sources.iter().map(|source| source.name.clone()).collect();
-    let (result, against) = main.map(Pass::finish).transpose()?.unzip();
-    let (at_once, against_at_once) = at_once.map(Pass::finish).transpose()?.unzip();
+    let (result, against) = main.map(RuleSetPass::finish).transpose()?.unzip();
+    let (at_once, against_at_once) = at_once.map(RuleSetPass::finish).transpose()?.unzip();
     Ok(Report {
         logs: sources.iter().map(log_report).collect(),
         lines: summary.lines,
@@ -214,7 +214,7 @@ pub fn replay(
     })
 }
 
-impl RuleRun {
+impl LoadedRuleSet {
     /// Loads rules into an engine and chooses the domain to replay.
     fn load(rules: &Rules, options: &ReplayOptions) -> Result<Self, ReplayError> {
         let names: Vec<&str> = rules.domains().iter().map(|domain| domain.name()).collect();
@@ -248,7 +248,7 @@ impl From<TrialError> for ReplayError {
 
 /// Returns the attributes that the rules or the suggestions need.
 fn needed_attributes<'r>(
-    runs: impl IntoIterator<Item = &'r Option<RuleRun>>,
+    runs: impl IntoIterator<Item = &'r Option<LoadedRuleSet>>,
     options: &ReplayOptions,
 ) -> LineAttributes {
     let mut names: Vec<Box<str>> = options.suggest.iter().map(|name| name.as_str().into()).collect();

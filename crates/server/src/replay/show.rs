@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use super::report::{ComparisonReport, SuggestionReport};
 
 /// Explains the burst columns for a log with whole seconds.
-pub(super) const BOTH_BURSTS: &str = "The log has whole seconds. `burst` is the larger of the bursts that clients need if the \
+pub(super) const BURST_COLUMNS_NOTE: &str = "The log has whole seconds. `burst` is the larger of the bursts that clients need if the \
                                       requests of a second come evenly (spread)\nand if all come at its beginning (at once).";
 
 /// Returns the column headings and the rows for the table of suggested limits.

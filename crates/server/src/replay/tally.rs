@@ -24,12 +24,12 @@ pub(super) enum TimeChoice {
 
 /// A loaded rule set, and the domain that is replayed.
 #[derive(Debug)]
-pub(super) struct RuleRun {
+pub(super) struct LoadedRuleSet {
     simulation: Simulation,
     domain: String,
 }
 
-impl RuleRun {
+impl LoadedRuleSet {
     pub(super) fn new(simulation: Simulation, domain: String) -> Self {
         Self { simulation, domain }
     }
@@ -64,10 +64,10 @@ impl TimeChoice {
 /// Decides requests with one rule set and counts the outcomes. Optionally compares the outcomes with the outcomes of
 /// another rule set.
 #[derive(Debug)]
-pub(super) struct Pass<'a> {
-    run: RuleRun,
+pub(super) struct RuleSetPass<'a> {
+    run: LoadedRuleSet,
     /// The old rules to compare with, and the differences so far.
-    against: Option<(RuleRun, RuleSetComparison)>,
+    against: Option<(LoadedRuleSet, RuleSetComparison)>,
     attributes: &'a LineAttributes,
     times: TimeChoice,
     names: KeyNames,
@@ -128,10 +128,10 @@ struct DecisionDifference {
     top: HeaviestKeys,
 }
 
-impl<'a> Pass<'a> {
+impl<'a> RuleSetPass<'a> {
     pub(super) fn new(
-        run: RuleRun,
-        against: Option<RuleRun>,
+        run: LoadedRuleSet,
+        against: Option<LoadedRuleSet>,
         attributes: &'a LineAttributes,
         times: TimeChoice,
         names: KeyNames,
@@ -181,7 +181,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-impl Consumer for Pass<'_> {
+impl Consumer for RuleSetPass<'_> {
     fn consume(&mut self, batch: &LineBatch) {
         for requests in batch.slots.chunks(MAX_PLANNED_REQUESTS) {
             self.run.plan(batch, requests, self.attributes, self.times);

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::report::{ComparisonReport, KeyCount, Report, RuleReport, RunReport, SuggestionReport, TimelineReport};
 use super::show::{
-    BOTH_BURSTS, axis_time_label, candidate_table, format_comparison, format_estimate, format_length, format_number,
-    format_percent, format_time, join_columns, strip_control_characters,
+    BURST_COLUMNS_NOTE, axis_time_label, candidate_table, format_comparison, format_estimate, format_length,
+    format_number, format_percent, format_time, join_columns, strip_control_characters,
 };
 
 /// The width of charts, in characters.
@@ -242,7 +242,7 @@ fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
     }
     table.write(out);
     if suggestion.has_at_once() {
-        let _ = writeln!(out, "{BOTH_BURSTS}");
+        let _ = writeln!(out, "{BURST_COLUMNS_NOTE}");
     }
     let _ = write!(out, "\n* lowest maximum per minute; as a rule file:\n\n{}", suggestion.rules);
 }

@@ -10,7 +10,7 @@ use tollgate_engine::{Attribute, Decision, Engine, InternedLimits, Item, PooledD
 use super::metadata::response_metadata;
 use super::slots;
 use super::status;
-use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status};
+use super::wire::{Descriptor, DescriptorStatus, LimitOverride, RateLimitRequest, RateLimitResponse, ResponseCode};
 use crate::app::App;
 use crate::control::auth::{Access, Scope};
 use crate::control::model::Role;
@@ -33,7 +33,7 @@ pub(super) async fn decide<S: Store>(
         access.require(Role::Reader, Scope::Domain(&String::from_utf8_lossy(message.domain)))?;
     }
     let mut response = RateLimitResponse {
-        statuses: vec![Status::default(); message.descriptors.len()],
+        statuses: vec![DescriptorStatus::default(); message.descriptors.len()],
         ..RateLimitResponse::default()
     };
     // Requests for a domain without rules are admitted, as in the reference service, so that a proxy can be configured
@@ -69,7 +69,7 @@ pub(super) async fn decide<S: Store>(
     let matched = matched.count_ones() as usize;
     app.metrics.count_descriptors(matched, decided.len().saturating_sub(matched));
     if !decision.is_admitted() {
-        response.code = Code::OverLimit;
+        response.code = ResponseCode::OverLimit;
         if let Some(message) = decision.refusal().and_then(|refusal| refusal.message.as_deref()) {
             response.headers.push(("content-type".into(), "text/plain; charset=utf-8".into()));
             message.clone_into(&mut response.body);
@@ -157,14 +157,14 @@ async fn charge_into_debt<S: Store>(
     app: &App<S>,
     message: &RateLimitRequest<'_>,
     items: &[DescriptorItem<'_>],
-    code: Code,
+    code: ResponseCode,
 ) {
     let name = |descriptor: &Descriptor<'_>| slots::descriptor_key(message.domain, &descriptor.entries);
     let mut taken = Vec::new();
     for (descriptor, item) in message.descriptors.iter().zip(items).filter(|(_, item)| !item.is_refund) {
         match descriptor.hits_addend {
             Some(0) => app.zero_cost_checks.add(&name(descriptor)),
-            Some(_) if code == Code::OverLimit && app.zero_cost_checks.contains(&name(descriptor)) => {
+            Some(_) if code == ResponseCode::OverLimit && app.zero_cost_checks.contains(&name(descriptor)) => {
                 taken.push(item.to_item());
             }
             Some(_) | None => {}

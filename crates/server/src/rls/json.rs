@@ -9,7 +9,9 @@ use tollgate_engine::Store;
 
 use super::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::decide::decide;
-use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status, UNIT_NAMES};
+use super::wire::{
+    Descriptor, DescriptorStatus, LimitOverride, RateLimitRequest, RateLimitResponse, ResponseCode, UNIT_NAMES,
+};
 use crate::app::App;
 use crate::control::auth::Access;
 use crate::ops::error::OpError;
@@ -186,7 +188,7 @@ pub(crate) async fn answer_json<S: Store>(
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }
-    let status = if response.code == Code::Ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+    let status = if response.code == ResponseCode::Ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
     // Serialising numbers and strings cannot fail.
     Ok((status, serde_json::to_vec(&JsonResponse::new(&response)).unwrap_or_default()))
 }
@@ -239,7 +241,7 @@ impl<'a> JsonResponse<'a> {
 }
 
 impl<'a> JsonStatus<'a> {
-    fn new(status: &'a Status) -> Self {
+    fn new(status: &'a DescriptorStatus) -> Self {
         let current_limit = status.limit.as_ref().map(|limit| JsonCurrentLimit {
             requests_per_unit: limit.requests_per_unit,
             unit: UNIT_NAMES.get(limit.unit as usize).copied().unwrap_or(UNIT_NAMES[0]),
@@ -254,10 +256,10 @@ impl<'a> JsonStatus<'a> {
     }
 }
 
-const fn code_name(code: Code) -> &'static str {
+const fn code_name(code: ResponseCode) -> &'static str {
     match code {
-        Code::Ok => "OK",
-        Code::OverLimit => "OVER_LIMIT",
+        ResponseCode::Ok => "OK",
+        ResponseCode::OverLimit => "OVER_LIMIT",
     }
 }
 

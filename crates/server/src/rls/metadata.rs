@@ -9,7 +9,7 @@ use tollgate_engine::rules::Metadata;
 use tollgate_engine::{Decision, RuleMatch};
 
 use super::options::MetadataWhen;
-use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, Status, UNIT_NAMES};
+use super::wire::{Descriptor, DescriptorStatus, LimitOverride, RateLimitRequest, ResponseCode, UNIT_NAMES};
 
 /// Returns the metadata of a response, or `None` if the response has none.
 ///
@@ -19,14 +19,14 @@ pub(super) fn response_metadata(
     message: &RateLimitRequest<'_>,
     decision: Option<&Decision<'_>>,
     indices: &[usize],
-    statuses: &[Status],
+    statuses: &[DescriptorStatus],
 ) -> Option<Map<String, Value>> {
     let matches = || decision.into_iter().flat_map(|decision| decision.matches().filter(|matched| !matched.is_omitted));
     if when == MetadataWhen::Rules && matches().all(|matched| matched.metadata.is_none()) {
         return None;
     }
     let mut merged = Map::new();
-    let is_ok = |matched: &RuleMatch<'_>| statuses[indices[matched.item]].code == Code::Ok;
+    let is_ok = |matched: &RuleMatch<'_>| statuses[indices[matched.item]].code == ResponseCode::Ok;
     for metadata in matches().filter(is_ok).filter_map(|matched| matched.metadata) {
         merge_metadata(&mut merged, metadata);
     }
@@ -44,12 +44,12 @@ pub(super) fn response_metadata(
     Some(all)
 }
 
-fn describe_descriptor(sent: &Descriptor<'_>, status: &Status) -> Value {
+fn describe_descriptor(sent: &Descriptor<'_>, status: &DescriptorStatus) -> Value {
     let entries: Vec<String> =
         sent.entries.iter().map(|(key, value)| format!("{}={}", lossy_text(key), lossy_text(value))).collect();
     let code = match status.code {
-        Code::Ok => "OK",
-        Code::OverLimit => "OVER_LIMIT",
+        ResponseCode::Ok => "OK",
+        ResponseCode::OverLimit => "OVER_LIMIT",
     };
     let mut map = json!({"entries": entries, "code": code});
     if let Some(limit) = &status.limit {

@@ -5,7 +5,7 @@ use tollgate::{Report, Retry};
 use tollgate_engine::{Decision, LimitReport, MatchEffect, RuleMatch};
 use tollgate_http::headers::retry_after;
 
-use super::wire::{Code, CurrentLimit, Status};
+use super::wire::{CurrentLimit, DescriptorStatus, ResponseCode};
 
 /// The unit numbers of the protocol, with their lengths in seconds. Inline limits may use only units 1 to 6.
 pub(super) const UNITS: [(u32, u64); 7] =
@@ -13,7 +13,7 @@ pub(super) const UNITS: [(u32, u64); 7] =
 
 /// Calls `each` with the index and the status of each item that has a matching rule or limit. If `each` is called
 /// several times for an item, the last call overrides the earlier ones.
-pub(super) fn write_statuses(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)) {
+pub(super) fn write_statuses(decision: &Decision<'_>, mut each: impl FnMut(usize, DescriptorStatus)) {
     let mut reports: Vec<LimitReport<'_>> = decision.reports().collect();
     // Sorts by item, and within an item by relevance: enforced limits before shadow limits, then refusing limits before
     // others, then by ascending remaining capacity.
@@ -22,7 +22,10 @@ pub(super) fn write_statuses(decision: &Decision<'_>, mut each: impl FnMut(usize
     for matched in decision.matches() {
         if matched.is_exhausted {
             let limit = Some(CurrentLimit { name: matched.rule.to_owned(), ..CurrentLimit::default() });
-            each(matched.item, Status { code: Code::OverLimit, limit, ..Status::default() });
+            each(
+                matched.item,
+                DescriptorStatus { code: ResponseCode::OverLimit, limit, ..DescriptorStatus::default() },
+            );
         } else if let Some(status) = status_without_report(decision, &matched).filter(|_| !matched.is_omitted) {
             each(matched.item, status);
         }
@@ -39,25 +42,25 @@ fn is_refusing(report: &LimitReport<'_>) -> bool {
 }
 
 /// Returns the status for a matching rule without a limit report, or `None` if the rule does not determine the status.
-fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Option<Status> {
+fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Option<DescriptorStatus> {
     let is_over = !decision.is_admitted() && !matched.is_shadow;
     match matched.effect {
-        MatchEffect::Unlimited => Some(Status { remaining: u32::MAX, ..Status::default() }),
+        MatchEffect::Unlimited => Some(DescriptorStatus { remaining: u32::MAX, ..DescriptorStatus::default() }),
         MatchEffect::Denied => {
             let limit = Some(CurrentLimit { name: matched.rule.to_owned(), ..CurrentLimit::default() });
-            let code = if is_over { Code::OverLimit } else { Code::Ok };
-            Some(Status { code, limit, ..Status::default() })
+            let code = if is_over { ResponseCode::OverLimit } else { ResponseCode::Ok };
+            Some(DescriptorStatus { code, limit, ..DescriptorStatus::default() })
         }
         // There is no limit report, because the store did not answer or was not called.
         MatchEffect::Limited if is_over && decision.rule() == Some(matched.rule) => {
             let reset_seconds = decision.retry().map(retry_after);
-            Some(Status { code: Code::OverLimit, reset_seconds, ..Status::default() })
+            Some(DescriptorStatus { code: ResponseCode::OverLimit, reset_seconds, ..DescriptorStatus::default() })
         }
         MatchEffect::Limited => None,
     }
 }
 
-fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status {
+fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> DescriptorStatus {
     let Report { limit: capacity, remaining, retry, reset } = limit.report;
     // A banned client is refused even if the limit has capacity left.
     let is_banned = decision.is_banned() && decision.rule() == Some(limit.rule);
@@ -67,8 +70,8 @@ fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status 
         (true, _) => retry_after(retry),
         (false, _) => reset.as_secs_ceil(),
     };
-    Status {
-        code: if is_over { Code::OverLimit } else { Code::Ok },
+    DescriptorStatus {
+        code: if is_over { ResponseCode::OverLimit } else { ResponseCode::Ok },
         limit: Some(CurrentLimit {
             requests_per_unit: saturate_to_u32(capacity),
             unit: limit.window.map_or(0, unit_number),

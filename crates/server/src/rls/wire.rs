@@ -256,7 +256,7 @@ pub fn decode_health(bytes: &[u8]) -> Result<&[u8], WireError> {
 
 /// A code of `RateLimitResponse`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Code {
+pub enum ResponseCode {
     /// The request is admitted.
     #[default]
     Ok = 1,
@@ -268,9 +268,9 @@ pub enum Code {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitResponse {
     /// Whether the request is admitted.
-    pub code: Code,
+    pub code: ResponseCode,
     /// One status per descriptor, in order.
-    pub statuses: Vec<Status>,
+    pub statuses: Vec<DescriptorStatus>,
     /// Headers to add to the response for the client.
     pub headers: Vec<(String, String)>,
     /// Headers to add to the request for the application.
@@ -283,9 +283,9 @@ pub struct RateLimitResponse {
 
 /// `DescriptorStatus`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct DescriptorStatus {
     /// Whether the descriptor is within its limit.
-    pub code: Code,
+    pub code: ResponseCode,
     /// The limit, if one applies.
     pub limit: Option<CurrentLimit>,
     /// The remaining capacity of the limit.
@@ -321,7 +321,7 @@ impl RateLimitResponse {
     }
 }
 
-impl Status {
+impl DescriptorStatus {
     fn encode(&self, out: &mut Vec<u8>) {
         put_number(out, 1, self.code as u64);
         if let Some(limit) = &self.limit {

@@ -213,7 +213,7 @@ impl Remote {
     }
 
     /// Gets a list page by page: at most `most` items, or the whole list if `most` is `None`.
-    pub(super) fn list(
+    pub(super) fn get_list(
         &self,
         path: &[&str],
         query: &[(&str, &str)],

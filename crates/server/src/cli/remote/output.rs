@@ -102,11 +102,11 @@ pub(in crate::cli) fn format_value(value: &Value) -> String {
 
 /// Colours output, if enabled.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Paint {
+pub(in crate::cli) struct DiffColours {
     on: bool,
 }
 
-impl Paint {
+impl DiffColours {
     /// Enables colour on a terminal, unless NO_COLOR is set (no-color.org) or TERM is `dumb`.
     pub(in crate::cli) fn new(out: &impl IsTerminal) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());

@@ -11,7 +11,7 @@ use reqwest::{Method, StatusCode};
 use tollgate_engine::rules::{Source, entry};
 
 use crate::cli::files::{self, RuleFile};
-use crate::cli::remote::output::{self, OutputArgs, Paint, replace_control_characters};
+use crate::cli::remote::output::{self, DiffColours, OutputArgs, replace_control_characters};
 use crate::cli::remote::{CommentArgs, Refusal, Remote, with_comment};
 use crate::cli::{count, print_error, print_mistakes};
 use crate::control::model::{Action, Plan, PlannedChange};
@@ -81,9 +81,9 @@ enum ApplyOutcome {
 }
 
 fn try_apply(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<ApplyOutcome> {
-    let files = files::read_all(&args.paths)?;
+    let files = files::read_paths(&args.paths)?;
     let Some(text) = check_files(&files)? else { return Ok(ApplyOutcome::Mistakes) };
-    let proposal = Proposal { remote, args, text };
+    let proposal = ApplyRequest { remote, args, text };
     let mut plan = proposal.plan()?;
     show_plan(&plan, args)?;
     let nothing = plan.changes.is_empty();
@@ -152,13 +152,13 @@ fn check_files(files: &[RuleFile]) -> anyhow::Result<Option<Vec<u8>>> {
 }
 
 /// A request to apply files: the server, the options and the text to send.
-struct Proposal<'a> {
+struct ApplyRequest<'a> {
     remote: &'a Remote,
     args: &'a ApplyArgs,
     text: Vec<u8>,
 }
 
-impl Proposal<'_> {
+impl ApplyRequest<'_> {
     fn plan(&self) -> anyhow::Result<Plan> {
         let request = self.request()?.query(&[("plan", "true")]);
         self.remote.send(request, "planning")?.parse()
@@ -184,12 +184,12 @@ fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
     }
     if !args.output.json {
         let out = io::stdout().lock();
-        let paint = Paint::new(&out);
+        let paint = DiffColours::new(&out);
         write_plan(plan, paint, out)
     } else if !args.plan && !args.yes && io::stdin().is_terminal() {
         // Standard output is reserved for the JSON, so the plan to be confirmed goes to standard error.
         let err = io::stderr().lock();
-        let paint = Paint::new(&err);
+        let paint = DiffColours::new(&err);
         write_plan(plan, paint, err)
     } else {
         Ok(())
@@ -213,7 +213,7 @@ fn relocate_warning(warning: &str, args: &ApplyArgs) -> String {
     }
 }
 
-fn write_plan(plan: &Plan, paint: Paint, mut out: impl Write) -> io::Result<()> {
+fn write_plan(plan: &Plan, paint: DiffColours, mut out: impl Write) -> io::Result<()> {
     let many = plan.changes.iter().filter(|change| is_new_or_deleted(change)).count() > MAX_SHOWN_TEXTS;
     for change in &plan.changes {
         let sign = match change.action {
@@ -302,7 +302,7 @@ mod tests {
         };
         let shown = |plan: &Plan| {
             let mut out = Vec::new();
-            write_plan(plan, Paint::new(&std::fs::File::open("/dev/null").unwrap()), &mut out).unwrap();
+            write_plan(plan, DiffColours::new(&std::fs::File::open("/dev/null").unwrap()), &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(

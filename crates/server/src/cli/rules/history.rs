@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::overrides::describe_count;
 use super::{RuleArgs, describe_enabled};
-use crate::cli::remote::output::{OutputArgs, Paint, TextTable, format_time, replace_control_characters};
+use crate::cli::remote::output::{DiffColours, OutputArgs, TextTable, format_time, replace_control_characters};
 use crate::cli::remote::{ChangeArgs, Remote, with_change, with_json};
 use crate::control::model::{Action, StoredRule, Version};
 
@@ -60,7 +60,7 @@ pub(super) struct RollbackArgs {
 
 /// Prints the versions, newest first.
 pub(super) fn print_versions(remote: &Remote, args: &HistoryArgs) -> anyhow::Result<()> {
-    let listed = remote.list(&args.rule.url_path(&["versions"]), &[], args.limit, "the history")?;
+    let listed = remote.get_list(&args.rule.url_path(&["versions"]), &[], args.limit, "the history")?;
     listed.print(args.output, |versions| print_history(remote, &args.rule, versions))
 }
 
@@ -88,7 +88,7 @@ pub(super) fn print_diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()>
     let request = remote.request(Method::GET, &args.rule.url_path(&["diff"]))?.query(&query);
     let text = remote.send(request, "comparing")?.body_text();
     let mut out = std::io::stdout().lock();
-    let paint = Paint::new(&out);
+    let paint = DiffColours::new(&out);
     for line in text.lines() {
         writeln!(out, "{}", paint.colour_diff_line(line))?;
     }
@@ -99,7 +99,7 @@ pub(super) fn print_diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()>
 pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<()> {
     // If a version is named, only the newest version is read, to detect whether the rollback changes anything.
     let most = if args.version.is_some() { 1 } else { MAX_VERSIONS };
-    let listed = remote.list(&args.rule.url_path(&["versions"]), &[], Some(most), "the history")?;
+    let listed = remote.get_list(&args.rule.url_path(&["versions"]), &[], Some(most), "the history")?;
     let has_more = listed.has_more();
     let versions: Vec<Version> = listed.parse()?;
     let mut change = args.change.clone();

@@ -25,7 +25,7 @@ enum OverridesCommand {
     /// List the overrides of a rule, or of all rules of a domain.
     List(ListOverridesArgs),
     /// Set limits for one customer that replace the rule's limits.
-    Set(Box<SetArgs>),
+    Set(Box<SetOverrideArgs>),
     /// Delete an override. The rule's own limits apply again.
     Delete(DeleteOverrideArgs),
 }
@@ -49,7 +49,7 @@ struct ListOverridesArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-struct SetArgs {
+struct SetOverrideArgs {
     #[command(flatten)]
     rule: RuleArgs,
 
@@ -144,7 +144,7 @@ fn list_overrides(remote: &Remote, args: &ListOverridesArgs) -> anyhow::Result<(
     let mut path = vec!["v1", "domains", &*args.domain];
     path.extend(args.id.iter().flat_map(|id| ["rules", id]));
     path.push("overrides");
-    remote.list(&path, &[], args.limit, "overrides")?.print(args.output, print_overrides)
+    remote.get_list(&path, &[], args.limit, "overrides")?.print(args.output, print_overrides)
 }
 
 fn print_overrides(overrides: Vec<StoredOverride>) -> anyhow::Result<()> {
@@ -180,7 +180,7 @@ fn summarise_effect(effect: &Value) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-fn set_override(remote: &Remote, args: &SetArgs) -> anyhow::Result<()> {
+fn set_override(remote: &Remote, args: &SetOverrideArgs) -> anyhow::Result<()> {
     let mut body = effect_of_args(&args.effect)?;
     if let Some(until) = &args.until {
         body.insert("until".into(), json!(until));

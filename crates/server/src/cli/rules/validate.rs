@@ -27,7 +27,7 @@ pub(super) struct ValidateArgs {
 
 /// Checks each file alone and then all files together, and prints the mistakes. The status is 1 if there are mistakes.
 pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCode> {
-    let files = files::read_all(&args.paths)?;
+    let files = files::read_paths(&args.paths)?;
     let mut answers: Vec<Value> = Vec::new();
     let mut success = true;
     for file in &files {

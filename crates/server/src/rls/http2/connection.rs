@@ -56,7 +56,7 @@ pub enum CallError {
 
 /// The phases of a connection, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(super) enum ConnectionPhase {
     /// Waiting for the client's preface.
     Preface,
     /// Waiting for the client's first SETTINGS.
@@ -74,7 +74,7 @@ pub(super) enum Phase {
 pub struct Connection {
     /// The output to write.
     pub out: Vec<u8>,
-    pub(super) phase: Phase,
+    pub(super) phase: ConnectionPhase,
     /// The service's paths. Requests for these paths need no allocation.
     pub(super) paths: &'static [&'static str],
     pub(super) decoder: Decoder,
@@ -106,7 +106,7 @@ impl Connection {
     pub fn new(paths: &'static [&'static str]) -> Self {
         Self {
             out: Vec::new(),
-            phase: Phase::Preface,
+            phase: ConnectionPhase::Preface,
             paths,
             decoder: Decoder::default(),
             block: None,
@@ -129,10 +129,10 @@ impl Connection {
     /// frame stays in `input`. `now` is the time since the connection started.
     pub fn next_call<'i>(&mut self, input: &mut &'i [u8], now: Duration) -> Option<StreamCall<'i>> {
         self.now = now;
-        if self.phase == Phase::Preface {
+        if self.phase == ConnectionPhase::Preface {
             self.take_preface(input);
         }
-        while self.phase != Phase::Preface && self.phase != Phase::Closed {
+        while self.phase != ConnectionPhase::Preface && self.phase != ConnectionPhase::Closed {
             match Frame::take(input).and_then(|frame| frame.map(|frame| self.on_frame(frame)).transpose()) {
                 Ok(None) => return None,
                 Ok(Some(None)) => {}
@@ -145,35 +145,35 @@ impl Connection {
 
     /// Returns whether the connection must be closed after its output is written.
     pub fn is_closed(&self) -> bool {
-        self.phase == Phase::Closed || (self.phase == Phase::Final && self.streams.len() == 0)
+        self.phase == ConnectionPhase::Closed || (self.phase == ConnectionPhase::Final && self.streams.len() == 0)
     }
 
     /// Announces that the connection will close. Calls that the client sends before it receives the announcement are
     /// answered.
     pub fn start_closing(&mut self) {
         match self.phase {
-            Phase::Preface | Phase::Settings => self.phase = Phase::Closed,
-            Phase::Open => {
-                self.phase = Phase::Announced;
+            ConnectionPhase::Preface | ConnectionPhase::Settings => self.phase = ConnectionPhase::Closed,
+            ConnectionPhase::Open => {
+                self.phase = ConnectionPhase::Announced;
                 frame::put_goaway(&mut self.out, MAX_31_BITS, ErrorCode::NoError, "");
                 frame::put_frame(&mut self.out, FrameKind::Ping, 0, 0, &DRAIN_PING);
             }
-            Phase::Announced | Phase::Final | Phase::Closed => {}
+            ConnectionPhase::Announced | ConnectionPhase::Final | ConnectionPhase::Closed => {}
         }
     }
 
     /// Stops accepting new streams. Open streams are still answered.
     pub fn finish_closing(&mut self) {
-        if self.phase < Phase::Final {
-            self.phase = Phase::Final;
+        if self.phase < ConnectionPhase::Final {
+            self.phase = ConnectionPhase::Final;
             frame::put_goaway(&mut self.out, self.last_stream, ErrorCode::NoError, "");
         }
     }
 
     /// Sends GOAWAY and closes the connection because of a client error.
     pub fn close_with_error(&mut self, error: ConnectionError) {
-        if self.phase != Phase::Closed {
-            self.phase = Phase::Closed;
+        if self.phase != ConnectionPhase::Closed {
+            self.phase = ConnectionPhase::Closed;
             tracing::debug!(code = ?error.code, detail = error.detail, "connection error");
             frame::put_goaway(&mut self.out, self.last_stream, error.code, error.detail);
         }
@@ -187,7 +187,7 @@ impl Connection {
     /// Returns the start time of the oldest incomplete input (the preface, a header block or a call), or `None` if no
     /// input is incomplete.
     pub fn incomplete_since(&self) -> Option<Duration> {
-        if self.phase <= Phase::Settings {
+        if self.phase <= ConnectionPhase::Settings {
             return Some(Duration::ZERO);
         }
         let block = self.block.as_ref().map(|block| block.since);
@@ -216,7 +216,7 @@ impl Connection {
     /// Times out one incomplete input that began at or before `since`. An incomplete call is returned with
     /// [`CallError::TooSlow`]. If the preface or a header block is incomplete, the connection is closed.
     pub fn expire_incomplete(&mut self, since: Duration) -> Option<StreamCall<'static>> {
-        if self.phase <= Phase::Settings || self.block.as_ref().is_some_and(|block| block.since <= since) {
+        if self.phase <= ConnectionPhase::Settings || self.block.as_ref().is_some_and(|block| block.since <= since) {
             self.close_with_error(ConnectionError::new(ErrorCode::EnhanceYourCalm, "headers did not arrive in time"));
             return None;
         }
@@ -231,7 +231,7 @@ impl Connection {
     fn take_preface(&mut self, input: &mut &[u8]) {
         let length = input.len().min(PREFACE.len());
         if input[..length] != PREFACE[..length] {
-            self.phase = Phase::Closed;
+            self.phase = ConnectionPhase::Closed;
             self.out.extend_from_slice(NOT_HTTP2_RESPONSE);
             return;
         }
@@ -239,7 +239,7 @@ impl Connection {
             return;
         }
         *input = &input[length..];
-        self.phase = Phase::Settings;
+        self.phase = ConnectionPhase::Settings;
         frame::put_settings(
             &mut self.out,
             &[
@@ -257,11 +257,11 @@ impl Connection {
         {
             return Err(ConnectionError::protocol_error("another frame within a header block"));
         }
-        if self.phase == Phase::Settings {
+        if self.phase == ConnectionPhase::Settings {
             if frame.kind != FrameKind::Settings || frame.has_flag(ACK) {
                 return Err(ConnectionError::protocol_error("the first frame is not SETTINGS"));
             }
-            self.phase = Phase::Open;
+            self.phase = ConnectionPhase::Open;
         }
         match frame.kind {
             FrameKind::Data => return self.on_data(frame),
@@ -312,7 +312,7 @@ impl Connection {
         }
         if !frame.has_flag(ACK) {
             frame::put_frame(&mut self.out, FrameKind::Ping, ACK, 0, &payload);
-        } else if payload == DRAIN_PING && self.phase == Phase::Announced {
+        } else if payload == DRAIN_PING && self.phase == ConnectionPhase::Announced {
             self.finish_closing();
         }
         Ok(())

@@ -7,7 +7,7 @@ use super::super::bounds::{
     MAX_BODY_BYTES, MAX_CACHED_BLOCK_BYTES, MAX_CONTINUATIONS, MAX_HEADER_BLOCK_BYTES, MAX_HEADERS_BYTES, MAX_STREAMS,
     STREAM_RECEIVE_WINDOW,
 };
-use super::connection::{CallError, Connection, Phase, StreamCall, stream_id_missing};
+use super::connection::{CallError, Connection, ConnectionPhase, StreamCall, stream_id_missing};
 use super::frame::{ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame};
 use super::head::{HeadBuilder, HeadError, RequestHead};
 use super::streams::{ClientSide, ClosedBy, Stream, StreamState};
@@ -102,7 +102,7 @@ impl Connection {
         head: Result<RequestHead, HeadError>,
     ) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         self.last_stream = id;
-        if self.phase == Phase::Final || self.streams.len() >= MAX_STREAMS as usize {
+        if self.phase == ConnectionPhase::Final || self.streams.len() >= MAX_STREAMS as usize {
             return self.reset_stream(id, ErrorCode::RefusedStream).map(|()| None);
         }
         let client = if ends { ClientSide::Ended } else { ClientSide::Open };

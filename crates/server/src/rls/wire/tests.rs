@@ -100,10 +100,15 @@ fn deeply_nested_messages_do_not_cause_recursion() {
 fn response_is_encoded_with_every_field() {
     let limit = CurrentLimit { requests_per_unit: 300, unit: 2, name: "n".into() };
     let response = RateLimitResponse {
-        code: Code::OverLimit,
+        code: ResponseCode::OverLimit,
         statuses: vec![
-            Status { code: Code::OverLimit, limit: Some(limit), remaining: 1, reset_seconds: Some(2) },
-            Status::default(),
+            DescriptorStatus {
+                code: ResponseCode::OverLimit,
+                limit: Some(limit),
+                remaining: 1,
+                reset_seconds: Some(2),
+            },
+            DescriptorStatus::default(),
         ],
         headers: vec![("a".into(), "b".into())],
         request_headers: vec![("c".into(), "d".into())],

@@ -5,7 +5,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 /// An element of DER: its tag and its content.
-type Element<'a> = (u8, &'a [u8]);
+type DerElement<'a> = (u8, &'a [u8]);
 
 const INTEGER_TAG: u8 = 0x02;
 const SEQUENCE_TAG: u8 = 0x30;
@@ -38,7 +38,7 @@ fn expect_element<'a>(from: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
 
 /// Removes and returns the first element. Returns `None` if it is malformed or its length field has more than four
 /// bytes.
-fn next_element<'a>(from: &mut &'a [u8]) -> Option<Element<'a>> {
+fn next_element<'a>(from: &mut &'a [u8]) -> Option<DerElement<'a>> {
     let (tag, rest) = from.split_first()?;
     let (first, mut rest) = rest.split_first()?;
     let mut length = usize::from(*first);
@@ -54,7 +54,7 @@ fn next_element<'a>(from: &mut &'a [u8]) -> Option<Element<'a>> {
 }
 
 /// Parses a time in the form `YYMMDDHHMMSSZ` (years 1950 to 2049) or `YYYYMMDDHHMMSSZ`.
-fn parse_time((tag, text): Element<'_>) -> Option<Timestamp> {
+fn parse_time((tag, text): DerElement<'_>) -> Option<Timestamp> {
     let text = str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let (year, rest) = match tag {
         UTC_TIME_TAG => {
