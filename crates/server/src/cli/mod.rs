@@ -91,7 +91,7 @@ const LONG_ABOUT: &str = "\
 An exact, fast and bounded rate limiter.
 
 `tollgate serve` needs no configuration: it listens on this machine only, keeps counters in memory and rules in the \
-directory tollgate-data, and accepts inline limits until it has rules.";
+directory tollgate-data, and accepts requests with inline limits even before it has rules.";
 
 const EXAMPLES: &str = "\
 Examples:

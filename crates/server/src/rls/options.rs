@@ -27,9 +27,9 @@ impl Default for ResponseOptions {
 /// When responses contain dynamic metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MetadataWhen {
-    /// Only if the request matches a rule with `metadata`.
+    /// Only responses to requests that match a rule with `metadata` contain metadata.
     Rules,
-    /// All.
+    /// All responses contain metadata.
     Always,
 }
 

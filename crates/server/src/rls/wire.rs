@@ -13,7 +13,7 @@ use super::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 /// The unit names, indexed by unit number.
 pub(crate) const UNIT_NAMES: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
 
-/// `RateLimitRequest`.
+/// The message `RateLimitRequest` of the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitRequest<'a> {
     /// The domain whose rules are applied.
@@ -24,7 +24,7 @@ pub struct RateLimitRequest<'a> {
     pub hits_addend: u32,
 }
 
-/// `RateLimitDescriptor`.
+/// The message `RateLimitDescriptor` of the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor<'a> {
     /// Keys and values, in order. Keys may repeat.
@@ -37,7 +37,7 @@ pub struct Descriptor<'a> {
     pub is_negative_hits: bool,
 }
 
-/// `RateLimitOverride`.
+/// The message `RateLimitOverride` of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitOverride {
     /// The number of requests per unit.
@@ -264,7 +264,7 @@ pub enum ResponseCode {
     OverLimit = 2,
 }
 
-/// `RateLimitResponse`.
+/// The message `RateLimitResponse` of the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitResponse {
     /// Whether the request is admitted.
@@ -281,7 +281,7 @@ pub struct RateLimitResponse {
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// `DescriptorStatus`.
+/// The message `DescriptorStatus` of the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorStatus {
     /// Whether the descriptor is within its limit.
@@ -294,7 +294,7 @@ pub struct DescriptorStatus {
     pub reset_seconds: Option<u64>,
 }
 
-/// `RateLimit`.
+/// The message `RateLimit` of the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CurrentLimit {
     /// The number of requests per unit.

@@ -137,7 +137,7 @@ pub(in crate::cli) struct ServeArgs {
 
     /// Whether callers must send a token: `required` (the default if other machines can connect) or `none`
     ///
-    /// If required, all calls except /healthz and /readyz need a token. Tokens are created with `tollgate tokens
+    /// If required, all calls except health checks and the files and login of the console need a token. Tokens are created with `tollgate tokens
     /// create`, and come from the database or from the rules service.
     #[arg(long, value_name = "WHEN", env = "TOLLGATE_TOKENS")]
     pub(super) tokens: Option<TokensArg>,
@@ -206,9 +206,9 @@ pub(in crate::cli) struct ServeArgs {
 /// When tokens are required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum TokensArg {
-    /// For all calls.
+    /// Callers must send a token.
     Required,
-    /// Never.
+    /// Callers need no token.
     None,
 }
 
