@@ -239,8 +239,8 @@ impl<'d> Decision<'d> {
         self.decided.exactness
     }
 
-    /// Returns the id of the deciding rule: the rule with the longest wait or, if no rule requires a wait, the rule
-    /// with the smallest remaining amount. `None` if no enforced rule matched; empty for an inline limit.
+    /// Returns the id of the deciding rule. This is the rule with the longest wait or, if no rule requires a wait, the
+    /// rule with the smallest remaining amount. `None` if no enforced rule matched; empty for an inline limit.
     pub fn rule(&self) -> Option<&'d str> {
         self.decided.deciding.map(|charge| self.batch.plan.rule_id(charge))
     }

@@ -238,9 +238,9 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    /// Returns the index of the table that decides a charge: the table for its limits, or a table for longer states
-    /// that contains the key's usage under earlier limits. A state in a table for shorter states is moved unchanged and
-    /// keeps the limits under which it was charged.
+    /// Returns the index of the table that decides a charge. This is the table for the charge's limits, unless a table
+    /// for longer states contains the key's usage under earlier limits. A state in a table for shorter states is moved
+    /// unchanged and keeps the limits under which it was charged.
     #[inline]
     fn table_index(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> usize {
         let here = size_class_of(charge.limits);

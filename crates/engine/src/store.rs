@@ -23,8 +23,8 @@ pub use answers::{Answer, Answers, GroupAnswer, UnsentFlag};
 /// Keeps states and decides groups of charges.
 ///
 /// - **Groups are all or none.** A group changes either all of its states or none, in one atomic step. If the charges
-///   ask for [up to an amount](Ask::UpTo), they all take the same amount: the largest amount, up to the one asked for,
-///   that every limit has remaining.
+///   ask for [up to an amount](Ask::UpTo), they all take the same amount: the smallest of the requested amounts and the
+///   remaining amounts of all limits.
 /// - **Groups are independent.** One group may fail or be refused without affecting another. The groups of one call may
 ///   be decided at different instants, but in order: a group sees the charges of earlier groups.
 /// - **The store's clock decides**, never the caller's.
@@ -188,8 +188,8 @@ pub enum StoreVerb {
 /// A charge to one key: its limits and a cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The key, from the engine's key encoder. It contains the domain and either the rule and the counted values or the
-    /// name of an inline limit, so no two counters have the same key.
+    /// The key, from the engine's key encoder. It contains the domain and either the rule with the counted values or
+    /// the name of an inline limit. So no two counters have the same key.
     pub key: &'a [u8],
     /// The id of the limits. It identifies one immutable set of limits, and is valid only within this process.
     pub limits_id: u32,

@@ -10,10 +10,10 @@
 //! part has: rejected, refused, stale, unanswered. With the first three verdicts, the parts that took are refunded.
 //!
 //! **Mixed results are retried once**, in ascending order of the places. Without this retry, two groups that compete
-//! for the last tokens of two places can refuse each other although one of them could be admitted: A takes at place 1
-//! and is refused at 2, B takes at 2 and is refused at 1. In the ordered round, one group is first at the lowest place
-//! that both groups use, so the other group cannot block it. The refunds are queued before the ordered takes, so the
-//! ordered takes can use the refunded tokens.
+//! for the last tokens of two places can refuse each other although one of them could be admitted. For example, group A
+//! takes at place 1 and is refused at place 2, while group B takes at place 2 and is refused at place 1. In the ordered
+//! round, one group is first at the lowest place that both groups use, so the other group cannot block it. The refunds
+//! are queued before the ordered takes, so the ordered takes can use the refunded tokens.
 //!
 //! **Suspects go first.** A part whose key was recently refused takes first, while the other parts only peek. So a
 //! caller that keeps being refused never holds tokens of the other keys.

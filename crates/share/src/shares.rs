@@ -16,8 +16,8 @@
 //! the refill belongs to the shares, at `r/N` each. So the arrears of a key are the amount that this node admitted, but
 //! at most the used amount of its share. They are zero once the share is full.
 //!
-//! **Bound.** Let `u` be the amount used in the store when it is lost, `uᵢ ≤ u` the amount that node `i` last saw, and
-//! `lᵢ = B − uᵢ`. In a fault of length `P`, node `i` admits `aᵢ ≤ ⌈lᵢ/N⌉ + r·P/N + c − 1`, and its arrears are
+//! **Bound.** Let `u` be the amount used in the store when the fault begins, `uᵢ ≤ u` the amount that node `i` last
+//! saw, and `lᵢ = B − uᵢ`. In a fault of length `P`, node `i` admits `aᵢ ≤ ⌈lᵢ/N⌉ + r·P/N + c − 1`, and its arrears are
 //! `pᵢ ≥ aᵢ − (r·P − uᵢ)⁺/N`. An interval that begins a time `s` before the fault contains at most `u + r·s` admissions
 //! before it. So during the fault the excess is at most `u + Σaᵢ − B − r·P ≤ Σ⌈lᵢ/N⌉ − (B − u) + N·(c − 1)`. After the
 //! fault the store has `(u − r·P)⁺` used, plus the arrears of the nodes that have charged them. So the excess is at

@@ -9,9 +9,9 @@
 //! gives up while a repayment is in flight, the arrears are put back only if the store reports that nothing was sent.
 //! The debt limit is raised for repayments; a repayment that exceeds even the raised limit is retried later.
 //!
-//! If the outcome of the last request to a place (server or lane) is unknown, this node does not charge arrears to that
-//! place together with requests. The next request resolves the doubt: either the place answers, or it is known to be
-//! unreachable and nothing is sent to it.
+//! If the outcome of the last request to a place (server or lane) is unknown, this node sends its next request to that
+//! place without arrears. That request resolves the doubt: either the place answers, or it is known to be unreachable
+//! and nothing is sent to it.
 //!
 //! A request that was repaid can still be refunded. The table remembers the latest repayment of each key, so that the
 //! refund is also sent to the store.

@@ -12,8 +12,8 @@
 //!
 //! The requests of a batch are decided independently and in order, with the same answers as single requests. A batch
 //! makes one call to the store for all enforced charges and, if shadow rules match, another call for all shadow
-//! charges. If a rule with a ban or with `suffices` matches, a decision depends on the results of phases 3 and 4 for
-//! earlier requests, so the requests are decided one by one.
+//! charges. If a rule with a ban or with `suffices` matches, the requests are decided one by one, because a decision
+//! then depends on the results of phases 3 and 4 for earlier requests.
 
 use std::mem::take;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! The fast path for most requests: a single request that charges only plain limits in memory, or one plain limit that
-//! this node decides without contacting its store.
+//! The fast path, which decides most requests. It handles a single request that charges only plain limits in memory, or
+//! only one plain limit that this node decides without contacting its store.
 //!
 //! The fast path gives the same results and counts as the phases in `decide.rs`, without building lists of charges and
 //! answers. `tests/fast_path.rs` compares both paths on random requests.

@@ -273,8 +273,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         Ok(version)
     }
 
-    /// Returns warnings about valid rules that are probably mistakes, such as rules and overrides that never apply,
-    /// expired overrides, names that look like typos, and limits that changed by more than a factor of ten.
+    /// Returns warnings about valid rules that are probably mistakes. Examples are rules and overrides that never
+    /// apply, expired overrides, names that look like typos, and limits that changed by more than a factor of ten.
     pub fn warnings(&self, rules: &Rules) -> Vec<Mistake> {
         all_warnings(rules, &self.rules(), (self.wall)())
     }

@@ -4,7 +4,7 @@
 //! they do not sort or align keys. So this module has its own formatter.
 //!
 //! Parsed trees contain no comments, so a separate scan of the text finds them. A comment on its own line is attached
-//! to the next key or item; any other comment is attached to the key or item before it on the same line. The result is
+//! to the next key or item. Any other comment is attached to the key or item before it on the same line. The result is
 //! verified by parsing it again: it must have the same content and the same number of comments.
 
 use std::collections::hash_map::Entry;

@@ -17,10 +17,10 @@
 //! ```
 //!
 //! A request matches every rule whose `when` and, if given, `if`, `only` and `schedule` hold. A value in `when` is
-//! compared as a string; a star or a brace makes it a pattern ([`Glob`]); a list matches if one of its values matches.
-//! A missing attribute in `per` counts as a separate value. For example, all requests without an API key share one
-//! counter, so omitting the key does not avoid the limit. To exempt such requests, add `api_key: { present: true }` to
-//! `when`.
+//! compared as a string, or as a pattern ([`Glob`]) if it contains a star or a brace. A list matches if one of its
+//! values matches. A missing attribute in `per` counts as a separate value. For example, all requests without an API
+//! key share one counter, so omitting the key does not avoid the limit. To exempt such requests, add `api_key: {
+//! present: true }` to `when`.
 //!
 //! Parsing has two stages: the first checks the syntax, the second checks the meaning. Parsing does not stop at the
 //! first mistake: up to [`Mistakes::MAX`] mistakes are listed, with file, line and column, and further mistakes are

@@ -13,9 +13,9 @@
 //! - Limits have ids (`limit_registry.rs`). A state records the id of the limits under which it was charged. If the
 //!   limits of a rule change, they get another id, and the state is converted at the next admitted charge.
 //!
-//! **Invariants.** A rule set is compiled as the successor of the current one: unchanged limits keep their ids and
-//! rules keep their counts, so replacing a rule set resets no counter, except changed rules with `on_change: reset`. If
-//! the new rules are invalid, the current rule set stays in force.
+//! **Invariants.** A rule set is compiled as the successor of the current one: unchanged limits keep their ids, and
+//! rules keep their counts. So replacing a rule set resets only the counters of changed rules with `on_change: reset`.
+//! If the new rules are invalid, the current rule set stays in force.
 
 mod attributes;
 mod index;

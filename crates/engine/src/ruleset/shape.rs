@@ -1,7 +1,7 @@
 //! The shape of an item: the names of its attributes, without their values.
 //!
 //! A caller's requests usually have the same attribute names in the same order and differ only in the values. The names
-//! alone determine which attributes are known to the rules and which of them are anchors, so this is looked up once per
+//! alone determine which attributes the rules refer to and which of these are anchors. So both are looked up once per
 //! shape and index. A later item with the same shape is recognised by comparing names, which is cheaper than looking
 //! them up. For example, finding the two rules of a request with four attributes takes 641 instructions instead of 772.
 

@@ -14,12 +14,12 @@ const MAX_EXCHANGE_INTERVAL: u64 = SECOND;
 /// Minimum time between exchanges that are not triggered by a request.
 const MIN_EXCHANGE_INTERVAL: u64 = 20 * MILLI;
 
-/// After a grant below the wanted amount that left the pool nearly empty, requests above the held tokens are refused
-/// for this time without asking the pool.
+/// If a grant is below the wanted amount and leaves the pool nearly empty, the holder refuses requests above the held
+/// tokens for this time without asking the pool.
 const REFUSE_FOR: u64 = 20 * MILLI;
 
-/// After a refusal by the pool, requests of at least the refused cost are refused for at most this time without asking
-/// the pool again. Within its wait, the pool can admit them only after a return, a refund, a reset or changed
+/// After a refusal by the pool, the holder refuses requests of at least the refused cost for at most this time without
+/// asking the pool again. Within its wait, the pool can admit them only after a return, a refund, a reset or changed
 /// parameters.
 const REPEAT_FOR: u64 = 100 * MILLI;
 
@@ -106,7 +106,7 @@ struct LeaseTake {
 
 impl Reservation {
     /// Returns the slice expiry of the first lease. For a window limit, the expiry identifies the window of the whole
-    /// reservation: a lease never outlasts its window, so the instant before the expiry is in that window.
+    /// reservation. A lease never outlasts its window, so the instant before the expiry is in that window.
     pub fn slice_expiry(&self) -> u64 {
         self.first.slice_expiry
     }

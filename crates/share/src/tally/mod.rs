@@ -7,8 +7,9 @@
 //! **The idea.** Each node keeps a *view* of a key: the state of the store as last seen, plus this node's charges since
 //! then. The node decides a request from the view, without a round trip, and records the charge as *unsent*. Every
 //! `sync_every`, the node freezes the unsent charges as a [`Payload`] with its next sequence number and sends the
-//! payload. The store applies a payload only if its number is higher than the last number it applied for this node, and
-//! then answers with the states of the payload's keys. So a payload may be sent any number of times and counts once.
+//! payload. The store applies a payload only if the payload's number is higher than the last number that the store
+//! applied for this node. It then answers with the states of the payload's keys. So a payload may be sent any number of
+//! times and counts once.
 //!
 //! - **Debt.** The store charges even if too few tokens are left. For example, if three nodes admit twelve requests at
 //!   the same time against four tokens, −8 tokens remain. All nodes then refuse until the debt is repaid. Debt is
