@@ -292,7 +292,7 @@ mod tests {
 
     /// Stored keys outlive the process, so these bytes may change only together with `FORMAT_VERSION`.
     #[test]
-    fn encoding_is_stable() {
+    fn key_encoding_is_stable() {
         let long = "x".repeat(200);
         assert_eq!(rule_key("api", "r", &["k"], &[Some("v")]), b"\x01r\x03api\x01r\x01\x01k\x02v");
         assert_eq!(rule_key("api", "r", &["k"], &[None]), b"\x01r\x03api\x01r\x01\x01k\x00");

@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn import_returns_rules_that_load_or_mistakes(text in any_text_like_rules()) {
+    fn import_returns_loadable_rules_or_mistakes(text in any_text_like_rules()) {
         let source = Source { name: "t", text: text.as_bytes() };
         for dialect in [None, Some(Dialect::Envoy), Some(Dialect::Nginx)] {
             if let Ok(imported) = ImportedRules::read(&source, dialect, "d") {

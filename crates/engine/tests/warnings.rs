@@ -106,7 +106,7 @@ fn misspelled_capture_name_causes_a_warning() {
 }
 
 #[test]
-fn override_outside_of_its_rule_causes_a_warning() {
+fn override_for_requests_outside_its_rule_causes_a_warning() {
     assert_warnings(
         "overrides_outside_of_their_rule",
         &[

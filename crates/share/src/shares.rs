@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn share_is_divided_and_rounded_up() {
+    fn limit_is_divided_into_shares_that_are_rounded_up() {
         let share = |text, burst, debt| TokenBucket::new(parse_rate(text), burst).unwrap().max_debt(debt).unwrap();
         assert_share(bucket("100/s", 1_000), 4, share("25/s", 250, 750));
         assert_share(bucket("10/s", 5), 3, share("10/3s", 2, 3));

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn names_capture_segments() {
+    fn names_in_braces_capture_segments() {
         assert_matches_only("/users/{user}/posts", &["/users/7/posts"], &["/users/posts", "/users/7/8/posts"]);
         let taken = |pattern: &str, name: &str, value: &'static str| {
             let glob = Glob::new(pattern).unwrap();

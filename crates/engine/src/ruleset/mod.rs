@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_continue_after_a_change() {
+    fn rule_counts_continue_after_a_rule_change() {
         let first = compile_after(&RuleSet::empty(), "- {id: a, limit: 1/s}\n");
         first.rules()[0].meter.count_in(crate::striped::Stripe::of_thread(), crate::meters::RuleEvent::Refused);
         let second = compile_after(&first, "- {id: a, limit: 5/s}\n");

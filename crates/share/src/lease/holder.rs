@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_is_repeated_briefly_without_asking() {
+    fn refusal_is_repeated_briefly_without_asking_the_pool() {
         let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
         pool.exchange(&LIMITS, NOW, &Exchange { need: Need::Spend(100), ..Exchange::default() });
         assert_eq!(holder.take(NOW, 5), TakeResult::Ask);
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_asserted_once_after_the_store_lost_its_state() {
+    fn leases_are_counted_once_by_the_pool_of_a_store_that_lost_its_state() {
         let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
         for _ in 0..40 {
             holder.take(NOW, 1);

@@ -132,7 +132,7 @@ fn payload_counts_in_the_window_of_its_takes() {
 /// The store must not apply an old payload as of its original time. The earlier time would look like a clock that was
 /// set back, and the store would discard other nodes' charges.
 #[test]
-fn old_payloads_erase_nothing() {
+fn old_payloads_do_not_erase_charges_of_other_nodes() {
     let minute = Nanos::from_secs(60);
     let all: [Limit; 4] = [
         TokenBucket::new("1000/s".parse().unwrap(), 10).unwrap().into(),

@@ -176,7 +176,7 @@ fn invalid_options_of_interval_buckets_and_slices_are_refused() {
 }
 
 #[test]
-fn counts_are_digits_with_a_scale() {
+fn counts_are_digits_with_an_optional_suffix() {
     for (text, count) in [("7", Some(7)), ("10k", Some(10_000)), ("2M", Some(2_000_000)), ("3G", Some(3_000_000_000))] {
         assert_eq!(parse_count(text), count);
     }
