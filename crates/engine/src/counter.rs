@@ -105,8 +105,8 @@ impl Counter<'_> {
     }
 }
 
-/// Truncates a value to the maximum byte length of a string with this number of characters. This bounds the cost of
-/// formatting a long value.
+/// Truncates a value to the maximum byte length of a string with this number of characters. The truncation bounds the
+/// cost of formatting a long value.
 fn clip_value(value: &[u8], characters: usize) -> &[u8] {
     &value[..value.len().min(characters.saturating_mul(4))]
 }

@@ -178,8 +178,8 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
     }
 }
 
-/// Returns the maximum amount that a limit may admit beyond its bound without any fault. It is positive if nodes decide
-/// without knowing each other's latest charges.
+/// Returns the maximum amount that a limit may admit beyond its bound without any fault. The amount is positive if
+/// nodes decide without knowing each other's latest charges.
 pub fn bound_without_fault(limit: &Limit, rule: &Rule, given: &Circumstances) -> FaultBound {
     let Consistency::Eventual(every) = rule.consistency() else {
         return FaultBound { excess: Excess::AtMost(0), formula: "0" };

@@ -12,14 +12,14 @@ use tollgate::{CapacityError, Limits, Outcome, Report};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
-/// A store in the memory of the process. It answers immediately and is never unreachable.
+/// A store in the memory of the process. The store answers immediately and is never unreachable.
 ///
 /// States differ widely in length, from one word for most buckets to thousands of words for leases, so there is one
 /// table per size class. Memory is reserved for all tables, but touched only when used.
 pub struct MemoryStore<C = PreciseClock> {
     tables: [Ledger<Arc<C>>; SIZE_CLASSES.len()],
     clock: Arc<C>,
-    /// Held while a state moves to a table for longer states. This happens if a changed rule or an override needs
+    /// Held while a state moves to a table for longer states. A state moves if a changed rule or an override needs
     /// longer states for a key with usage. Such a key is looked up in every table that may contain it.
     move_lock: Mutex<()>,
 }

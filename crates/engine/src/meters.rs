@@ -52,7 +52,7 @@ pub struct RuleCounts {
     pub refused: u64,
     /// Matching requests that this rule, as a shadow rule, would have refused.
     pub shadow_refused: u64,
-    /// Requests decided without the store. These are also counted as allowed or refused.
+    /// Requests decided without the store. These requests are also counted as allowed or refused.
     pub fallback: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Receipts. A caller uses a receipt to undo a decision exactly.
 //!
-//! A receipt lists the charged counters, the amount taken from each, and the stamps that locate each charge. It can be
-//! sent to another process as a string. It is not signed. A caller with permission to refund could forge a receipt, but
-//! a refund never exceeds the key's usage.
+//! A receipt lists the charged counters, the amount taken from each, and the stamps that locate each charge. A receipt
+//! can be sent to another process as a string. Receipts are not signed. A caller with permission to refund could forge
+//! a receipt, but a refund never exceeds the key's usage.
 
 use std::fmt;
 use std::str::FromStr;

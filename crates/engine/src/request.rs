@@ -9,7 +9,7 @@ use crate::inline::InternedLimits;
 /// A request. Either all of its items are admitted, or none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
-    /// The domain whose rules apply. It is also part of the keys of inline limits.
+    /// The domain whose rules apply. The domain is also part of the keys of inline limits.
     pub domain: &'a [u8],
     /// The items, usually one.
     pub items: &'a [Item<'a>],
@@ -43,7 +43,8 @@ pub struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// Maximum number of rules that one item may match. It bounds the time for which a request occupies a thread.
+    /// Maximum number of rules that one item may match. The maximum bounds the time for which a request occupies a
+    /// thread.
     pub const MAX_RULES: usize = 256;
     /// Maximum number of attributes.
     pub const MAX_ATTRIBUTES: usize = 128;

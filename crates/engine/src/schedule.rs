@@ -17,7 +17,7 @@ pub(crate) struct Hours {
     pub(crate) days: u8,
     /// The start, in minutes after midnight.
     pub(crate) from: u16,
-    /// The end, in minutes after midnight of the start day. It may exceed 24 hours.
+    /// The end, in minutes after midnight of the start day. The end may exceed 24 hours.
     pub(crate) to: u16,
     pub(crate) zone: Zone,
 }

@@ -5,7 +5,7 @@
 //! trip, so one call contains all groups that are ready. Each group may fail independently, and the error states
 //! whether anything may have been spent.
 //!
-//! A store is responsible for atomicity and time only. It does not match rules or build keys, and it is not aware of
+//! A store is responsible for atomicity and time only. A store does not match rules or build keys, and is not aware of
 //! shadow rules or `on_fault`.
 
 mod answers;
@@ -75,8 +75,8 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Returns whether the store may fail to answer. If so, the engine records its answers and uses them for local
-    /// decisions during an outage.
+    /// Returns whether the store may fail to answer. If the store may fail, the engine records its answers and uses
+    /// them for local decisions during an outage.
     fn can_fail(&self) -> bool {
         true
     }
@@ -188,10 +188,10 @@ pub enum StoreVerb {
 /// A charge to one key: its limits and a cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The key, from the engine's key encoder. It contains the domain and either the rule with the counted values or
-    /// the name of an inline limit. So no two counters have the same key.
+    /// The key, from the engine's key encoder. The key contains the domain and either the rule with the counted values
+    /// or the name of an inline limit. So no two counters have the same key.
     pub key: &'a [u8],
-    /// The id of the limits. It identifies one immutable set of limits, and is valid only within this process.
+    /// The id of the limits. The id identifies one immutable set of limits, and is valid only within this process.
     pub limits_id: u32,
     /// The limits with that id.
     pub limits: &'a Limits,
@@ -223,7 +223,7 @@ impl<'a> Charge<'a> {
     }
 }
 
-/// Returns the domain and rule id in a key, for metrics and messages. Both are empty if the key has no rule.
+/// Returns the domain and rule id in a key, for metrics and messages. Both strings are empty if the key has no rule.
 pub fn rule_of_key(key: &[u8]) -> (&[u8], &str) {
     match key::rule_id_of(key) {
         "" => (&[], ""),
@@ -239,7 +239,7 @@ pub enum StoreError {
         /// The reason, for the log.
         why: String,
     },
-    /// The group was sent, but no answer arrived. It may have been carried out, and its cost counts as spent.
+    /// The group was sent, but no answer arrived. The group may have been carried out, and its cost counts as spent.
     Unknown {
         /// The reason, for the log.
         why: String,

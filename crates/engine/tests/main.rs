@@ -1,5 +1,5 @@
-//! Tests of the rules and the engine through the public interface. They are built as one program, because linking one
-//! program per file would dominate the test time.
+//! Tests of the rules and the engine through the public interface. The tests are built as one program, because linking
+//! one program per file would dominate the test time.
 
 mod any_text;
 mod arrears;

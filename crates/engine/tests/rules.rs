@@ -237,7 +237,7 @@ fn inline_limit_needs_no_rules() {
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("deny 60s".into()));
     assert_eq!(bench.check_items(&[Item::inline("l", &one)]), Ok("allow".into()));
-    // Usage is kept under other limits for the same key.
+    // The usage of a key is kept if the next request has other limits.
     assert_eq!(bench.check_items(&[Item::inline("k", &other).cost(4)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &other)]), Ok("deny 12s".into()));
     let mixed = bench.check_items(&[Item::inline("m", &one), Item::inline("m", &other)]);

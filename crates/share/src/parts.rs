@@ -1,9 +1,8 @@
 //! A group of charges at several *places*, such as the primaries of a Redis cluster. The group takes all charges or
 //! none, without locks, and is usually admitted after one round trip.
 //!
-//! **The naive method** takes from one place after the other, and undoes the takes at the first
-//! refusal. It costs a round trip per place. Two-phase commit costs two round trips, and holds
-//! locks while a participant is slow.
+//! **The naive method** takes from the places one after another, and undoes the takes at the first refusal. This method
+//! costs a round trip per place. Two-phase commit costs two round trips, and holds locks while a participant is slow.
 //!
 //! **The idea** is that a take can be undone by a refund, so all parts take at the same time. If every part took its
 //! charges, the group is admitted after one round trip. Otherwise the verdict is the first of these results that any
@@ -16,12 +15,12 @@
 //! are queued before the ordered takes, so the ordered takes can use the refunded tokens.
 //!
 //! **Suspects go first.** A part whose key was recently refused takes first, while the other parts only peek. So a
-//! caller that keeps being refused never holds tokens of the other keys.
+//! caller whose requests keep being refused never holds tokens of the other keys.
 //!
 //! **If a place does not answer** and all other parts took, the verdict is [`Verdict::Partial`]. The caller reads the
 //! replies, applies its own policy to the parts without an answer, and passes the result to [`Parts::conclude`]. If the
 //! request is not admitted, the other parts are refunded. An *unknown* part may have been executed and counts as spent.
-//! If a late answer shows that such a part took, the part is refunded unless the request was admitted.
+//! If a late answer shows that an unknown part took its charges, the part is refunded unless the request was admitted.
 //!
 //! **Guarantee.** While tokens are held, a bucket that would otherwise be full keeps refilling, and the refund then
 //! adds to the refill. Let `V` be the level that the bucket would have if only admitted groups took tokens, and `H` the
@@ -377,7 +376,7 @@ mod tests {
         let take = |state: &mut [u64; 2], at: u64, cost: u64| {
             bucket.decide(state, &Now::at(at), Ask::Exactly(Cost::new(cost))).is_admitted()
         };
-        // Groups start every 10 ms and hold a token for 20 ms, so at least one token is held from 0 to 110 ms.
+        // Groups start every 10 ms and hold a token for 20 ms, so at least one token is held from 0 to 100 ms.
         assert!(take(&mut state, 0, 1));
         for start in (10..=90).step_by(10) {
             assert!(take(&mut state, start * MILLI, 1));

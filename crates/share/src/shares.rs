@@ -14,7 +14,7 @@
 //! **Arrears.** When the store answers again, the node charges its admissions that still count to the store, before its
 //! next request for the key. The usage that the store had counted before the fault refills first, at `r`. After that,
 //! the refill belongs to the shares, at `r/N` each. So the arrears of a key are the amount that this node admitted, but
-//! at most the used amount of its share. They are zero once the share is full.
+//! at most the used amount of its share. The arrears are zero once the share is full.
 //!
 //! **Bound.** Let `u` be the amount used in the store when the fault begins, `uᵢ ≤ u` the amount that node `i` last
 //! saw, and `lᵢ = B − uᵢ`. In a fault of length `P`, node `i` admits `aᵢ ≤ ⌈lᵢ/N⌉ + r·P/N + c − 1`, and its arrears are

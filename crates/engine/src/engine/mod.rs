@@ -1,8 +1,8 @@
 //! The engine: applies rules to requests, keeps states in a store, and handles store failures.
 //!
-//! **The naive method** evaluates the rules one by one and charges each as it matches. If the third rule refuses, the
-//! first two have been charged for a request that did not pass. On a shared store, each charge is a round trip, and an
-//! error in the middle leaves some rules charged and others not.
+//! **The naive method** evaluates the rules one by one, and charges each matching rule immediately. If the third rule
+//! refuses, the first two have been charged for a request that did not pass. On a shared store, each charge is a round
+//! trip, and an error in the middle leaves only some of the rules charged.
 //!
 //! **The idea** is to plan first and charge once. A plan is the list of all charges of a request: rule, key, limits and
 //! cost. The store receives them as one group and admits or refuses the whole group in one call. Everything else is a
@@ -327,7 +327,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.running.load().rules.clone()
     }
 
-    /// Returns the rules in force, first compiled and then as written. Both have the same order.
+    /// Returns the rules in force, first compiled and then as written. Both forms have the same order.
     pub fn rules_as_written(&self) -> (Arc<RuleSet>, Arc<Rules>) {
         let running = self.running.load();
         (running.rules.clone(), running.written.clone())

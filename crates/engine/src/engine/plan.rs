@@ -20,7 +20,7 @@ use crate::store::{Charge, Group, StoreVerb};
 /// A list with inline space for the charges of nearly all requests; longer lists allocate.
 pub(crate) type SmallList<T> = SmallVec<[T; 16]>;
 
-/// The charges of a batch of requests. It borrows nothing, so that it can be reused.
+/// The charges of a batch of requests. A plan borrows nothing, so that it can be reused.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) requests: Vec<PlannedRequest>,

@@ -5,9 +5,9 @@
 //! survives restarts, and can be settled by any node. A reservation that is never settled counts as committed: its
 //! usage expires as the limit refills, and a settlement after that refunds nothing.
 //!
-//! The shortfall is charged either to all enforced limits of the receipt or to none of them. It may put a limit into
-//! debt, up to its `max_debt`. If the enforced limits accept the shortfall, shadow rules are charged as a separate
-//! group.
+//! The shortfall is charged either to all enforced limits of the receipt or to none of them. The shortfall may put a
+//! limit into debt, up to its `max_debt`. If the enforced limits accept the shortfall, shadow rules are charged as a
+//! separate group.
 
 use std::sync::atomic::Ordering;
 

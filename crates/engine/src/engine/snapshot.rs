@@ -1,4 +1,4 @@
-//! Writes an in-memory engine's counters to a snapshot, and restores an engine from one.
+//! Writes the counters of an in-memory engine to a snapshot, and restores an engine from a snapshot.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;

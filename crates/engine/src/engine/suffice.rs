@@ -3,10 +3,10 @@
 //! A store admits all charges of a group or none of them, and reports the outcome of each charge. So the first attempt
 //! charges all matching rules. If only rules marked `suffices` refuse and another such rule has capacity, nothing was
 //! taken, and the request is charged again without the refusing rules. If another request takes the capacity in
-//! between, the next attempt omits that rule as well. This has three consequences. The rules marked `suffices` refuse a
-//! request only after each of them lacked capacity in some attempt. No limit is exceeded. The loop ends, because every
-//! attempt charges fewer rules. A store could implement this itself and save the second call, but only requests that
-//! match an exhausted rule need a second call.
+//! between, the next attempt omits that rule as well. This method has three consequences. The rules marked `suffices`
+//! refuse a request only after each of them lacked capacity in some attempt. No limit is exceeded. The loop ends,
+//! because every attempt charges fewer rules. A store could implement `suffices` itself and save the second call, but
+//! only requests that match an exhausted rule need a second call.
 //!
 //! A banned counter has no capacity. A `closed` rule refuses during a store outage even if it is marked `suffices`.
 //!
@@ -60,7 +60,7 @@ pub(super) async fn omit_exhausted_rules<S: Store, F: Store>(
 }
 
 /// Omits a request's charges to exhausted rules if another rule suffices. Returns whether to charge the request again.
-/// This is `false` if a rule without `suffices` refuses the request too.
+/// Returns `false` if a rule without `suffices` refuses the request too.
 fn omit_exhausted_charges(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
     let charges = outcomes_including_bans(decisions, request);
     let has_capacity =

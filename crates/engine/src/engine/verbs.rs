@@ -162,8 +162,8 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Explains how a request with this item would be decided. Lists the matching rules with the state of their limits,
-    /// and other rules with the condition that fails. Changes nothing. It evaluates every rule and reads the state of
-    /// bans from the store, so it is meant for operators.
+    /// and other rules with the condition that fails. Changes nothing. This function evaluates every rule and reads the
+    /// state of bans from the store, so it is meant for operators.
     ///
     /// # Errors
     /// If the request is invalid.

@@ -186,7 +186,7 @@ pub struct OverrideExplanation {
     pub more_skipped: usize,
     /// For each attribute, the number of overrides that were set through the API for other values.
     pub for_others: Vec<(String, usize)>,
-    /// The number of overrides after the applied override. These are not evaluated.
+    /// The number of overrides after the applied override. Overrides after the applied override are not evaluated.
     pub after: usize,
 }
 

@@ -62,8 +62,9 @@ impl fmt::Display for Explanation {
 }
 
 impl Explanation {
-    /// Writes the name of the rule that admits the fewest further requests like this one, unless that rule is `least`,
-    /// the rule with the smallest remaining amount. The two rules can differ because the cost depends on the rule.
+    /// Writes the name of the rule that admits the fewest further requests like the explained request. Writes nothing
+    /// if that rule is `least`, the rule with the smallest remaining amount. The two rules can differ because the cost
+    /// depends on the rule.
     fn write_tightest_rule(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let enforced = self.matching_rules().filter(|(_, matched)| !matched.shadow);
         let enough: Vec<(u64, &str)> =
@@ -198,8 +199,8 @@ impl fmt::Display for MatchExplanation {
 }
 
 impl MatchExplanation {
-    /// Returns the number of requests like this one that the rule's limits admit. Returns `None` if the limits were not
-    /// evaluated or the cost is 0.
+    /// Returns the number of further requests of the same cost that the rule's limits admit. Returns `None` if the
+    /// limits were not evaluated or the cost is 0.
     fn requests_left(&self) -> Option<u64> {
         self.limits.iter().filter_map(|limit| limit.report.remaining.checked_div(self.cost)).min()
     }

@@ -2,9 +2,10 @@
 //! `size(path) > 200 || int(bytes) >= 4096 && plan != 'pro'`.
 //!
 //! The language is a subset of the Common Expression Language (CEL), with strings, integers and booleans. This
-//! implementation has three advantages over the `cel` crate. Evaluation allocates nothing. Its time is bounded by the
-//! lengths of the expression and the values, because there are no loops and no regular expressions. Types are checked
-//! when the rules are loaded. The `cel` crate implements the whole language and adds about 24 dependencies.
+//! implementation has three advantages over the `cel` crate. Evaluation allocates nothing. The evaluation time is
+//! bounded by the lengths of the expression and the values, because there are no loops and no regular expressions.
+//! Types are checked when the rules are loaded. The `cel` crate implements the whole language and adds about 24
+//! dependencies.
 //!
 //! As in CEL, a part of an expression can be undefined: a missing attribute, `int` of a string that is not a number, a
 //! division by zero, or an overflow. An undefined part makes the whole expression undefined, unless the other operand

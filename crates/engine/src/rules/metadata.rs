@@ -8,7 +8,7 @@ use super::text::{Node, Value};
 pub enum Metadata {
     /// No value.
     Null,
-    /// A string as written. If it looks like a number or a boolean, it may be passed on as one.
+    /// A string as written. A string that looks like a number or a boolean may be passed on as a number or a boolean.
     Text(Box<str>),
     /// A list.
     List(Box<[Metadata]>),

@@ -27,7 +27,8 @@ pub struct Rule {
     pub(crate) overrides: Vec<Override>,
     /// Ids of rules that do not apply to requests that match this rule.
     pub(crate) replaces: Box<[Box<str>]>,
-    /// Whether a request needs capacity in only one of the matching rules with this flag.
+    /// Whether the rule is marked `suffices`: of the matching rules with this mark, a request needs capacity in only
+    /// one.
     pub(crate) suffices: bool,
     /// Whether a cost above 0 may be charged into debt.
     pub(crate) postpaid: bool,
@@ -69,7 +70,7 @@ impl Rule {
         &self.when
     }
 
-    /// Returns the expression. It must hold in addition to the conditions.
+    /// Returns the expression. The expression must hold in addition to the conditions.
     pub fn expression(&self) -> Option<&Expression> {
         self.expression.as_ref()
     }
@@ -206,7 +207,7 @@ pub struct LimitSet {
 pub struct Override {
     /// The position in the file.
     pub position: Position,
-    /// The conditions. All of them must hold.
+    /// The conditions. All conditions must hold.
     pub when: Vec<Condition>,
     /// The effect on matching requests.
     pub effect: Effect,
@@ -322,7 +323,7 @@ pub enum DefaultCost {
 /// A case of `cost`: the cost of some requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostCase {
-    /// The conditions. All of them must hold.
+    /// The conditions. All conditions must hold.
     pub when: Vec<Condition>,
     /// The cost of matching requests.
     pub cost: Cost,

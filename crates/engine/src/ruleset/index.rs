@@ -1,10 +1,10 @@
 //! Finds the rules of a domain that match a request, without evaluating every rule.
 //!
 //! One condition of each rule is its *anchor*: the condition that the fewest rules share, such as a tenant name rather
-//! than the method GET. Rules are found by the values of their anchors. This takes one hash table lookup per attribute
-//! of the request, and a few more for path patterns ([`Paths`]). The remaining conditions of each found rule are then
-//! evaluated. In this module, a rule matches if its `when` holds; `special.rs` evaluates `if`, `only` and `schedule`
-//! afterwards.
+//! than the method GET. Rules are found by the values of their anchors. The search takes one hash table lookup per
+//! attribute of the request, and a few more for path patterns ([`Paths`]). The remaining conditions of each found rule
+//! are then evaluated. In this module, a rule matches if its `when` holds; `special.rs` evaluates `if`, `only` and
+//! `schedule` afterwards.
 
 mod build;
 

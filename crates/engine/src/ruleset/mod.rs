@@ -57,7 +57,7 @@ const ADDRESS_FLAG: u32 = 1 << 31;
 /// Maximum number of earlier limits per rule that are looked up in other tables.
 const MAX_EARLIER: usize = 4;
 
-/// A compiled rule set. It is never changed, only replaced.
+/// A compiled rule set. A rule set is never changed, only replaced.
 #[derive(Debug)]
 pub struct RuleSet {
     version: u64,
@@ -97,8 +97,8 @@ pub(crate) struct CompiledDomain {
 
 /// A rule in force.
 ///
-/// A decision reads one or two of thousands of rules. Therefore, the fields that a decision needs are in one cache
-/// line, and all key prefixes are stored together elsewhere.
+/// A decision reads only one or two rules, which may be any of thousands. Therefore, the fields that a decision needs
+/// are in one cache line, and all key prefixes are stored together elsewhere.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct ActiveRule {
@@ -300,7 +300,7 @@ impl RuleSet {
         self.find_domain(domain).map_or(0, |domain| domain.index.unanchored_count())
     }
 
-    /// Returns the version. It increases with every replacement; the initial empty rule set has version 0.
+    /// Returns the version. The version increases with every replacement; the initial empty rule set has version 0.
     pub fn version(&self) -> u64 {
         self.version
     }

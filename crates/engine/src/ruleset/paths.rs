@@ -36,7 +36,7 @@ pub(crate) struct Paths {
     found: Box<[u32]>,
 }
 
-/// A node of the tree. The first one is the root.
+/// A node of the tree. The first node is the root.
 #[derive(Clone, Copy, Debug)]
 struct PathNode {
     /// The literal step, if there is exactly one: the range of its text, and its target. If there are several literal

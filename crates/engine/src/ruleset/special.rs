@@ -341,12 +341,12 @@ impl CompiledOverride {
 
 /// The limits that implement a ban: two counters besides the rule's own, under separate keys.
 ///
-/// **The ban** is an interval bucket with a capacity of 1. It refills 2 tokens, one ban length after it was last full.
-/// Every request asks the bucket for a cost of 0, which changes nothing and is refused only if the bucket is in debt.
-/// So the ban and the limits are decided in one group. Starting a ban takes [`BanLimits::COST`], which leaves a debt of
-/// one token. The refill ends the ban exactly one ban length later, regardless of the clock's tick. It also fills the
-/// bucket, so the next ban may start at the same instant. Starting a ban again during a ban would exceed the maximum
-/// debt, so a ban cannot be prolonged.
+/// **The ban** is an interval bucket with a capacity of 1. The bucket refills 2 tokens, one ban length after it was
+/// last full. Every request asks the bucket for a cost of 0, which changes nothing and is refused only if the bucket is
+/// in debt. So the ban and the limits are decided in one group. Starting a ban takes [`BanLimits::COST`], which leaves
+/// a debt of one token. The refill ends the ban exactly one ban length later, regardless of the clock's tick. The
+/// refill also fills the bucket, so the next ban may start at the same instant. Starting a ban again during a ban would
+/// exceed the maximum debt, so a ban cannot be prolonged.
 ///
 /// **The refusals** are a sliding log whose capacity is one less than the number of refusals that start a ban. The
 /// first refusal that does not fit starts the ban.

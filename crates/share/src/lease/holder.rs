@@ -19,8 +19,8 @@ const MIN_EXCHANGE_INTERVAL: u64 = 20 * MILLI;
 const REFUSE_FOR: u64 = 20 * MILLI;
 
 /// After a refusal by the pool, the holder refuses requests of at least the refused cost for at most this time without
-/// asking the pool again. Within its wait, the pool can admit them only after a return, a refund, a reset or changed
-/// parameters.
+/// asking the pool again. During the wait that the pool reported, it can admit such requests only after a return, a
+/// refund, a reset or changed parameters.
 const REPEAT_FOR: u64 = 100 * MILLI;
 
 /// Maximum number of leases reported in one exchange. Further leases are reported in the next exchange.

@@ -4,10 +4,9 @@
 //! its share of the traffic refuses requests while other nodes have unused tokens. Asking the store
 //! for every request is exact, but each request costs a round trip.
 //!
-//! **The idea** is that the store keeps a [`Pool`] per key, which grants tokens to nodes before
-//! they need them. A [`Holder`] on each node spends its tokens in memory and reports the spent
-//! tokens. It returns unneeded tokens, and requests the tokens that it is likely to need in the
-//! next second.
+//! **The idea** is that the store keeps a [`Pool`] per key, which grants tokens to nodes before they need them. A
+//! [`Holder`] on each node spends its tokens in memory and reports the spent tokens. The holder returns unneeded
+//! tokens, and requests the tokens that it is likely to need in the next second.
 //!
 //! **The floor.** Let `p` be the tokens left in the pool and `O` the *outstanding* tokens: granted,
 //! but neither reported as spent nor returned. If the pool refilled to `B` while `O` tokens are

@@ -112,7 +112,7 @@ pub struct Grant {
     pub left: u64,
     /// Nanoseconds until the pool is full again, if nothing more is taken.
     pub reset: u64,
-    /// Whether the pool recently failed to meet a need. If so, the node should return unneeded tokens immediately.
+    /// Whether the pool recently failed to meet a need. The node should then return unneeded tokens immediately.
     pub hungry: bool,
 }
 

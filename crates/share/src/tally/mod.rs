@@ -21,8 +21,8 @@
 //! - **First touch.** A key without a view, or with a stale view, is read from the store before it is decided. So a
 //!   node that joins does not start with a full limit.
 //! - **Bounds.** At most [`Bounds::keys`] keys have a view. If no view is idle, further keys get no view. The tally
-//!   keeps about [`Bounds::unsent`] unsent entries, drops the oldest entries beyond that, and counts them in
-//!   [`Tally::dropped_tokens`].
+//!   keeps about [`Bounds::unsent`] unsent entries. It drops the oldest entries beyond that number, and counts their
+//!   tokens in [`Tally::dropped_tokens`].
 //!
 //! **Usage.** The caller decides with [`decide`](Tally::decide). On a [`ReadReason`], the caller reads the key from the
 //! store, passes the state to [`learn`](Tally::learn) and decides again. If the store does not answer,

@@ -6,8 +6,9 @@ use tollgate_core::{Algorithm, Ask, BucketParams, Cost, Limit, Limits, Now, Para
 
 use super::{Charge, Key, RECENT_NANOS, ReadReason};
 
-/// Maximum debt of a key, as a multiple of its capacity. It bounds the time for which a key is refused after nodes
-/// over-admitted. It suffices for a thousand nodes that each admit the whole capacity at the same instant.
+/// Maximum debt of a key, as a multiple of its capacity. The maximum bounds the time for which a key is refused after
+/// nodes over-admitted. The factor suffices for a thousand nodes that each admit the whole capacity at the same
+/// instant.
 pub const MAX_DEBT_FACTOR: u64 = 1_023;
 
 /// The state of a key in the store as last seen, plus this node's charges since then.
@@ -164,7 +165,8 @@ pub fn merge(limits: &Limits, words: &mut [u64], now: &Now<'_>, cost: u64, recen
 }
 
 /// Returns the limits with a maximum debt of [`MAX_DEBT_FACTOR`] times the capacity, halved until the limits can
-/// represent it. Returns `None` if an algorithm cannot be merged, or not even a debt of one capacity can be represented.
+/// represent it. Returns `None` if an algorithm cannot be merged, or if the limits cannot represent even a debt of one
+/// capacity.
 pub fn with_debt(limits: &Limits) -> Option<Limits> {
     with_debt_that_fits(limits, |_| true)
 }

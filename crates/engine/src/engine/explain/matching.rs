@@ -20,8 +20,8 @@ use crate::ruleset::CandidateRules;
 
 /// Maximum number of non-matching overrides in an explanation.
 const MAX_SHOWN_OVERRIDES: usize = 3;
-/// Maximum number of overrides that are compared to find the nearest matches. It bounds the time that other requests
-/// wait while a refusal is explained for the log.
+/// Maximum number of overrides that are compared to find the nearest matches. The maximum bounds the time that other
+/// requests wait while a refusal is explained for the log.
 const MAX_COMPARED_OVERRIDES: usize = 10_000;
 
 /// A charge and everything needed to explain it.

@@ -177,7 +177,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns the earlier charge of this request with the same key as the one that begins at `key_start`. Keys can be
+    /// Returns the earlier charge of this request whose key equals the key that begins at `key_start`. Keys can be
     /// equal only if the request has several items.
     #[inline]
     fn find_same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {

@@ -20,7 +20,7 @@ const MAX_ALTERNATIVES: usize = 8;
 impl Checker<'_> {
     pub(super) fn check_when(&mut self, raw: &[(RawText, RawAttributeCondition)], notes: &mut Notes) -> Vec<Condition> {
         // A condition that combines `not` with another key becomes two consecutive tests of the same attribute, which
-        // count as one.
+        // count as one attribute.
         let another = |(position, (name, _)): &(usize, &(RawText, RawAttributeCondition))| {
             *position == 0 || raw[position - 1].0 != *name
         };

@@ -34,7 +34,7 @@ pub struct ParsedOverride {
 }
 
 /// Parses an override for one attribute value. `rule` is the rule as JSON. The text has the keys of an override in a
-/// rule file, but no `when`. It may have an `attribute`.
+/// rule file, but no `when`. The text may also have the key `attribute`.
 ///
 /// # Errors
 /// Returns every mistake, with its line in the text.

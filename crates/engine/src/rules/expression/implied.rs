@@ -16,8 +16,8 @@ impl Expression {
 
 impl Bool {
     /// Returns necessary conditions on attributes. An expression uses only the first value of an attribute, but a
-    /// condition tests all values. So a condition may hold although the expression does not. An index tolerates this,
-    /// because the expression itself is evaluated later.
+    /// condition tests all values. So a condition may hold although the expression does not. An index tolerates such a
+    /// condition, because the expression itself is evaluated later.
     fn implied_tests(&self) -> Vec<(usize, Test)> {
         match self {
             Self::And(left, right) => left.implied_tests().into_iter().chain(right.implied_tests()).collect(),

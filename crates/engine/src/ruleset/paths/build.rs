@@ -35,7 +35,7 @@ impl TreeBuilder<'_> {
     /// Adds a node for patterns that share all previous steps, and the subtree below it.
     pub(super) fn add_node(&mut self, ways: &mut [OpenPattern<'_>], stays: bool) -> StepTarget {
         let number = self.nodes.len();
-        // Sorts patterns that end here first, then groups the others by their next segment.
+        // Patterns that end at this node come first. The other patterns are grouped by their next segment.
         ways.sort_by_key(|way| way.left.map(|left| split_segment(left).0));
         let ended = ways.partition_point(|way| way.left.is_none());
         let start = self.found.len() as u32;
