@@ -40,7 +40,8 @@ pub(crate) trait Contender: Send {
         None
     }
 
-    /// Decides for each key in turn and returns the number of allowed decisions. Only batching contenders override it.
+    /// Decides for each key in turn and returns the number of allowed decisions. Only batching contenders override this
+    /// method.
     fn run(&mut self, keys: &[String]) -> usize {
         keys.iter().filter(|key| self.decide(key)).count()
     }

@@ -36,13 +36,13 @@ impl fmt::Display for Goal {
 /// One comparison. Unless the goal is equality, smaller numbers and larger ratios are better.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// Name of the case. The filter applies to it.
+    /// Name of the case. The filter applies to this name.
     pub(crate) case: String,
     /// Our number.
     pub(crate) ours: f64,
     /// The name of the peer.
     pub(crate) peer: String,
-    /// The number of the peer, in the same unit.
+    /// The peer's number, in the same unit as ours.
     pub(crate) theirs: f64,
     /// The goal, if there is one.
     pub(crate) goal: Option<Goal>,

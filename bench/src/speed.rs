@@ -40,8 +40,8 @@ fn compare_direct(report: &mut Report, plan: Plan) -> Result<()> {
             Box::new(governor::Direct::with_upkeep_clock()?),
         ])
     })?;
-    // Tollgate represents 7777 per second exactly, which takes a second word of state. Governor rounds it to whole
-    // nanoseconds per cell.
+    // Tollgate represents 7777 per second exactly, which takes a second word of state. Governor rounds this rate to
+    // whole nanoseconds per cell.
     direct_case(report, plan, "direct-odd-rate", Expect::Allowed, Some(Goal::RatioAtLeast(0.9)), || {
         Ok(vec![Box::new(ours::Direct::odd_rate()?), Box::new(governor::Direct::odd_rate())])
     })?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use tollgate_engine::Decisions;
 
 use crate::rules::{NEVER_REACHED_LIMIT, ONE_PER_DAY};
-use crate::subjects::{BareChecks, Subject};
+use crate::subjects::{BareChecks, EngineWithRules};
 
 const DECISIONS: usize = 20_000;
 
@@ -54,7 +54,8 @@ pub(crate) fn run_counted_decisions(subject: &str) -> Result<()> {
         }
         engine => {
             let Some((_, size)) = engine.split_once('-') else { bail!("unknown subject {engine}") };
-            let subject = Subject::with_limit(size.parse()?, if refuses { ONE_PER_DAY } else { NEVER_REACHED_LIMIT })?;
+            let subject =
+                EngineWithRules::with_limit(size.parse()?, if refuses { ONE_PER_DAY } else { NEVER_REACHED_LIMIT })?;
             let attributes = subject.request_attributes(1);
             let mut decisions = Decisions::default();
             assert!(subject.decide(&attributes[0], &mut decisions));

@@ -9,7 +9,7 @@ mod subjects;
 
 use anyhow::Result;
 use rules::REQUEST_COUNT;
-use subjects::{Limitador, Subject};
+use subjects::{EngineWithRules, Limitador};
 
 const RULE_COUNTS: [usize; 4] = [10, 100, 1_000, 10_000];
 const ROUNDS: usize = 401;
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
 fn compare_rule_counts(goals: &mut Goals) -> Result<()> {
     let mut subjects = Vec::new();
     for size in RULE_COUNTS {
-        subjects.push(Subject::new(size)?);
+        subjects.push(EngineWithRules::new(size)?);
     }
     let mut figures: Vec<[Vec<f64>; 4]> = RULE_COUNTS.iter().map(|_| Default::default()).collect();
     for _ in 0..ROUNDS {
@@ -81,7 +81,7 @@ fn compare_rule_counts(goals: &mut Goals) -> Result<()> {
 fn compare_with_limitador(goals: &mut Goals) -> Result<()> {
     println!();
     for (size, times, goal) in [(2, 50, 5.0), (1_000, 2, 50.0)] {
-        let (ours, theirs) = (Subject::new(size)?, Limitador::new(size)?);
+        let (ours, theirs) = (EngineWithRules::new(size)?, Limitador::new(size)?);
         theirs.nanos_per_decision(times)?;
         let mut ratios = Vec::new();
         let mut both = (Vec::new(), Vec::new());

@@ -14,14 +14,14 @@ use tollgate_engine::{Attribute, CandidateRules, Decisions, Engine, Item, Memory
 use crate::rules::{Attributes, NEVER_REACHED_LIMIT, limitador_condition, matching_requests, rule_file};
 
 /// The engine with a given number of rules.
-pub(crate) struct Subject {
+pub(crate) struct EngineWithRules {
     engine: Engine<MemoryStore>,
     requests: Vec<Attributes>,
     /// Time to parse the rules and put them in force, in milliseconds.
     pub(crate) loaded_ms: f64,
 }
 
-impl Subject {
+impl EngineWithRules {
     pub(crate) fn new(size: usize) -> Result<Self> {
         Self::with_limit(size, NEVER_REACHED_LIMIT)
     }

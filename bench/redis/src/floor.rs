@@ -26,7 +26,7 @@ for i = 1, #KEYS do redis.call('SETRANGE', KEYS[i], '30', '1234567890123') end
 return string.rep('123456789012345', #KEYS)
 ";
 
-/// A script on a server that holds values for it.
+/// A floor script, loaded on a server that holds values for its keys.
 pub(crate) struct Floor {
     connection: redis::Connection,
     sha: String,

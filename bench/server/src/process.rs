@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-/// A running server. Dropping it kills the process.
+/// A running server. Dropping the `Server` kills its process.
 #[derive(Debug)]
 pub struct Server {
     child: Child,

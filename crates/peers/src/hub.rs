@@ -172,14 +172,14 @@ impl Shared {
         }
     }
 
-    fn hub(&self) -> MutexGuard<'_, Hub> {
+    fn lock_hub(&self) -> MutexGuard<'_, Hub> {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Performs all due work. Returns the addresses to dial and the time of the next call.
     pub(crate) fn run_due_work(&self, urgent: bool) -> (Vec<SocketAddr>, Time<Mono>) {
         let now = self.clock.now();
-        let mut hub = self.hub();
+        let mut hub = self.lock_hub();
         let Hub { mesh, members, links, actions, .. } = &mut *hub;
         if urgent {
             mesh.on(&now, Event::Urgent, actions);
@@ -213,7 +213,7 @@ impl Shared {
     /// Starts leaving the cluster.
     pub(crate) fn leave(&self) {
         let now = self.clock.now();
-        let mut hub = self.hub();
+        let mut hub = self.lock_hub();
         hub.members.set_state(MemberState::Leaving, now.mono());
         let Hub { mesh, actions, .. } = &mut *hub;
         mesh.on(&now, Event::Leave, actions);
@@ -225,29 +225,29 @@ impl Shared {
 
     /// Ends all links after their queues are written, and prevents new links.
     pub(crate) fn close(&self) {
-        let mut hub = self.hub();
+        let mut hub = self.lock_hub();
         hub.closed = true;
         hub.links.values().for_each(|link| link.outbox.close());
     }
 
     /// Returns whether [`close`](Self::close) was called.
     pub(crate) fn is_closed(&self) -> bool {
-        self.hub().closed
+        self.lock_hub().closed
     }
 
     /// Sets the resolved addresses of the seeds.
     pub(crate) fn set_seeds(&self, seeds: Vec<SocketAddr>) {
-        self.hub().members.set_seeds(seeds);
+        self.lock_hub().members.set_seeds(seeds);
     }
 
     /// Returns this node's record.
     pub(crate) fn own_record(&self) -> Record {
-        self.hub().members.own().clone()
+        self.lock_hub().members.own().clone()
     }
 
     /// Returns the reason why a link to the node with this record must be refused, or `None` if it is acceptable.
     pub(crate) fn name_conflict(&self, record: &Record) -> Option<String> {
-        self.hub().members.name_conflict(record, self.clock.mono())
+        self.lock_hub().members.name_conflict(record, self.clock.mono())
     }
 
     /// Accepts a link to the node with this record. `dialled` is the dialled address, or `None` for an incoming link.
@@ -256,7 +256,7 @@ impl Shared {
     pub(crate) fn accept_link(&self, record: Record, dialled: Option<SocketAddr>) -> Option<AcceptedLink> {
         let now = self.clock.now();
         let peer = record.node;
-        let mut hub = self.hub();
+        let mut hub = self.lock_hub();
         if hub.closed {
             return None;
         }
@@ -293,7 +293,7 @@ impl Shared {
     /// Removes a link that has ended.
     pub(crate) fn on_link_end(&self, peer: NodeId, generation: u64, why: &str) {
         let now = self.clock.now();
-        let mut hub = self.hub();
+        let mut hub = self.lock_hub();
         if hub.links.get(&peer).is_none_or(|link| link.generation != generation) {
             return;
         }
@@ -323,7 +323,7 @@ impl Shared {
     /// Passes a received frame to the mesh.
     pub(crate) fn pass_to_mesh(&self, peer: NodeId, generation: u64, frame: Frame) {
         let now = self.clock.now();
-        let mut hub = self.hub();
+        let mut hub = self.lock_hub();
         if hub.links.get(&peer).is_some_and(|link| link.generation == generation) {
             let Hub { mesh, actions, .. } = &mut *hub;
             mesh.on(&now, Event::Frame { peer, frame }, actions);
@@ -338,7 +338,7 @@ impl Shared {
     /// Merges the member records that a peer sent.
     pub(crate) fn merge_records(&self, records: Vec<Record>) {
         let now = self.clock.now();
-        let mut hub = self.hub();
+        let mut hub = self.lock_hub();
         let Hub { mesh, members, actions, .. } = &mut *hub;
         members.merge_records(records, now.mono());
         if let Some(alive) = members.changed_members(now.mono()) {
@@ -349,27 +349,27 @@ impl Shared {
 
     /// Records whether an address accepted a connection.
     pub(crate) fn record_dial_answer(&self, address: SocketAddr, answers: bool) {
-        self.hub().members.record_dial_answer(address, answers);
+        self.lock_hub().members.record_dial_answer(address, answers);
     }
 
     /// Records a failed dial and schedules the retry.
     pub(crate) fn record_failed_dial(&self, address: SocketAddr, why: &str) {
         // The clock reading is random enough for the retry jitter.
         let (now, random) = (self.clock.mono(), self.clock.mono().as_nanos().wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        self.hub().members.record_failed_dial(address, now, random);
+        self.lock_hub().members.record_failed_dial(address, now, random);
         self.log_refusal(&address.to_string(), why);
     }
 
     /// Records that a dialled address belongs to this node itself.
     pub(crate) fn record_own_address(&self, address: SocketAddr) {
-        self.hub().members.record_own_address(address);
+        self.lock_hub().members.record_own_address(address);
     }
 
     /// Logs why there is no link to an address, at most once per hour for each reason. A new link to the address makes
     /// its reasons loggable again. Several nodes may share an address, so one address can have several reasons.
     pub(crate) fn log_refusal(&self, address: &str, why: &str) {
         let now = self.clock.mono();
-        let mut hub = self.hub();
+        let mut hub = self.lock_hub();
         if now.since(hub.logged_at) >= REFUSAL_LOG_INTERVAL {
             (hub.logged, hub.logged_at) = (HashSet::new(), now);
         }
@@ -382,7 +382,7 @@ impl Shared {
     pub(crate) fn status(&self) -> NodeStatus {
         let homes = self.count_keys_by_home();
         let homes_of = |node: NodeId| homes.get(&node).copied().unwrap_or(0);
-        let hub = self.hub();
+        let hub = self.lock_hub();
         let mesh = hub.mesh.status();
         let others = hub.members.alive(self.clock.mono()).into_iter().filter(|record| record.node != self.node);
         let peers = others.map(|record| {

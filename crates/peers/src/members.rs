@@ -368,7 +368,7 @@ mod tests {
         let mut members = members();
         let seed = record(1, 0).address;
         members.set_seeds([seed, record(0, 0).address]);
-        assert_eq!(members.due_dials(at(0)), [seed], "not this node's own address");
+        assert_eq!(members.due_dials(at(0)), [seed], "this node's own address is not dialled");
         assert_eq!(members.due_dials(at(0)), [], "already being dialled");
         members.record_failed_dial(seed, at(0), u64::MAX);
         assert_eq!(members.due_dials(at(99)), []);

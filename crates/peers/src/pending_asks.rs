@@ -85,7 +85,7 @@ pub(crate) enum AskError {
     Expired,
 }
 
-/// An ask sent by this node. Dropping it cancels the wait.
+/// An ask sent by this node. Dropping the `PendingAsk` cancels the wait.
 pub(crate) struct PendingAsk<'a> {
     asks: &'a PendingAsks,
     pub(crate) id: u64,
@@ -228,7 +228,7 @@ impl PendingAsks {
 }
 
 impl State {
-    /// Puts an ask into a free slot and returns its id. `None` if there is no free slot.
+    /// Puts an ask into a free slot and returns its id. Returns `None` if there is no free slot.
     fn add(&mut self, content: SlotContent) -> Option<u64> {
         if self.is_closed {
             return None;

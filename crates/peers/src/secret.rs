@@ -24,7 +24,7 @@ const MAX_LINK_SECRETS: usize = 2;
 /// Maximum size of the secret file: three secrets of maximum length, and the same length once more for whitespace.
 const MAX_FILE_BYTES: u64 = 4 * MAX_BYTES as u64;
 
-/// The cluster's secrets. The `Debug` output hides them.
+/// The cluster's secrets. The `Debug` output hides the secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ClusterSecret {
     keys: Vec<u8>,

@@ -29,7 +29,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::secret::ClusterSecret;
 
-/// PKCS#8 prefix of an Ed25519 private key. The seed follows it.
+/// PKCS#8 prefix of an Ed25519 private key. The seed follows the prefix.
 const ED25519_PKCS8_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 

@@ -48,7 +48,7 @@ pub(crate) struct ReplyReader<'a> {
     bytes: ByteCursor<'a>,
     /// The store's time, in microseconds.
     now: u64,
-    /// The script that decided.
+    /// The script that decided the groups.
     script_kind: ScriptKind,
 }
 

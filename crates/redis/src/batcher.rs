@@ -68,11 +68,12 @@ pub(crate) type GroupReply = Result<ReplyPart, NoReply>;
 #[derive(Debug)]
 pub(crate) enum NoReply {
     Failed(StoreError),
-    /// Not executed: the keys are at this address.
+    /// The group was not executed, because its keys are at this address.
     Moved(String),
-    /// Not executed: the keys are being moved to this address. Send the group there, after `ASKING`.
+    /// The group was not executed, because its keys are being moved to this address. Send the group there, after
+    /// `ASKING`.
     Ask(String),
-    /// Not executed: some keys of the call are being moved.
+    /// The group was not executed, because some keys of its call are being moved.
     TryAgain,
 }
 
@@ -83,7 +84,7 @@ pub(crate) struct ReplyPart {
     range: Range<usize>,
     /// The store's time, in microseconds.
     pub(crate) now: u64,
-    /// The script that decided.
+    /// The script that decided the group.
     pub(crate) script_kind: ScriptKind,
 }
 

@@ -185,7 +185,7 @@ impl Cluster {
         })?;
         let addresses = lane_addresses(slots, host).ok_or("unexpected reply to CLUSTER SLOTS")?;
         if addresses.iter().all(Option::is_none) {
-            return Err("it knows no slots: the cluster was not created yet".to_owned());
+            return Err("no slots are assigned: the cluster was not created yet".to_owned());
         }
         Ok(addresses)
     }

@@ -120,7 +120,7 @@ impl Config {
             let parts = MultiHostUrl::parse(rest, by_sentinel).map_err(wrong)?;
             (seeds, master, plain) = (parts.seeds, parts.master, format!("{scheme}://{}", parts.plain));
         }
-        let mut url = redis::parse_redis_url(&plain).ok_or_else(|| wrong("it is not a URL"))?;
+        let mut url = redis::parse_redis_url(&plain).ok_or_else(|| wrong("not a URL"))?;
         let (mut namespace, mut authority, mut certificate, mut key) = (None, None, None, None);
         let (mut username, mut password, mut wait, mut lanes) = (None, None, 0, None);
         let with_tls = scheme == "rediss";
@@ -222,10 +222,9 @@ impl Config {
     }
 }
 
-const SCHEMES: &str =
-    "it does not begin with redis://, redis+sentinel:// or redis+cluster://, or the same with rediss for TLS";
+const SCHEMES: &str = "the scheme must be redis, redis+sentinel or redis+cluster, or the same with rediss for TLS";
 
-/// Maximum number of replicas in `wait`.
+/// Maximum number of replicas that the option `wait` can require.
 const MAX_WAIT_REPLICAS: u32 = 16;
 
 /// The parsed parts of a URL with several hosts.

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// within 1 ms, and the default deadline is 10 ms.
 pub const BUCKET_BOUNDS_US: [u64; 10] = [125, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000];
 
-/// The histogram, shared by all threads. The counters order no other memory access, so every access is relaxed.
+/// The histogram, shared by all threads. No other memory access depends on the counters, so relaxed ordering is enough.
 #[derive(Debug, Default)]
 pub(crate) struct DurationCounters {
     counts: [AtomicU64; BUCKET_BOUNDS_US.len() + 1],
@@ -16,9 +16,9 @@ pub(crate) struct DurationCounters {
 
 /// A snapshot of the histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Durations {
-    /// Number of requests per bucket. Bucket `i` is above `BUCKET_BOUNDS_US[i - 1]` and at most `BUCKET_BOUNDS_US[i]`;
-    /// see [`BUCKET_BOUNDS_US`]. The last bucket has no upper bound.
+pub struct DurationHistogram {
+    /// Number of requests per bucket. Bucket `i` counts durations above `BUCKET_BOUNDS_US[i - 1]` and up to
+    /// `BUCKET_BOUNDS_US[i]`; see [`BUCKET_BOUNDS_US`]. The last bucket has no upper bound.
     pub counts: [u64; BUCKET_BOUNDS_US.len() + 1],
     /// Sum of all durations, in microseconds.
     pub micros: u64,
@@ -31,9 +31,9 @@ impl DurationCounters {
         self.micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    pub(crate) fn read(&self) -> Durations {
+    pub(crate) fn read(&self) -> DurationHistogram {
         let micros = self.micros.load(Ordering::Relaxed);
-        Durations { counts: std::array::from_fn(|index| self.counts[index].load(Ordering::Relaxed)), micros }
+        DurationHistogram { counts: std::array::from_fn(|index| self.counts[index].load(Ordering::Relaxed)), micros }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A call can contain only the keys of one lane. The lane of a key depends only on the first value that its rule counts
 //! by, so keys of different rules with the same first value are in the same lane. Fewer lanes mean more charges per
-//! call, and a call costs about as much as two charges. More lanes can be divided among more primaries.
+//! call, and the fixed cost of a call is about that of two charges. More lanes can be divided among more primaries.
 //!
 //! A hash divides the keys into 64 shards. Each shard has a possible lane, and the possible lanes are evenly spaced
 //! over the hash slots. A store with `n` lanes divides the shards into `n` ranges of nearly equal length. Each range
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn slots_of_the_lanes_are_evenly_spaced() {
-        assert_eq!(hash_slot("123456789"), 0x31C3, "the check value of this CRC");
+        assert_eq!(hash_slot("123456789"), 0x31C3, "the standard check value of CRC-16/XMODEM");
         for (lane, tag) in HASH_TAGS.iter().enumerate() {
             assert_eq!(hash_slot(tag), lane as u16 * LANE_SLOT_STRIDE, "{tag}");
         }

@@ -60,7 +60,7 @@ pub use batcher::Health;
 pub use census::Membership;
 pub use config::{Config, ConfigError};
 pub use diagnosis::{Diagnosis, diagnose};
-pub use durations::{BUCKET_BOUNDS_US, Durations};
+pub use durations::{BUCKET_BOUNDS_US, DurationHistogram};
 pub use request::spread;
 pub use script::Scripts;
 pub use sharing::{Overshoot, SharingStats};

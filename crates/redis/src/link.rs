@@ -36,7 +36,7 @@ pub(crate) enum CallError {
     Ask(String),
     /// The keys are being moved to another server, and only some of them are still on this server.
     TryAgain,
-    /// Too few replicas acknowledged the call. Contains the number of replicas that acknowledged it.
+    /// Too few replicas acknowledged the call. Contains the number of replicas that acknowledged the call.
     Unreplicated(i64),
     /// The connection broke, or the reply is invalid. The call may have been executed.
     Lost(String),

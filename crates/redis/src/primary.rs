@@ -11,7 +11,7 @@ use crate::config::{Config, MAX_QUEUED_REQUESTS};
 use crate::request::QueuedGroup;
 use crate::script::Scripts;
 
-/// A server with its queue, connection and circuit breaker. Dropping it ends its task.
+/// A server with its queue, connection and circuit breaker. Dropping the `Primary` ends its task.
 #[derive(Debug)]
 pub(crate) struct Primary {
     config: Config,

@@ -34,8 +34,8 @@ const UNREPEATED_WAIT_DIVISOR: u32 = 64;
 /// The cache.
 pub(crate) struct Refusals {
     refusals: Box<[Mutex<Option<Refusal>>]>,
-    /// Change marks. A key uses the mark at its hash. Upper half: number of changes that may have restored capacity.
-    /// Lower half: id of the limits of the last charge.
+    /// Change marks. The hash of a key selects its mark. The upper half of a mark is the number of changes that may
+    /// have restored capacity. The lower half is the id of the limits of the last charge.
     marks: Box<[AtomicU64]>,
     hasher: RandomState,
 }

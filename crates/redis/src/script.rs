@@ -74,7 +74,7 @@ impl Script {
     }
 }
 
-/// The scripts of a store. They share one value format.
+/// The scripts of a store. The scripts share one value format.
 #[derive(Debug)]
 pub struct Scripts {
     /// Decides any group of charges.

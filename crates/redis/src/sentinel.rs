@@ -75,7 +75,7 @@ impl Sentinels {
         match send_command(&mut connection, &question).await.map_err(|error| describe(&error))? {
             Value::Nil => {
                 let known = watched_masters(&mut connection).await;
-                Err(format!("it watches no master `{}`; known: {}", self.master, known.join(", ")))
+                Err(format!("the sentinel watches no master `{}`; known: {}", self.master, known.join(", ")))
             }
             reply => {
                 let (host, port) = <(String, String)>::from_redis_value(reply).map_err(|error| error.to_string())?;
@@ -101,7 +101,7 @@ async fn open_primary(config: &Config, (host, port): &(String, u16)) -> Result<M
     match send_command(&mut connection, &redis::cmd("ROLE")).await.map_err(|error| describe(&error))? {
         Value::Array(fields) => match fields.first().map(String::from_redis_value_ref) {
             Some(Ok(role)) if role == "master" => Ok(connection),
-            Some(Ok(role)) => Err(format!("its role is {role}, not master")),
+            Some(Ok(role)) => Err(format!("the server's role is {role}, not master")),
             Some(Err(_)) | None => Err("unexpected reply to ROLE".to_owned()),
         },
         _ => Err("unexpected reply to ROLE".to_owned()),

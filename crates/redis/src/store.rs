@@ -15,7 +15,7 @@ use crate::batcher::{CallCounters, Health, ReplyPart};
 use crate::census::{Membership, run_census};
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::durations::Durations;
+use crate::durations::DurationHistogram;
 use crate::jobs::{Job, ask_primary, run_jobs};
 use crate::lanes::HASH_TAGS;
 use crate::limits_cache::EncodedLimitsCache;
@@ -59,7 +59,7 @@ pub struct Counts {
     /// Failed calls, and lost refunds of groups that span several servers.
     pub failures: u64,
     /// Time that requests waited, until the answer or the deadline.
-    pub durations: Durations,
+    pub durations: DurationHistogram,
 }
 
 impl RedisStore {

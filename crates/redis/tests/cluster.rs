@@ -34,7 +34,7 @@ fn conformance_on_a_cluster_of_valkey() {
 }
 
 /// Checks keys in many lanes. Returns the number of admitted keys and the number of keys without an answer.
-async fn check_many(store: &RedisStore) -> (usize, usize) {
+async fn check_keys_in_many_lanes(store: &RedisStore) -> (usize, usize) {
     let (mut admitted, mut failed) = (0, 0);
     for number in 0..40 {
         match check(store, &format!("k{number}"), bucket(1_000)).await {
@@ -50,7 +50,7 @@ async fn check_many(store: &RedisStore) -> (usize, usize) {
 /// Waits until all lanes are served.
 async fn wait_until_all_pass(store: &RedisStore) {
     let attempts = async {
-        while check_many(store).await.1 > 0 {
+        while check_keys_in_many_lanes(store).await.1 > 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
@@ -68,7 +68,7 @@ async fn store_that_connects_without_lane_0_serves_the_other_lanes(cluster: &Clu
     let store = connect(&format!("{url}?lanes=6"), LONG_DEADLINE).await;
     let attempts = async {
         loop {
-            let (admitted, failed) = check_many(&store).await;
+            let (admitted, failed) = check_keys_in_many_lanes(&store).await;
             assert!(failed > 0, "the primary of lane 0 hangs");
             if admitted > 10 {
                 return;
@@ -77,7 +77,7 @@ async fn store_that_connects_without_lane_0_serves_the_other_lanes(cluster: &Clu
         }
     };
     let served = tokio::time::timeout(Duration::from_secs(10), attempts).await;
-    assert_eq!(check_many(&without_count).await.0, 0, "only lane 0 has the lane count");
+    assert_eq!(check_keys_in_many_lanes(&without_count).await.0, 0, "only lane 0 has the lane count");
     stopped().for_each(|(_, server)| server.resume());
     assert!(served.is_ok(), "{:?}", store.health());
 }
@@ -197,14 +197,14 @@ fn stopped_and_killed_primaries_affect_only_their_lanes_until_failover() {
         wait_until_all_pass(&store).await;
 
         cluster.servers[0].pause();
-        let (mut admitted, mut failed) = check_many(&store).await;
+        let (mut admitted, mut failed) = check_keys_in_many_lanes(&store).await;
         assert!(admitted > 10 && failed > 0, "{admitted} admitted, {failed} failed");
         cluster.servers[0].resume();
         wait_until_all_pass(&store).await;
 
         let dead = cluster.primary_of(0);
         cluster.servers[dead].kill();
-        (admitted, failed) = check_many(&store).await;
+        (admitted, failed) = check_keys_in_many_lanes(&store).await;
         assert!(admitted > 10 && failed > 0, "{admitted} admitted, {failed} failed");
         wait_until_all_pass(&store).await;
         assert_ne!(cluster.primary_of(0), dead);
@@ -231,7 +231,7 @@ fn wrong_addresses_and_another_lane_count_are_reported() {
         for number in 0..20 {
             let key = format!("found{number}");
             assert_eq!(check(&store, &key, bucket(1)).await, Ok(true));
-            assert_eq!(check(&found, &key, bucket(1)).await, Ok(false), "they share their counters");
+            assert_eq!(check(&found, &key, bucket(1)).await, Ok(false), "both stores share their counters");
         }
         first.command(&["SET", "b:{1bz}meta", "lanes=32"]);
         let connect_to = async |query: &str| connect(&format!("{}?{query}", cluster.url()), LONG_DEADLINE).await;
@@ -243,7 +243,7 @@ fn wrong_addresses_and_another_lane_count_are_reported() {
         for number in 0..20 {
             let key = format!("b{number}");
             assert_eq!(check(&one, &key, bucket(1)).await, Ok(true));
-            assert_eq!(check(&other, &key, bucket(1)).await, Ok(false), "they share their counters");
+            assert_eq!(check(&other, &key, bucket(1)).await, Ok(false), "both stores share their counters");
         }
         first.command(&["SET", "c:{1bz}meta", "lanes=65"]);
         let why = wait_until_down(&connect_to("namespace=c").await).await;

@@ -332,7 +332,7 @@ fn each_lane_of_a_cluster_is_synced_with_its_primary() {
     });
 }
 
-/// Between two syncs, requests for a known key cost no calls. The next sync merges all of them in one call.
+/// Between two syncs, requests for a known key cost no calls. The next sync merges all of these requests in one call.
 #[test]
 fn requests_between_syncs_need_no_calls() {
     on_redis_and_valkey(async |server| {

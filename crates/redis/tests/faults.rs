@@ -280,7 +280,7 @@ async fn fail_over(consistency: Consistency, url: &str, keys: [&str; 2], primary
     let (plain, waiting) = (connect(url, LONG_DEADLINE).await, connect(&format!("{url}?wait=1"), LONG_DEADLINE).await);
     let epoch = Instant::now();
     assert_eq!(check(&*plain, keys[0], limit()).await, Ok(true));
-    assert_eq!(check(&*waiting, keys[1], limit()).await, Ok(true), "a replica acknowledges it");
+    assert_eq!(check(&*waiting, keys[1], limit()).await, Ok(true), "a replica acknowledges the charge");
     stop_replication(primary);
     let load = |node, keys: &[&str]| Load::with_consistency(consistency, &[node], keys, epoch);
     let (load, careful) = (load(plain, &keys[..1]), load(waiting, &keys[1..]));
@@ -326,7 +326,7 @@ async fn fail_over_in_cluster(consistency: Consistency, mut cluster: Cluster) {
             second = Some(*key);
         }
     }
-    let keys = [keys[0], second.expect("a key at the same primary")];
+    let keys = [keys[0], second.expect("no key has the same primary")];
     fail_over(consistency, &url, keys, &mut cluster.servers[primary], false).await;
 }
 

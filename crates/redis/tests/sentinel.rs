@@ -76,7 +76,7 @@ fn follow_failovers(kind: Kind, password: &str) {
 
         let wrong = connect(&format!("redis+sentinel://{seeds}/other{option}")).await;
         let why = wait_until_down(&wrong).await;
-        assert!(why.contains("it watches no master `other`; known: limits"), "{why}");
+        assert!(why.contains("the sentinel watches no master `other`; known: limits"), "{why}");
         if !password.is_empty() {
             let anonymous = connect(&format!("redis+sentinel://{seeds}/{MASTER}")).await;
             let why = wait_until_down(&anonymous).await;

@@ -79,7 +79,7 @@ impl Node {
         Ok((received.parse()?, keys.parse()?))
     }
 
-    /// Opens a connection to the bare echo.
+    /// Opens a connection to the node's echo server.
     pub(crate) fn connect_echo(&self) -> Result<TcpStream> {
         let stream = TcpStream::connect(self.echo)?;
         stream.set_nodelay(true)?;

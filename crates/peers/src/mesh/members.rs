@@ -37,8 +37,8 @@ fn mark_replaced_peers(mesh: &mut Mesh, node: NodeId, address: &str) {
     }
 }
 
-/// Removes silent nodes from the count, if this node sees a majority. If a minority removed silent nodes, it would
-/// become a majority.
+/// Removes silent nodes from the count, if this node sees a majority. If a minority removed silent nodes, the minority
+/// would become a majority.
 pub(super) fn remove_silent_peers(mesh: &mut Mesh, at: u64) {
     if !mesh.homes.has_majority() {
         return;

@@ -2,8 +2,8 @@
 //!
 //! A delta is charged as of the instant `age` ago, so that a bucket refills from that instant. The core treats an
 //! instant long before the instants in a state as a clock that was set back, and would discard usage. So this module
-//! handles deltas from before the state's window itself. It drops charges that no longer count, and adds the others
-//! to the earliest window that still counts. In sliding slices, it adds them to the current slice.
+//! handles deltas from before the state's window itself. It drops charges that no longer count, and adds the others to
+//! the earliest window that still counts. In sliding slices, it adds these charges to the current slice.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Offset, Params, Phase, Time, WindowParams,
@@ -77,7 +77,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
             }
             _ => then,
         },
-        // Old charges go into the current slice. Each of them counts too long, by its age.
+        // Old charges go into the current slice, so each charge counts too long, by its age.
         Params::SlidingSlices { window, .. } if !is_recent => {
             if age.as_nanos() > window.length.as_nanos() {
                 return 0;

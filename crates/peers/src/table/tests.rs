@@ -61,7 +61,7 @@ fn overshoot_is_counted_only_by_nodes_that_charged_the_key() {
     }
     assert!(decide(&table, SECOND, Verb::Check, &[(2, &limits, exactly(1))]).0);
     table.apply(&Now::at(SECOND), Nanos::from_nanos(0), &limits, &item(1, 4));
-    assert_eq!(table.counts().overshoot, 0, "only the home of key 1 has charged it");
+    assert_eq!(table.counts().overshoot, 0, "only the home of key 1 has charged key 1");
     table.apply(&Now::at(SECOND), Nanos::from_nanos(0), &limits, &item(2, 4));
     assert_eq!(table.counts().overshoot, 4);
 }
@@ -228,7 +228,7 @@ fn full_table_evicts_unused_keys_then_drops_deltas_and_overflows() {
     assert!(counts.keys <= 16 && counts.dropped == 100 - counts.keys, "{counts:?}");
     let admitted =
         (200..300).filter(|number| decide(&table, SECOND, Verb::Check, &[(*number, &limits, exactly(1))]).0).count();
-    assert!(admitted < 100, "keys without an entry share one: {admitted}");
+    assert!(admitted < 100, "keys without their own entry share an overflow entry: {admitted}");
     assert!(table.counts().overflowed > 0);
     assert!(decide(&table, 60 * SECOND, Verb::Check, &[(400, &limits, exactly(10))]).0);
     assert_eq!(table.used(key(400), &Now::at(60 * SECOND)), 10);

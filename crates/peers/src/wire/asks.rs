@@ -134,7 +134,7 @@ fn put_stamps(stamps: &Stamps, out: &mut Vec<u8>) {
     out.push(refused.map_or(NO_REFUSING_LIMIT, |index| index as u8));
 }
 
-/// Decodes stamps; `None` if there are none.
+/// Decodes stamps. Returns `None` if there are no stamps.
 fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
     let count = usize::from(reader.byte()?);
     if count == 0 {

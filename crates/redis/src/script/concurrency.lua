@@ -160,7 +160,7 @@ function leases.used(limit, cells)
   return held(limit, cells), 0, 1
 end
 
--- Creates one lease of this weight. No request has its stamp, so it stays until it expires.
+-- Creates one lease of this weight. No request has the stamp of the lease, so the lease stays until it expires.
 function leases.start_with(limit, cells, spent, part)
   if part > 0 then spent = spent + 1 end
   if spent > limit.slots then return false end

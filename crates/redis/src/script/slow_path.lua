@@ -394,7 +394,7 @@ local function find_states(count)
     if record.limits ~= charge.limits then
       is_foreign = true
     elseif has_windows then
-      -- The expiry may depend on them.
+      -- The expiry of the record may depend on its spread and its windows.
       record.spread, record.windows = charge.spread, charge.windows
     end
   end

@@ -15,7 +15,7 @@ use super::sync::{charge_of, now_of};
 use crate::request::{GroupKind, QueuedCharge, QueuedGroup, Route};
 use crate::store::RedisStore;
 
-/// A charge that this node decides from a view. Dropping it gives back the reserved amount.
+/// A charge that this node decides from a view. Dropping the `ViewCharge` gives back the reserved amount.
 struct ViewCharge<'a> {
     /// Position in the group.
     position: usize,
@@ -43,7 +43,7 @@ impl Drop for ViewCharge<'_> {
     }
 }
 
-/// A charge that this node decides from leases. Dropping it puts back the reservation.
+/// A charge that this node decides from leases. Dropping the `LeasedCharge` puts back the reservation.
 struct LeasedCharge<'a> {
     /// Position in the group.
     position: usize,

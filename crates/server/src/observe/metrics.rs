@@ -387,7 +387,7 @@ mod tests {
     use super::*;
     use tollgate_engine::rules::{Rules, Source};
     use tollgate_engine::{Engine, MemoryStore};
-    use tollgate_redis::Durations;
+    use tollgate_redis::DurationHistogram;
 
     const PAGE_INTRODUCTION: &str = "# Metrics\n\n`GET /metrics` returns these metrics in the text format of Prometheus. Keys are never labels, because their \
                              number is not bounded.\n\n| metric | type | meaning |\n|---|---|---|\n";
@@ -399,7 +399,7 @@ mod tests {
         metrics.front_counters(Protocol::Http).count_malformed();
         metrics.count_refused_reload();
         metrics.count_descriptors(3, 1);
-        let mut durations = Durations { micros: 9_000, ..Durations::default() };
+        let mut durations = DurationHistogram { micros: 9_000, ..DurationHistogram::default() };
         (durations.counts[0], durations.counts[1], durations.counts[10]) = (1, 2, 1);
         metrics.peers.set(crate::observe::peers::sample_status());
         metrics.set_store_counts(StoreCounts { calls: 20, charges: 50, failures: 0, durations });
