@@ -17,7 +17,7 @@ use super::model::{Role, Verifier};
 /// Whether callers must send a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TokenPolicy {
-    /// All calls except health checks require a token.
+    /// All calls require a token, except health checks and the files and login of the console.
     Required,
     /// No token is required, and every caller has all permissions. Used if no other machine can connect, or with
     /// `--insecure`.
@@ -45,7 +45,7 @@ pub struct Authenticator {
 /// The token of a connection, and its cached verification.
 #[derive(Debug, Default)]
 pub struct CachedToken {
-    /// The token as sent, or empty if the connection sent none.
+    /// The token as sent; empty if the connection sent no token or a token that is too long.
     text: Vec<u8>,
     digest: TokenDigest,
     edition: u64,

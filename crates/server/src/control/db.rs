@@ -34,7 +34,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_CONNECTIONS: u32 = 6;
 /// Maximum number of migration attempts. An attempt may fail because another process migrates the same database.
 const MAX_MIGRATION_ATTEMPTS: u32 = 5;
-/// Maximum length of a change's comment.
+/// Maximum length of a change's comment, in characters.
 const MAX_COMMENT_CHARS: usize = 1000;
 
 /// The migrations, in order. A released migration must never be edited, because databases store its checksum.

@@ -18,7 +18,7 @@ use super::{ControlError, Result, size};
 
 /// Maximum number of overrides of a rule, including overrides in its text. The rule language has the same maximum.
 const MAX_OVERRIDES: i64 = 100_000;
-/// Maximum length of a value.
+/// Maximum length of an attribute value, in bytes.
 const MAX_VALUE_BYTES: usize = 1024;
 
 /// The columns of [`OverrideRow`].
@@ -93,7 +93,7 @@ impl OverrideRow {
         }
     }
 
-    /// Returns the JSON for the audit log.
+    /// Returns the override as JSON for the audit log.
     fn to_audit_json(&self) -> String {
         let mut json = parse_stored(&self.effect);
         if let Value::Object(map) = &mut json {

@@ -163,7 +163,7 @@ fn check_grant(grant: &TokenGrant, now: i64) -> Result<()> {
     if grant.domains.len() > MAX_DOMAINS {
         let count = grant.domains.len();
         return Err(ControlError::Invalid(format!(
-            "too many domains: {count} (maximum {MAX_DOMAINS}, or none for all)"
+            "too many domains: {count} (maximum {MAX_DOMAINS}; an empty list means all)"
         )));
     }
     for domain in &grant.domains {
@@ -193,7 +193,7 @@ fn read_token(row: &AnyRow) -> Result<StoredToken> {
     Ok(StoredToken { id: row.try_get("id")?, grant, created_ms, revoked_ms })
 }
 
-/// Returns the JSON for the audit log.
+/// Returns the token, without its secret, as JSON for the audit log.
 fn to_audit_json(token: &StoredToken) -> String {
     serde_json::to_string(token).unwrap_or_default()
 }

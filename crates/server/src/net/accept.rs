@@ -34,8 +34,8 @@ impl Listener for TcpListener {
     }
 }
 
-/// Accepts the connections of one listener. Above the connection limit, or without free file descriptors, it sends one
-/// reply on a new connection and closes it.
+/// Accepts the connections of one listener. Above the connection limit, or without free file descriptors, the acceptor
+/// sends one reply on a new connection and closes it.
 #[derive(Debug)]
 pub struct Acceptor<'w> {
     protocol: Protocol,
@@ -152,7 +152,7 @@ impl<'w> Acceptor<'w> {
         }
     }
 
-    /// Logs that `--connections` connections are open, at most once a minute.
+    /// Logs that the limit `--connections` is reached, at most once a minute.
     fn log_connection_limit(&mut self) {
         if let Some(refused) = self.limit_log.record(Instant::now()) {
             let (protocol, max) = (self.protocol.name(), self.max);

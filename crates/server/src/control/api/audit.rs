@@ -51,7 +51,7 @@ pub(super) struct AuditQuery {
 /// Lists changes, newest first, with the values before and after. Requires the role `operator`, because entries name
 /// tokens.
 #[utoipa::path(get, path = "/v1/audit", tag = "audit", operation_id = "list_audit", params(AuditQuery), responses(
-    (status = 200, description = "A part of the log", body = Page<AuditEntry>),
+    (status = 200, description = "One page of the log", body = Page<AuditEntry>),
     NotModified,
 ))]
 pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQuery>) -> ApiResult {
@@ -148,7 +148,7 @@ impl AuditQueues {
         let permit = queue.try_reserve().map_err(|_| {
             // Relaxed ordering suffices for a counter.
             if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::error!("too many entries wait for the audit log, which is unreachable; refusing actions");
+                tracing::error!("audit log unreachable and its queue full; refusing actions");
             }
             OpError::not_recorded()
         })?;

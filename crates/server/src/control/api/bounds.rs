@@ -13,7 +13,7 @@ pub const MAX_PROCESSED_FILES: usize = 4;
 /// client uses little of this limit.
 pub const MAX_RECEIVED_KB: usize = 4 * MAX_FILE_BYTES / 1024;
 
-/// Maximum time for a client to send a rule file and to wait for a processing slot.
+/// Maximum time for a client to send a rule file. The wait for a processing permit has the same maximum.
 pub const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of logs that are received or replayed at a time. Further logs are refused, because a replay competes

@@ -97,7 +97,9 @@ pub(super) fn header_text(headers: &HeaderMap, name: &'static str) -> Result<Opt
     let Some(value) = headers.get(HeaderName::from_static(name)) else { return Ok(None) };
     let text = percent_decode(value.as_bytes()).decode_utf8();
     let text = text.map(|text| text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect());
-    text.map(Some).map_err(|_| Problem::bad_request(format!("{name} is not UTF-8, percent-encoded where needed")))
+    text.map(Some).map_err(|_| {
+        Problem::bad_request(format!("{name} is not UTF-8 after percent-decoding; percent-encode the text"))
+    })
 }
 
 /// Path parameters, percent-decoded.

@@ -24,7 +24,7 @@ pub(super) fn expected_version(headers: &HeaderMap) -> Result<Expected, Problem>
             // The ETags of versions are numbers, so any other ETag matches no version.
             [tag] => Ok(Expected::Version(tag.parse().unwrap_or(-1))),
             _ => Err(Problem::bad_request(
-                "more than one ETag in If-Match; send the one of the version that you changed",
+                "more than one ETag in If-Match; send only the ETag of the version that you changed",
             )),
         },
         (None, Some(EtagCondition::Any)) => Ok(Expected::Absent),

@@ -15,7 +15,7 @@ use crate::control::model::{Page, Role, StoredRule, Version};
 /// Lists the versions of a rule, newest first. The versions of a deleted rule remain.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/versions", tag = "history", operation_id = "list_versions",
     params(RulePath, Paging),
-    responses((status = 200, description = "A part of the list", body = Page<Version>), NotModified),
+    responses((status = 200, description = "One page of the list", body = Page<Version>), NotModified),
 )]
 pub(super) async fn list(
     call: ApiCall,

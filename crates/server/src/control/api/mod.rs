@@ -202,7 +202,7 @@ fn routes() -> OpenApiRouter<Arc<ApiState>> {
 /// Replies to a path without a route.
 async fn not_found(uri: Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
-    Problem::not_found(format!("no such endpoint: {path}; /openapi.json lists them"))
+    Problem::not_found(format!("no such endpoint: {path}; /openapi.json lists all endpoints"))
 }
 
 /// Replies to a method that the route does not accept. The router adds the header `Allow`.
@@ -216,7 +216,7 @@ async fn method_not_allowed(method: Method) -> axum::response::Response {
     }
 }
 
-/// Returns whether a path belongs to the rules service. Decision paths are matched first.
+/// Returns whether a path belongs to the rules service. The front end matches the paths of decisions first.
 pub fn owns_path(path: &str) -> bool {
     const PREFIXES: [&str; 10] = [
         "/v1/domains",

@@ -41,7 +41,7 @@ impl Nodes {
         nodes.insert(node.to_owned(), report);
     }
 
-    /// Returns all nodes, by name.
+    /// Returns all nodes, sorted by name.
     fn list(&self, now: Instant) -> Vec<NodeReport> {
         let nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let ms_ago = |at| now.saturating_duration_since(at).as_millis().try_into().unwrap_or(u64::MAX);

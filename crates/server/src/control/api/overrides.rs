@@ -16,7 +16,7 @@ use crate::control::model::{Page, Role, StoredOverride};
 /// Lists the overrides of a rule, ordered by value.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/overrides", tag = "overrides", operation_id = "list_overrides",
     params(RulePath, Paging),
-    responses((status = 200, description = "A part of the list", body = Page<StoredOverride>), NotModified),
+    responses((status = 200, description = "One page of the list", body = Page<StoredOverride>), NotModified),
 )]
 pub(super) async fn list(
     call: ApiCall,
@@ -30,7 +30,7 @@ pub(super) async fn list(
 /// Lists the overrides of all rules of a domain, ordered by rule and value.
 #[utoipa::path(get, path = "/v1/domains/{domain}/overrides", tag = "overrides", operation_id = "list_overrides_of_domain",
     params(("domain" = String, Path, description = "The domain", example = "api"), Paging),
-    responses((status = 200, description = "A part of the list", body = Page<StoredOverride>), NotModified),
+    responses((status = 200, description = "One page of the list", body = Page<StoredOverride>), NotModified),
 )]
 pub(super) async fn list_in_domain(
     call: ApiCall,

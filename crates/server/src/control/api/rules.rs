@@ -48,7 +48,7 @@ pub(super) struct RuleQuery {
 /// Lists the rules of a domain, in the order in which they are evaluated.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules", tag = "rules", operation_id = "list_rules",
     params(("domain" = String, Path, description = "The domain", example = "api"), RuleQuery),
-    responses((status = 200, description = "A part of the list", body = Page<StoredRule>), NotModified),
+    responses((status = 200, description = "One page of the list", body = Page<StoredRule>), NotModified),
 )]
 pub(super) async fn list(
     call: ApiCall,

@@ -12,7 +12,7 @@ use crate::control::model::{CreatedToken, Page, Role, StoredToken, TokenGrant};
 
 /// Lists tokens, without their secrets.
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", operation_id = "list_tokens", params(Paging), responses(
-    (status = 200, description = "A part of the list", body = Page<StoredToken>),
+    (status = 200, description = "One page of the list", body = Page<StoredToken>),
     NotModified,
 ))]
 pub(super) async fn list(call: ApiCall, QueryParams(page): QueryParams<Paging>) -> ApiResult {

@@ -36,16 +36,16 @@ pub(super) fn live_paths() -> Value {
         }},
         "/v1/rules": {"get": {
             "tags": ["live"], "operationId": "list_rules_in_force",
-            "summary": "Lists the rules in force on this server, whatever their source, with their counts",
+            "summary": "Lists the rules in force on this server, from any source, with their counts",
             "parameters": [
-                query("q", text(), "Words that the domain, the id, the limits or `per` must contain"),
+                query("q", text(), "Search words; each must occur in the domain, the id, the limits or `per`"),
                 query("domain", text(), "Only rules of this domain"),
                 query("rule", text(), "Only rules with this id"),
                 query("state", json!({"type": "string", "enum": ["enforced", "shadow"]}), "Only enforced rules, or only shadow rules"),
                 query("after", json!({"type": "integer", "minimum": 0}), "The `next` of the previous page"),
                 query("limit", json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}), "The maximum number of items"),
             ],
-            "responses": ok("A part of the list", "application/json", json!({"$ref": "#/components/schemas/RulesInForce"})),
+            "responses": ok("One page of the list", "application/json", json!({"$ref": "#/components/schemas/RulesInForce"})),
         }},
         "/v1/session": {
             "get": {
@@ -54,7 +54,7 @@ pub(super) fn live_paths() -> Value {
             },
             "post": {
                 "tags": ["session"], "operationId": "open_session",
-                "summary": "Opens the session of a browser with a token",
+                "summary": "Opens a browser session with a token",
                 "description": "The reply sets a cookie, which is accepted only with the header `Tollgate-Console`.",
                 "requestBody": {"required": true, "content": {"application/json": {"schema": {
                     "type": "object", "required": ["token"], "additionalProperties": false, "properties": {"token": text()},

@@ -96,7 +96,7 @@ fn add_shared_parts(path: &str, method: &str, call: &mut Value) {
     let open = matches!(path, "/healthz" | "/readyz");
     let writes = call.get("requestBody").is_some();
     let mut common: Vec<(&str, &str)> =
-        vec![("403", "The token does not have the role, or the request came from a web page")];
+        vec![("403", "The token does not have the required role, or the request came from a web page")];
     if open {
         call["security"] = json!([]);
     } else {

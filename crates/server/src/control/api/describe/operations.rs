@@ -127,7 +127,7 @@ pub(super) fn operation_paths() -> Value {
     let in_progress = json!({"description": "A request with this Idempotency-Key is in progress"});
     let reused = json!({"description": "This Idempotency-Key was used for another request"});
     let decision = json!({
-        "200": describe_response("Allowed, or a batch", "application/json", &schema_reference("Decisions")), "409": in_progress, "422": reused,
+        "200": describe_response("Allowed, or the results of a batch", "application/json", &schema_reference("Decisions")), "409": in_progress, "422": reused,
         "429": describe_response("Refused; a rule may set another status", "application/json", &schema_reference("Decision")),
     });
     let result = json!({
