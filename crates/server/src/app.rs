@@ -14,7 +14,7 @@ use crate::control::api::{AuditQueue, AuditSlot};
 use crate::control::auth::{Authenticator, TokenPolicy};
 use crate::counters::SnapshotStatus;
 use crate::http::AllowedHosts;
-use crate::live::Live;
+use crate::live::LiveData;
 use crate::net::shutdown::Connections;
 use crate::observe::health::StoreHealth;
 use crate::observe::metrics::Metrics;
@@ -65,7 +65,7 @@ pub struct App<S> {
     /// The browser sessions.
     pub sessions: Sessions,
     /// Current rates and their history, for the live API.
-    pub live: Live,
+    pub live: LiveData,
     /// The source of the rules.
     pub source: SourceStatus,
     /// Determines a client's address behind trusted proxies.
@@ -111,7 +111,7 @@ impl<S: Store> App<S> {
             refusals: None,
             auth: Authenticator::default(),
             sessions: Sessions::default(),
-            live: Live::default(),
+            live: LiveData::default(),
             source: SourceStatus::default(),
             client: ClientIp::direct(),
             held_slots: HeldSlots::default(),
@@ -129,7 +129,7 @@ impl<S: Store> App<S> {
 
     /// Sets the refusal log. Default: none.
     #[must_use]
-    pub fn with_refusals(self, refusals: Option<RefusalLog>) -> Self {
+    pub fn with_refusal_log(self, refusals: Option<RefusalLog>) -> Self {
         Self { refusals, ..self }
     }
 
@@ -171,7 +171,7 @@ impl<S: Store> App<S> {
 
     /// Sets the source of the rules.
     #[must_use]
-    pub fn with_source(self, source: RulesSource) -> Self {
+    pub fn with_rules_source(self, source: RulesSource) -> Self {
         Self { source: SourceStatus::new(source), ..self }
     }
 

@@ -21,12 +21,12 @@ const FILES_PATH_PLACEHOLDER: &str = "{files}";
 
 const DOCUMENT_TEMPLATE: &str = include_str!("../../console/index.html");
 
-macro_rules! files {
+macro_rules! include_files {
     ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("../../console/", $name)))),*] };
 }
 
 /// The files by name.
-const FILES: &[(&str, &str)] = files!(
+const FILES: &[(&str, &str)] = include_files!(
     "audit.js",
     "base.js",
     "console.css",
@@ -111,8 +111,8 @@ pub(super) fn files_digest() -> &'static str {
 
 /// Returns the HTML document, which is the same for all pages.
 pub(super) fn document() -> &'static StaticFile {
-    static FILE: OnceLock<StaticFile> = OnceLock::new();
-    FILE.get_or_init(|| {
+    static DOCUMENT_FILE: OnceLock<StaticFile> = OnceLock::new();
+    DOCUMENT_FILE.get_or_init(|| {
         let text = DOCUMENT_TEMPLATE.replace(FILES_PATH_PLACEHOLDER, &format!("{FILES_PATH_PREFIX}{}", files_digest()));
         StaticFile::new("index.html", text.into())
     })
@@ -132,8 +132,8 @@ pub(super) fn find_file(path: &str) -> Option<&'static StaticFile> {
 }
 
 fn compressed_files() -> &'static [StaticFile] {
-    static ALL: OnceLock<Vec<StaticFile>> = OnceLock::new();
-    ALL.get_or_init(|| {
+    static COMPRESSED_FILES: OnceLock<Vec<StaticFile>> = OnceLock::new();
+    COMPRESSED_FILES.get_or_init(|| {
         let served = FILES.iter().filter_map(|(name, text)| Some((*name, served_text(name, text)?)));
         served.map(|(name, text)| StaticFile::new(name, text.into())).collect()
     })

@@ -12,7 +12,7 @@ use super::error::Conflict;
 use super::history::{self, RuleWrite};
 use super::model::{Action, Change, Expected, Finding, OtherRules, Plan, Validation};
 use super::orphans::{self, Orphans};
-use super::plan::{DomainChanges, FileChanges, RuleChange, StoredRules, compare, plan_warnings};
+use super::plan::{DomainChanges, FileChanges, RuleChange, StoredRules, compare_file, plan_warnings};
 use super::rules::{self, RuleRow, check_match_limit, check_rule_count, check_rule_size, rule_audit_entry};
 use super::snapshot::{self, DomainRules, ExportRow};
 use super::sql::Sql;
@@ -65,7 +65,7 @@ impl RuleFiles<'_> {
             Ok((revision, load_rules(&mut tx, &taken.domains).await?, orphans::find_orphans(&mut tx).await?))
         })
         .await?;
-        let mut changes = run_blocking(move || compare(taken, stored, others)).await?;
+        let mut changes = run_blocking(move || compare_file(taken, stored, others)).await?;
         orphans::warn_about_orphans(&mut changes, &orphans);
         Ok(changes.into_plan(revision, false))
     }
@@ -190,7 +190,7 @@ async fn apply_in_transaction(write: &mut Write<'_>, taken: SplitFiles, others: 
     let stored = load_rules(&mut write.tx, &taken.domains).await?;
     // Comparing 100 000 rules may take longer than the default idle timeout of a transaction.
     write.allow_idle().await?;
-    let mut changes = run_blocking(move || compare(taken, stored, others)).await?;
+    let mut changes = run_blocking(move || compare_file(taken, stored, others)).await?;
     if changes.planned.is_empty() {
         return Ok(changes);
     }
@@ -262,7 +262,7 @@ async fn apply_domain(write: &mut Write<'_>, changes: DomainChanges, orphans: &O
             rule_audit_entry(domain, &row.id, action.map_or("move", Action::as_str), before, Some(&row.text))
         })
         .collect();
-    write.log(&entries).await
+    write.append_to_audit_log(&entries).await
 }
 
 /// Returns the new row of a rule and the action. The action is `None` if only the position changes.

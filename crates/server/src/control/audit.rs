@@ -12,7 +12,7 @@ use super::Result;
 use super::api::bounds::MAX_SUBJECT_CHARS;
 use super::db::{Db, SHORT_TIMEOUT, Write, are_storable, now_ms, with_timeout};
 use super::model::{AuditEntry, AuditSearch, Change, FleetMode, Page, PageRequest};
-use super::paging::{Cursor, page_of};
+use super::paging::{Cursor, build_page};
 use super::rules::parse_stored;
 use super::sql::{MAX_ROWS_PER_STATEMENT, Sql};
 
@@ -101,7 +101,7 @@ impl From<Enforcement> for NotedAction {
     }
 }
 
-/// An entry to append. [`append`] adds the author, the time and the comment of the write transaction.
+/// An entry to append. [`append_entries`] adds the author, the time and the comment of the write transaction.
 #[derive(Debug)]
 pub(super) struct NewEntry<'e> {
     pub(super) kind: &'e str,
@@ -115,7 +115,7 @@ pub(super) struct NewEntry<'e> {
 }
 
 /// Appends entries within a write transaction.
-pub(super) async fn append(write: &mut Write<'_>, entries: &[NewEntry<'_>]) -> Result<()> {
+pub(super) async fn append_entries(write: &mut Write<'_>, entries: &[NewEntry<'_>]) -> Result<()> {
     for entries in entries.chunks(MAX_ROWS_PER_STATEMENT) {
         let mut insert = Sql::new(
             "INSERT INTO audit (seq, revision, at_ms, author, kind, action, domain, subject, comment, before_json, \
@@ -173,7 +173,7 @@ impl AuditLog<'_> {
         }
         query.push(" ORDER BY seq DESC LIMIT ").bind(limit + 1);
         let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.db.pool())).await?;
-        page_of(&rows, limit, read_entry, |last| Cursor::from_number(last.seq))
+        build_page(&rows, limit, read_entry, |last| Cursor::from_number(last.seq))
     }
 
     /// Records `notes` (actions that do not change the database) in one transaction, all with the same comment. Creates
@@ -197,7 +197,7 @@ impl AuditLog<'_> {
                     before: None,
                     after: None,
                 };
-                write.log(&[entry]).await?;
+                write.append_to_audit_log(&[entry]).await?;
             }
             write.commit().await.map(drop)
         })

@@ -217,7 +217,7 @@ impl Access {
     ///
     /// # Errors
     /// Returns an error that names the required role if the caller lacks it.
-    pub fn require(&self, needed: Role, scope: Scope<'_>) -> Result<(), MissingRole> {
+    pub fn require_role(&self, needed: Role, scope: Scope<'_>) -> Result<(), MissingRole> {
         let Self::Token(token) = self else { return Ok(()) };
         let grant = &token.grant;
         let reaches = grant.role == Role::Admin

@@ -288,8 +288,8 @@ impl Write<'_> {
     }
 
     /// Appends entries to the audit log.
-    pub(super) async fn log(&mut self, entries: &[audit::NewEntry<'_>]) -> Result<()> {
-        audit::append(self, entries).await
+    pub(super) async fn append_to_audit_log(&mut self, entries: &[audit::NewEntry<'_>]) -> Result<()> {
+        audit::append_entries(self, entries).await
     }
 }
 

@@ -38,7 +38,7 @@ impl FleetEnforcement<'_> {
             Sql::new("UPDATE head SET observing = ").bind(observing).execute(&mut *write.tx).await?;
             let action = NotedAction::from(mode);
             write
-                .log(&[NewEntry {
+                .append_to_audit_log(&[NewEntry {
                     kind: action.subject_kind(),
                     action: action.as_str(),
                     domain: None,

@@ -9,7 +9,7 @@ use tollgate_engine::rules::entry;
 use super::db::{Authorship, Db, SHORT_TIMEOUT, Write, are_storable, read_boolean, with_timeout};
 use super::error::Conflict;
 use super::model::{Action, Change, Expected, Page, PageRequest, StoredRule, Version, WriteOutcome};
-use super::paging::{Cursor, page_of};
+use super::paging::{Cursor, build_page};
 use super::rules::{RuleRow, change_rule, describe_rule, missing_rule, parse_stored, rule_audit_entry};
 use super::sql::{MAX_ROWS_PER_STATEMENT, Sql};
 use super::{ControlError, Result, orphans, size};
@@ -99,7 +99,7 @@ impl History<'_> {
             return Err(missing_rule(domain, id));
         }
         let read = |row: &AnyRow| Ok(VersionRow::read(row)?.into_version());
-        page_of(&rows, limit, read, |last| Cursor::from_number(last.version))
+        build_page(&rows, limit, read, |last| Cursor::from_number(last.version))
     }
 
     /// Returns one version.
@@ -278,7 +278,7 @@ pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[R
     let action = Action::Delete.as_str();
     let entries: Vec<_> =
         rules.iter().map(|row| rule_audit_entry(domain, &row.id, action, Some(&row.text), None)).collect();
-    write.log(&entries).await
+    write.append_to_audit_log(&entries).await
 }
 
 /// Returns the line diff of two rules, formatted as in rule files.

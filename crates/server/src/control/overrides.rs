@@ -11,7 +11,7 @@ use super::audit::NewEntry;
 use super::db::{Db, SHORT_TIMEOUT, Write, are_storable, with_timeout};
 use super::error::Conflict;
 use super::model::{Action, Change, Page, PageRequest, StoredOverride, WriteOutcome};
-use super::paging::{Cursor, page_of};
+use super::paging::{Cursor, build_page};
 use super::rules::{RuleRow, check_rule_size, describe_rule, missing_rule, parse_stored};
 use super::sql::Sql;
 use super::{ControlError, Result, size};
@@ -141,7 +141,7 @@ impl Overrides<'_> {
                 return Err(missing_rule(domain, id));
             }
             let read = |row: &AnyRow| Ok(OverrideRow::read(row)?.into_stored(id, rule_deleted));
-            page_of(&rows, limit, read, |last| Cursor::from_name(&last.value))
+            build_page(&rows, limit, read, |last| Cursor::from_name(&last.value))
         })
         .await
     }
@@ -169,7 +169,7 @@ impl Overrides<'_> {
             let rule_deleted = row.try_get::<Option<String>, _>("of_rule")?.is_none();
             Ok(OverrideRow::read(row)?.into_stored(row.try_get("id")?, rule_deleted))
         };
-        page_of(&rows, limit, read, |last| Cursor::from_name(format!("{} {}", last.rule, last.value)))
+        build_page(&rows, limit, read, |last| Cursor::from_name(format!("{} {}", last.rule, last.value)))
     }
 
     /// Returns one override.
@@ -326,7 +326,7 @@ async fn log_override(
         before: before.as_deref(),
         after: after.as_deref(),
     };
-    write.log(&[entry]).await
+    write.append_to_audit_log(&[entry]).await
 }
 
 fn describe_override(domain: &str, id: &str, value: &str) -> String {

@@ -56,7 +56,7 @@ impl Cursor {
 }
 
 /// Builds a page from at most `limit + 1` rows. The extra row only shows that another page follows.
-pub(super) fn page_of<T>(
+pub(super) fn build_page<T>(
     rows: &[AnyRow],
     limit: i64,
     read: impl Fn(&AnyRow) -> Result<T>,

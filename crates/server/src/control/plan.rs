@@ -55,7 +55,7 @@ pub(super) struct RuleChange {
 }
 
 /// Compares a file with the stored rules.
-pub(super) fn compare(taken: SplitFiles, mut stored: StoredRules, others: OtherRules) -> FileChanges {
+pub(super) fn compare_file(taken: SplitFiles, mut stored: StoredRules, others: OtherRules) -> FileChanges {
     let warnings = plan_warnings(&taken, &stored).iter().map(ToString::to_string).collect();
     let mut changes = FileChanges { warnings, ..FileChanges::default() };
     let mut entries: HashMap<String, Vec<RuleEntry>> = HashMap::new();

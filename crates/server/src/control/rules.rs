@@ -12,7 +12,7 @@ use super::audit::NewEntry;
 use super::db::{Authorship, Db, SHORT_TIMEOUT, Write, are_storable, read_boolean, with_timeout};
 use super::history::{self, RuleWrite, VersionRow};
 use super::model::{Action, Change, DomainSummary, Page, PageRequest, RuleSearch, StoredRule, WriteOutcome};
-use super::paging::{Cursor, page_of};
+use super::paging::{Cursor, build_page};
 use super::sql::Sql;
 use super::{ControlError, Result, orphans, size};
 
@@ -168,7 +168,7 @@ impl Rules<'_> {
         query.push(" ORDER BY position, id LIMIT ").bind(limit + 1);
         let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.db.pool())).await?;
         let cursor = |last: &RuleRow| Cursor { number: last.position, name: last.id.clone() };
-        let page = page_of(&rows, limit, RuleRow::read, cursor)?;
+        let page = build_page(&rows, limit, RuleRow::read, cursor)?;
         Ok(Page { items: page.items.into_iter().map(|row| row.into_stored(domain)).collect(), next: page.next })
     }
 
@@ -325,7 +325,7 @@ async fn store_rule(
     let row = RuleRow { id: id.into(), position, version, enabled, text, overrides, authorship };
     history::write_rules(write, &[RuleWrite { domain, row: &row, action: Some(action) }]).await?;
     let before = old.map(|old| &*old.text);
-    write.log(&[rule_audit_entry(domain, id, action.as_str(), before, Some(&row.text))]).await?;
+    write.append_to_audit_log(&[rule_audit_entry(domain, id, action.as_str(), before, Some(&row.text))]).await?;
     Ok(row)
 }
 
@@ -343,7 +343,7 @@ pub(super) fn rule_audit_entry<'e>(
 /// Checks the number of enabled rules in a domain that certainly match the same request: rules without `when`, and
 /// rules with equal `when`. Nodes refuse a domain with too many such rules. Call this after writing the rule whose text
 /// is `changed`. Reads only the rules that may count together with `changed`: rules without `when`, and rules whose
-/// text contains the plain `when` values of `changed`. Reads all rules if `changed` is empty.
+/// text contains the `when` values of `changed` that need no escaping. Reads all rules if `changed` is empty.
 pub(super) async fn check_match_limit(write: &mut Write<'_>, domain: &str, changed: &str) -> Result<()> {
     let mut query = Sql::new("SELECT COUNT(*) FROM rules WHERE enabled = 1 AND domain = ");
     let count = query.bind(domain).fetch_optional(&mut *write.tx).await?.map(|row| row.try_get(0)).transpose()?;
@@ -354,7 +354,7 @@ pub(super) async fn check_match_limit(write: &mut Write<'_>, domain: &str, chang
     query.bind(domain).push(" AND (text NOT LIKE '{\"id\":\"' || id || '\",\"when\":{\"%'");
     // A stored rule begins with `id`, followed by `when` if the rule has it.
     query.push(" OR (id = id");
-    for value in plain_values(&parse_stored(changed)["when"]) {
+    for value in when_values_without_escapes(&parse_stored(changed)["when"]) {
         query.push(" AND text LIKE ").bind(like_pattern(&value)).push(" ESCAPE '!'");
     }
     let rows = query.push(")) ORDER BY position, id").fetch_all(&mut *write.tx).await?;
@@ -369,7 +369,7 @@ pub(super) async fn check_match_limit(write: &mut Write<'_>, domain: &str, chang
 
 /// Returns the values in `when` that need no escaping, so that the text of every rule with an equal `when` contains
 /// them.
-fn plain_values(when: &Value) -> Vec<String> {
+fn when_values_without_escapes(when: &Value) -> Vec<String> {
     let values = when.as_object().into_iter().flat_map(serde_json::Map::values);
     let texts = values.filter_map(|value| match value {
         Value::String(text) => Some(text.clone()),

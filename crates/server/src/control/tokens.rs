@@ -7,7 +7,7 @@ use tollgate_engine::rules::{Source, entry};
 use super::audit::NewEntry;
 use super::db::{SHORT_TIMEOUT, are_storable, now_ms, with_timeout};
 use super::model::{Change, CreatedToken, Page, PageRequest, Role, StoredToken, TokenGrant, Verifier};
-use super::paging::{Cursor, page_of};
+use super::paging::{Cursor, build_page};
 use super::sql::Sql;
 use super::{Control, ControlError, Result, sha256_hex};
 
@@ -61,7 +61,7 @@ impl Tokens<'_> {
                 .push(")");
             insert.execute(&mut *write.tx).await?;
             let after = to_audit_json(stored);
-            write.log(&[token_audit_entry("create", stored, None, Some(&after))]).await?;
+            write.append_to_audit_log(&[token_audit_entry("create", stored, None, Some(&after))]).await?;
             write.commit().await
         })
         .await?;
@@ -80,7 +80,7 @@ impl Tokens<'_> {
         query.push(TOKEN_COLUMNS).push(" FROM tokens WHERE (created_ms, id) > (").bind(number).bind_next(name);
         query.push(") ORDER BY created_ms, id LIMIT ").bind(limit + 1);
         let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.control.db.pool())).await?;
-        page_of(&rows, limit, read_token, |last| Cursor { number: last.created_ms, name: last.id.clone() })
+        build_page(&rows, limit, read_token, |last| Cursor { number: last.created_ms, name: last.id.clone() })
     }
 
     /// Revokes a token. Revoking it again changes nothing. The last valid admin token cannot be revoked, so that
@@ -115,7 +115,7 @@ impl Tokens<'_> {
             let mut update = Sql::new("UPDATE tokens SET revoked_ms = ");
             update.bind(now).push(" WHERE id = ").bind(id).execute(&mut *write.tx).await?;
             let after = to_audit_json(&token);
-            write.log(&[token_audit_entry("revoke", &token, Some(&before), Some(&after))]).await?;
+            write.append_to_audit_log(&[token_audit_entry("revoke", &token, Some(&before), Some(&after))]).await?;
             write.commit().await?;
             Ok(token)
         })

@@ -38,10 +38,10 @@ pub const HALF_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lifetime of a reserved connection; a request in progress may take [`BODY_TIMEOUT`] longer. Reserved connections are
 /// accepted above the connection limit, for health checks only.
-pub const RESERVED_TIMEOUT: Duration = Duration::from_secs(5);
+pub const RESERVED_CONNECTION_LIFETIME: Duration = Duration::from_secs(5);
 
 /// Maximum number of requests that one list may ask to explain.
-pub const MAX_EXPLAINED: usize = 100;
+pub const MAX_EXPLAINED_REQUESTS: usize = 100;
 
 /// Size of the response to a list, in bytes, above which the remaining requests are not decided.
 pub const FULL_RESPONSE_BYTES: usize = 8 * 1024 * 1024;

@@ -14,7 +14,7 @@ use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
 use super::body::LongWriter;
-use super::bounds::{FULL_RESPONSE_BYTES, MAX_EXPLAINED};
+use super::bounds::{FULL_RESPONSE_BYTES, MAX_EXPLAINED_REQUESTS};
 use super::problem::Problem;
 use super::serve::{HttpResponse, new_response};
 use super::wire::{Body, ListProgress, ListReader, WireRequest};
@@ -56,7 +56,7 @@ pub(super) async fn call_operation<S: Store>(
         Some(key) => app
             .idempotency
             .look_up_or_insert(key, (Protocol::Http, spec.op, body), app.now())
-            .map_err(|error| Problem::from_op(&error, ""))?,
+            .map_err(|error| Problem::from_op_error(&error, ""))?,
     };
     let parsed;
     let input = match spec.op {
@@ -73,8 +73,9 @@ pub(super) async fn call_operation<S: Store>(
                 Body::Many(_) if spec.op == Op::Acquire => {
                     return Err(Problem::bad_request("/v1/acquire does not accept a list; send one request at a time"));
                 }
-                Body::Many(items) if spec.op == Op::Explain && items.len() > MAX_EXPLAINED => {
-                    let detail = format!("too many requests to explain: {} (maximum {MAX_EXPLAINED})", items.len());
+                Body::Many(items) if spec.op == Op::Explain && items.len() > MAX_EXPLAINED_REQUESTS => {
+                    let detail =
+                        format!("too many requests to explain: {} (maximum {MAX_EXPLAINED_REQUESTS})", items.len());
                     return Err(Problem::bad_request(detail));
                 }
                 // Boxed because hyper moves this future, which should stay small for a single request.
@@ -142,7 +143,7 @@ async fn call_list<S: Store>(
             Ok(output) => {
                 match output {
                     Output::Explained(explanation) => out.push_bytes(explanation.clone()),
-                    _ => json::write(&mut out.part, output),
+                    _ => json::write_output(&mut out.part, output),
                 }
                 if let Some(is_full) = caller.is_full.filter(|_| out.written_bytes() > FULL_RESPONSE_BYTES) {
                     is_full.store(true, Ordering::Relaxed);
@@ -150,7 +151,7 @@ async fn call_list<S: Store>(
             }
             Err(error) => {
                 app.metrics.front_counters(Protocol::Http).count_malformed();
-                out.part.extend_from_slice(&Problem::from_op(error, &format!("/{index}")).to_json());
+                out.part.extend_from_slice(&Problem::from_op_error(error, &format!("/{index}")).to_json());
             }
         }
         out.end_item();
@@ -165,14 +166,14 @@ async fn call_list<S: Store>(
 /// # Errors
 /// Returns a problem if the request is invalid.
 pub(crate) async fn decide_json_request<S: Store>(app: &App<S>, body: &[u8]) -> Result<Bytes, Problem> {
-    let spec = route::find(&Method::POST, "/v1/check")?;
+    let spec = route::find_operation(&Method::POST, "/v1/check")?;
     let answer = call_operation(app, &Access::Unrestricted, spec, None, body).await?;
     let Ok(body) = answer.into_body().collect().await;
     Ok(body.to_bytes())
 }
 
 fn to_response(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
-    let output = reply.result.map_err(|error| Problem::from_op(error, ""))?;
+    let output = reply.result.map_err(|error| Problem::from_op_error(error, ""))?;
     let answer = match output {
         Output::Page(page) => {
             let status = if page.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -206,7 +207,7 @@ const MAX_SCRATCH_BYTES: usize = 16 * 1024;
 fn output_to_json(output: &Output<'_>) -> Bytes {
     SCRATCH_BUFFER.with_borrow_mut(|out| {
         out.clear();
-        json::write(out, output);
+        json::write_output(out, output);
         let written = Bytes::copy_from_slice(out);
         out.shrink_to(MAX_SCRATCH_BYTES);
         written

@@ -314,13 +314,13 @@ impl ResponseWriter {
                 let problem = Problem::internal_error("call failed", &NO_DECISION);
                 return self.write_problem(app, &problem, is_last);
             }
-            Err(error) => return self.write_problem(app, &Problem::from_op(error, ""), is_last),
+            Err(error) => return self.write_problem(app, &Problem::from_op_error(error, ""), is_last),
         };
         let Self { output: out, body, policies, statuses } = self;
         body.clear();
         policies.clear();
         statuses.clear();
-        json::write(body, output);
+        json::write_output(body, output);
         headers::write_lists(policies, statuses, decision.retry(), header_limits(decision));
         let mut number = itoa::Buffer::new();
         let fields = [

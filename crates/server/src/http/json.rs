@@ -6,7 +6,7 @@ use crate::ops::fields::{self, EncodedName, FieldOrder, FieldValue, FieldWriter}
 use crate::ops::view::{DecisionView, Output, ViewOptions, write_limit_fields, write_settled_fields};
 
 /// Writes an output as JSON.
-pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
+pub(super) fn write_output(out: &mut Vec<u8>, output: &Output<'_>) {
     match output {
         Output::Decision(decision) => write_object(out, |object| decision.write_fields(object, false)),
         Output::Refunded(cost) => {
@@ -27,7 +27,7 @@ pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
 /// Writes a decision in the format of `POST /v1/check`, without a receipt.
 pub(crate) fn write_decision_json(out: &mut Vec<u8>, decision: Decision<'_>) {
     let view = DecisionView::new(decision, ViewOptions { taken: false, receipt: false });
-    write(out, &Output::Decision(view));
+    write_output(out, &Output::Decision(view));
 }
 
 /// Writes an object with at least one field.
@@ -119,7 +119,7 @@ mod tests {
     fn settlement_is_written_as_an_object() {
         let cost = Cost::new;
         let mut out = Vec::new();
-        write(&mut out, &Output::Settled(CommitResult { refunded: cost(1), charged: cost(0), unpaid: cost(2) }));
+        write_output(&mut out, &Output::Settled(CommitResult { refunded: cost(1), charged: cost(0), unpaid: cost(2) }));
         assert_eq!(out, br#"{"refunded":1,"charged":0,"unpaid":2}"#);
     }
 
@@ -127,7 +127,7 @@ mod tests {
     fn sample_outputs_equal_the_golden_file() {
         let mut out = Vec::new();
         for output in crate::ops::view::tests::sample_outputs() {
-            write(&mut out, &output);
+            write_output(&mut out, &output);
             out.push(b'\n');
         }
         tollgate_testkit::golden!("json_outputs", String::from_utf8(out).expect("UTF-8"));

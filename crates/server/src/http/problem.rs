@@ -112,7 +112,7 @@ impl Problem {
     }
 
     /// Converts the error of an operation on the item at `pointer`.
-    pub fn from_op(error: &OpError, pointer: &str) -> Self {
+    pub fn from_op_error(error: &OpError, pointer: &str) -> Self {
         let (status, title) = match error.kind {
             ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "Bad request"),
             ErrorKind::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),

@@ -9,7 +9,7 @@ use crate::ops::{OPERATIONS, OperationSpec};
 ///
 /// # Errors
 /// Returns a 404 if the path is unknown, or a 405 if the path does not accept the method.
-pub(super) fn find(method: &Method, path: &str) -> Result<&'static OperationSpec, Problem> {
+pub(super) fn find_operation(method: &Method, path: &str) -> Result<&'static OperationSpec, Problem> {
     let found = OPERATIONS.iter().find(|spec| spec.path == path && spec.methods().contains(&method.as_str()));
     found.ok_or_else(|| not_found(path))
 }
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn operations_are_found_by_path_and_method() {
-        let op = |method, path| find(&method, path).map(|spec| spec.op);
+        let op = |method, path| find_operation(&method, path).map(|spec| spec.op);
         assert_eq!(op(Method::POST, "/v1/check"), Ok(Op::Decide(Verb::Check)));
         assert_eq!(op(Method::HEAD, "/metrics"), Ok(Op::Page(ServerPage::Metrics)));
         assert_eq!(op(Method::POST, "/v1/enforcement"), Ok(Op::SetEnforcement));

@@ -21,7 +21,8 @@ use tollgate_engine::Store;
 
 use super::body::ReplyBody;
 use super::bounds::{
-    BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS, RESERVED_TIMEOUT, WRITE_TIMEOUT,
+    BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS, RESERVED_CONNECTION_LIFETIME,
+    WRITE_TIMEOUT,
 };
 use super::call::call_operation;
 use super::half_close::HalfCloseStream;
@@ -67,8 +68,11 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     let connection_state =
         Arc::new(HttpConnectionState { is_reserved: guard.is_reserved(), ..HttpConnectionState::default() });
     let mut stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
-    let first_request =
-        if guard.is_reserved() { Some(RESERVED_TIMEOUT) } else { app.auth.requires_tokens().then_some(AUTH_TIMEOUT) };
+    let first_request = if guard.is_reserved() {
+        Some(RESERVED_CONNECTION_LIFETIME)
+    } else {
+        app.auth.requires_tokens().then_some(AUTH_TIMEOUT)
+    };
     let mut deadline = first_request.map(|limit| Box::pin(sleep(limit)));
     let mut unread = Vec::new();
     if fast_path == FastPath::Enabled && !guard.is_reserved() {
@@ -219,7 +223,7 @@ async fn answer_api_request<S: Store + 'static>(
     head: Parts,
     body: Incoming,
 ) -> Result<HttpResponse, Problem> {
-    let found = route::find(&head.method, head.uri.path());
+    let found = route::find_operation(&head.method, head.uri.path());
     if found.is_err() && head.uri.path() == rls::HEALTHCHECK_PATH {
         return rls::healthcheck_body(app)
             .map(|body| new_response(StatusCode::OK, "text/plain", body))
@@ -261,7 +265,7 @@ async fn answer_api_request<S: Store + 'static>(
         Err(_) if head.uri.path() == rls::JSON_PATH && head.method == Method::POST => {
             let body = Box::pin(read_body(body, rls::bounds::MAX_MESSAGE_BYTES, BODY_TIMEOUT)).await?;
             let answer = Box::pin(rls::answer_json(app, &access, &body)).await;
-            let (status, body) = answer.map_err(|error| Problem::from_op(&error, ""))?;
+            let (status, body) = answer.map_err(|error| Problem::from_op_error(&error, ""))?;
             Ok(new_response(status, "application/json", body))
         }
         Err(_) if head.uri.path() == session::SESSION_PATH => session::answer(app, &head, &access),
@@ -336,7 +340,7 @@ async fn call_rules_service<S: Store>(
 /// Receives a log and replays it. The replay permit is acquired before the log is received, which bounds the memory for
 /// logs.
 async fn replay_log(
-    service: &api::Service,
+    service: &api::RulesService,
     access: Access,
     mut head: Parts,
     body: Incoming,

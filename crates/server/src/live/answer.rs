@@ -130,11 +130,11 @@ fn history_json<S: Store>(app: &App<S>, rule: Option<(String, String)>) -> Vec<u
     let at_ms = app.wall_ms();
     match rule {
         None => {
-            let page = app.live.history().page(at_ms, LiveStatus::current(app));
+            let page = app.live.lock_history().history_page(at_ms, LiveStatus::current(app));
             to_json(&page)
         }
         Some((domain, id)) => {
-            let page = app.live.history().rule_page(&domain, &id, at_ms);
+            let page = app.live.lock_history().rule_page(&domain, &id, at_ms);
             to_json(&page)
         }
     }

@@ -53,7 +53,7 @@ pub(super) struct RulePoint {
 
 /// The values of all counters at one instant.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Totals {
+pub(super) struct CounterTotals {
     pub(super) admitted: u64,
     pub(super) refused: u64,
     pub(super) observed: u64,
@@ -122,9 +122,9 @@ struct TrackedRule {
 #[derive(Debug)]
 pub struct LiveHistory {
     /// The last sample and its time.
-    last_sample: Option<(Time<Mono>, Totals)>,
+    last_sample: Option<(Time<Mono>, CounterTotals)>,
     /// The sample at the start of the current ten-second interval, and its time.
-    interval_start: Option<(Time<Mono>, Totals)>,
+    interval_start: Option<(Time<Mono>, CounterTotals)>,
     /// Seconds since the start of the current ten-second interval.
     interval_seconds: usize,
     overall: PointSeries<OverallPoint>,
@@ -151,14 +151,14 @@ impl Default for LiveHistory {
 
 impl LiveHistory {
     /// Adds a sample. Rates are computed from the elapsed time, so a late call does not distort them.
-    pub(super) fn add_sample(&mut self, now: Time<Mono>, totals: Totals, rules: &RuleReader<'_>) {
+    pub(super) fn add_sample(&mut self, now: Time<Mono>, totals: CounterTotals, rules: &RuleReader<'_>) {
         let replaced = self.version != Some(rules.version);
         if replaced {
             self.update_rule_numbers(rules);
         }
         let Some((before, last)) = self.last_sample.replace((now, totals)) else {
             self.interval_start = Some((now, totals));
-            self.select_tracked(rules);
+            self.select_tracked_rules(rules);
             return;
         };
         let elapsed = now.since(before);
@@ -189,7 +189,7 @@ impl LiveHistory {
             self.interval_start = Some((now, totals));
         }
         if tens > 0 || replaced {
-            self.select_tracked(rules);
+            self.select_tracked_rules(rules);
         }
     }
 
@@ -217,7 +217,7 @@ impl LiveHistory {
 
     /// Selects the rules to track: the rules with the most decisions since the last selection. To avoid churn, a
     /// tracked rule is replaced only by a rule with more than twice as many decisions.
-    fn select_tracked(&mut self, rules: &RuleReader<'_>) {
+    fn select_tracked_rules(&mut self, rules: &RuleReader<'_>) {
         let tracked: HashMap<usize, usize> =
             self.rules.iter().enumerate().map(|(at, rule)| (rule.number, at)).collect();
         let mut others: Vec<(u64, usize)> = Vec::new();
@@ -264,7 +264,7 @@ impl LiveHistory {
     }
 
     /// Returns the history of all decisions, and the last ten minutes of each tracked rule.
-    pub(super) fn page<T>(&self, at_ms: i64, status: T) -> HistoryPage<T> {
+    pub(super) fn history_page<T>(&self, at_ms: i64, status: T) -> HistoryPage<T> {
         let rules = self.rules.iter().map(|rule| RuleHistory {
             domain: rule.domain.to_string(),
             id: rule.id.to_string(),
@@ -323,7 +323,7 @@ fn rate_per_second(before: u64, now: u64, elapsed: Nanos) -> u32 {
     u32::try_from((count * u128::from(NANOS_PER_SECOND) + nanos / 2) / nanos).unwrap_or(u32::MAX)
 }
 
-fn overall_point(before: &Totals, now: &Totals, elapsed: Nanos) -> OverallPoint {
+fn overall_point(before: &CounterTotals, now: &CounterTotals, elapsed: Nanos) -> OverallPoint {
     let (mean, p99) = now.times.mean_and_p99_since(&before.times);
     OverallPoint {
         admitted: rate_per_second(before.admitted, now.admitted, elapsed),

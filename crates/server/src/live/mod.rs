@@ -29,7 +29,7 @@ pub const MAX_LIVE_REQUESTS: usize = 64;
 
 /// The history of rates, and the event stream of viewers.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveData {
     /// Locked by the sampler once a second and by requests for the history, but never by decisions.
     history: Mutex<LiveHistory>,
     /// The last event, encoded for sending.
@@ -41,7 +41,7 @@ pub struct Live {
     background: OnceLock<Handle>,
 }
 
-impl Default for Live {
+impl Default for LiveData {
     fn default() -> Self {
         Self {
             history: Mutex::default(),
@@ -53,14 +53,14 @@ impl Default for Live {
     }
 }
 
-impl Live {
+impl LiveData {
     /// Sets the background thread that serves the history and the rules. If it is not set, worker threads serve them.
     pub fn set_background(&self, background: Handle) {
         // An error means that the thread was already set, so it is ignored.
         let _ = self.background.set(background);
     }
 
-    fn history(&self) -> MutexGuard<'_, LiveHistory> {
+    fn lock_history(&self) -> MutexGuard<'_, LiveHistory> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

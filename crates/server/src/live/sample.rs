@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate_engine::Store;
 
-use super::history::{RuleReader, RuleReading, Totals};
+use super::history::{CounterTotals, RuleReader, RuleReading};
 use crate::app::App;
 
 /// Samples the counters once a second. Never returns.
@@ -22,7 +22,7 @@ pub async fn sample_every_second<S: Store + 'static>(app: Arc<App<S>>) {
 
 fn add_and_publish_sample<S: Store>(app: &App<S>) {
     let totals = app.metrics.outcome_totals();
-    let totals = Totals {
+    let totals = CounterTotals {
         admitted: totals.allowed.saturating_add(totals.observed),
         refused: totals.denied,
         observed: totals.observed,
@@ -36,7 +36,7 @@ fn add_and_publish_sample<S: Store>(app: &App<S>) {
         RuleReading { domain: rule.domain(), id: rule.id(), counts: rule.meter().counts() }
     };
     let reader = RuleReader { version: set.version(), count: rules.len(), read: &read };
-    let mut history = app.live.history();
+    let mut history = app.live.lock_history();
     history.add_sample(app.now(), totals, &reader);
     if app.live.events.receiver_count() == 0 {
         return;

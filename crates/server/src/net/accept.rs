@@ -60,7 +60,7 @@ struct RefusedConnections {
 
 impl RefusedConnections {
     /// Counts a refusal. Returns the number of refusals to log, or `None` if nothing should be logged yet.
-    fn record(&mut self, now: Instant) -> Option<u64> {
+    fn record_refusal(&mut self, now: Instant) -> Option<u64> {
         self.refused_count += 1;
         self.limiter.may_log(now).then(|| std::mem::take(&mut self.refused_count))
     }
@@ -97,7 +97,7 @@ impl<'w> Acceptor<'w> {
     }
 
     /// Accepts connections until the future is dropped.
-    pub async fn run(mut self, listener: impl Listener) {
+    pub async fn accept_connections(mut self, listener: impl Listener) {
         loop {
             self.spare_descriptor = self.spare_descriptor.take().or_else(open_spare_descriptor);
             let failed = match listener.accept_stream().await {
@@ -106,7 +106,7 @@ impl<'w> Acceptor<'w> {
                 Err(error) => Err(error),
             };
             if let Err(error) = failed {
-                self.log_error(&error);
+                self.log_accept_error(&error);
                 sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
@@ -116,7 +116,7 @@ impl<'w> Acceptor<'w> {
         match self.connections.register_connection(self.protocol, self.max) {
             Some(guard) => self.workers.assign(stream, (self.protocol, guard)).await,
             None => {
-                self.refuse(stream);
+                self.refuse_connection(stream);
                 self.log_connection_limit();
                 Ok(())
             }
@@ -130,7 +130,7 @@ impl<'w> Acceptor<'w> {
         let accepted = timeout(Duration::ZERO, listener.accept_stream()).await;
         let outcome = match accepted {
             Ok(Ok(stream)) => {
-                self.refuse(stream);
+                self.refuse_connection(stream);
                 self.log_descriptors_exhausted();
                 Ok(())
             }
@@ -142,7 +142,7 @@ impl<'w> Acceptor<'w> {
     }
 
     /// Sends the refusal reply and closes the connection. Best effort: the server does not wait for the client.
-    fn refuse(&self, stream: TcpStream) {
+    fn refuse_connection(&self, stream: TcpStream) {
         // Write directly to the non-blocking socket, because the event loop does not yet know its readiness.
         if let Ok(mut stream) = stream.into_std() {
             let _ = stream.write(self.protocol.too_many_connections());
@@ -154,7 +154,7 @@ impl<'w> Acceptor<'w> {
 
     /// Logs that the limit `--connections` is reached, at most once a minute.
     fn log_connection_limit(&mut self) {
-        if let Some(refused) = self.limit_log.record(Instant::now()) {
+        if let Some(refused) = self.limit_log.record_refusal(Instant::now()) {
             let (protocol, max) = (self.protocol.name(), self.max);
             tracing::warn!(protocol, max, refused, "connection limit reached; refusing connections");
         }
@@ -162,13 +162,13 @@ impl<'w> Acceptor<'w> {
 
     /// Logs that no file descriptors are left, at most once a minute.
     fn log_descriptors_exhausted(&mut self) {
-        if let Some(refused) = self.descriptor_log.record(Instant::now()) {
+        if let Some(refused) = self.descriptor_log.record_refusal(Instant::now()) {
             tracing::warn!(protocol = self.protocol.name(), refused, "out of file descriptors; refusing connections");
         }
     }
 
     /// Logs a failed accept, at most once a minute.
-    fn log_error(&mut self, error: &io::Error) {
+    fn log_accept_error(&mut self, error: &io::Error) {
         if self.error_log.may_log(Instant::now()) {
             tracing::warn!(%error, protocol = self.protocol.name(), "cannot accept a connection");
         }
@@ -199,7 +199,7 @@ mod tests {
                 for _ in 0..3 {
                     acceptor.log_connection_limit();
                     acceptor.log_descriptors_exhausted();
-                    acceptor.log_error(&io::Error::other("broken"));
+                    acceptor.log_accept_error(&io::Error::other("broken"));
                 }
             })
         };

@@ -46,7 +46,10 @@ impl BackgroundThread {
     ///
     /// # Errors
     /// Returns an error if the task panics or the thread has ended.
-    pub async fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> anyhow::Result<T> {
+    pub async fn run_task<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> anyhow::Result<T> {
         Ok(self.handle.spawn(task).await?)
     }
 

@@ -61,7 +61,7 @@ impl Connections {
     /// Registers a connection. Returns `None` if `max` connections of its protocol are open. For HTTP,
     /// [`RESERVED_CONNECTIONS`] more connections are accepted for health checks.
     pub fn register_connection(self: &Arc<Self>, protocol: Protocol, max: usize) -> Option<ConnectionGuard> {
-        let mut open = self.lock();
+        let mut open = self.lock_open_connections();
         let slot = if open.regular_counts[protocol as usize] < max {
             open.regular_counts[protocol as usize] += 1;
             ConnectionSlot::Regular(protocol)
@@ -79,7 +79,7 @@ impl Connections {
 
     /// Returns the number of open connections.
     pub fn count(&self) -> usize {
-        self.lock().wakers.len()
+        self.lock_open_connections().wakers.len()
     }
 
     /// Returns whether the server is stopping.
@@ -93,7 +93,7 @@ impl Connections {
     /// Asks every connection to close.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.lock().wakers.values().flatten().for_each(Waker::wake_by_ref);
+        self.lock_open_connections().wakers.values().flatten().for_each(Waker::wake_by_ref);
         self.shutdown_begun.notify_waiters();
     }
 
@@ -120,7 +120,7 @@ impl Connections {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
+    fn lock_open_connections(&self) -> MutexGuard<'_, OpenConnections> {
         self.open_connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -149,7 +149,7 @@ impl ConnectionGuard {
         impl Future for RegisterWaker<'_> {
             type Output = ();
             fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-                self.0.connections.lock().wakers.insert(self.0.id, Some(cx.waker().clone()));
+                self.0.connections.lock_open_connections().wakers.insert(self.0.id, Some(cx.waker().clone()));
                 Poll::Ready(())
             }
         }
@@ -159,7 +159,7 @@ impl ConnectionGuard {
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let mut open = self.connections.lock();
+        let mut open = self.connections.lock_open_connections();
         open.wakers.remove(&self.id);
         match self.slot {
             ConnectionSlot::Regular(protocol) => open.regular_counts[protocol as usize] -= 1,

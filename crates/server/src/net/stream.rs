@@ -24,7 +24,7 @@ pub trait ReadReady: AsyncRead + AsyncWrite + Unpin {
 ///
 /// # Errors
 /// Returns an error if the connection fails or the client does not read in time.
-pub async fn write<T: ReadReady>(stream: &mut T, bytes: &[u8], limit: Duration) -> io::Result<()> {
+pub async fn write_with_timeout<T: ReadReady>(stream: &mut T, bytes: &[u8], limit: Duration) -> io::Result<()> {
     let mut all = pin!(async {
         stream.write_all(bytes).await?;
         stream.flush().await

@@ -21,7 +21,7 @@ pub(super) fn render_page<S: Store>(app: &App<S>, page: ServerPage) -> PageView 
         ServerPage::TopKeys => serde_json::to_vec(&app.top.page()).unwrap_or_default().into(),
         ServerPage::RulesStatus => serde_json::to_vec(&app.source.status(app.now())).unwrap_or_default().into(),
         ServerPage::Peers => serde_json::to_vec(&app.metrics.peers.page()).unwrap_or_default().into(),
-        ServerPage::ApiDescription => describe::document(),
+        ServerPage::ApiDescription => describe::openapi_document(),
     };
     PageView {
         content_type: page.content_type(),
@@ -53,7 +53,7 @@ fn readiness_text<S: Store>(app: &App<S>) -> String {
 fn metrics_text<S: Store>(app: &App<S>) -> String {
     let status = app.source.status(app.now());
     app.metrics.to_text(&Gauges {
-        audit_refused: app.source.audit_queues().map_or(0, AuditQueues::refused),
+        audit_refused: app.source.audit_queues().map_or(0, AuditQueues::refused_actions),
         keys: app.snapshots.key_count(),
         capacity: Some(app.snapshots.key_capacity()).filter(|capacity| *capacity > 0),
         snapshot_age: app.snapshots.snapshot_age_seconds(app.now()),

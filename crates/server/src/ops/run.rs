@@ -210,7 +210,7 @@ impl<'a> ResetRecord<'a> {
             1 => self.subject,
             count => format!("{count} requests, the first: {}", self.subject),
         };
-        entry.write(access, NotedAction::Reset, self.domain.as_deref(), &subject);
+        entry.queue_entry(access, NotedAction::Reset, self.domain.as_deref(), &subject);
     }
 }
 
@@ -261,9 +261,9 @@ fn check_rights(access: &Access, spec: &OperationSpec, call: &mut Call<'_>) {
         Input::Receipt(receipt, _) => receipt
             .domains()
             .filter(|domain| !domain.is_empty())
-            .try_for_each(|domain| access.require(role, Scope::Domain(&String::from_utf8_lossy(domain)))),
+            .try_for_each(|domain| access.require_role(role, Scope::Domain(&String::from_utf8_lossy(domain)))),
         Input::None => Ok(()),
-        Input::Request(_) | Input::Enforcement(_) => input.with_scope(|scope| access.require(role, scope)),
+        Input::Request(_) | Input::Enforcement(_) => input.with_scope(|scope| access.require_role(role, scope)),
     };
     if let Err(denied) = allowed {
         call.input = Err(denied.into());
@@ -443,7 +443,7 @@ fn set_enforcement<S: Store>(app: &App<S>, caller: Caller<'_>, enforcement: Enfo
     let mode = enforcement.as_str();
     tracing::warn!(mode, author = caller.access.author(), "enforcement was switched");
     if let Some(entry) = entry {
-        entry.write(caller.access, enforcement.into(), None, "server");
+        entry.queue_entry(caller.access, enforcement.into(), None, "server");
     }
     Ok(())
 }

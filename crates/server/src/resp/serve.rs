@@ -20,7 +20,7 @@ use super::wire::Replies;
 use crate::app::App;
 use crate::net::linger;
 use crate::net::shutdown::ConnectionGuard;
-use crate::net::stream::{ReadReady, write};
+use crate::net::stream::{ReadReady, write_with_timeout};
 use crate::ops::run::MAX_TURN;
 
 /// Serves a connection until the client closes it or violates the protocol, a timeout expires, or the server stops.
@@ -197,7 +197,7 @@ impl ConnectionBuffers {
             session.version = replies.version;
             self.output = replies.bytes;
             if !self.output.is_empty() {
-                write(stream, &self.output, STALL_TIMEOUT).await?;
+                write_with_timeout(stream, &self.output, STALL_TIMEOUT).await?;
                 self.output.clear();
             }
             if let Some(then) = then {

@@ -30,7 +30,7 @@ pub(super) async fn decide<S: Store>(
 ) -> Result<(RateLimitResponse, Duration), OpError> {
     validate_request(message)?;
     if access.is_limited_to_domains() {
-        access.require(Role::Reader, Scope::Domain(&String::from_utf8_lossy(message.domain)))?;
+        access.require_role(Role::Reader, Scope::Domain(&String::from_utf8_lossy(message.domain)))?;
     }
     let mut response = RateLimitResponse {
         statuses: vec![DescriptorStatus::default(); message.descriptors.len()],

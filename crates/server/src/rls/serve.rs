@@ -30,7 +30,7 @@ use crate::net::lazy_timer::LazyTimer;
 use crate::net::linger;
 use crate::net::protocol::{AUTH_TIMEOUT, Protocol};
 use crate::net::shutdown::ConnectionGuard;
-use crate::net::stream::{ReadReady, write};
+use crate::net::stream::{ReadReady, write_with_timeout};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -293,7 +293,7 @@ impl<S: Store + 'static> RlsSession<S> {
 
     async fn write_output<T: ReadReady>(&mut self, stream: &mut T) -> io::Result<()> {
         if !self.http2.out.is_empty() {
-            write(stream, &self.http2.out, STALL_TIMEOUT).await?;
+            write_with_timeout(stream, &self.http2.out, STALL_TIMEOUT).await?;
             self.http2.out.clear();
         }
         Ok(())

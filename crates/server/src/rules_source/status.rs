@@ -8,14 +8,14 @@ use tollgate::core::{Mono, Time};
 use tollgate_engine::rules::Rules;
 use utoipa::ToSchema;
 
-use crate::control::api::{AuditQueues, Service};
+use crate::control::api::{AuditQueues, RulesService};
 use crate::control::model::RefusedRevision;
 
 /// The source of rules.
 #[derive(Debug, Default)]
 pub enum RulesSource {
     /// The database of this process. This process is then also the rules service for other nodes.
-    Database(Box<Service>),
+    Database(Box<RulesService>),
     /// A file or a folder of files.
     File(PathBuf),
     /// The rules service of another process.
@@ -110,7 +110,7 @@ impl SourceStatus {
     /// Returns the queues of audit entries, if this server has a database or follows a rules service.
     pub fn audit_queues(&self) -> Option<&AuditQueues> {
         match &self.source {
-            RulesSource::Database(service) => Some(service.audit()),
+            RulesSource::Database(service) => Some(service.audit_queues()),
             RulesSource::Service(followed) => Some(&followed.audit),
             RulesSource::File(_) | RulesSource::Xds(_) | RulesSource::Inline => None,
         }

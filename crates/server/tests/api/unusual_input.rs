@@ -172,7 +172,7 @@ async fn server_without_a_database_names_the_source_of_its_rules() {
         (RulesSource::Service(followed), "https://rules:8080"),
     ] {
         let engine = Engine::new(MemoryStore::new(10).expect("a table")).expect("an engine");
-        let app = App::new(engine, None).with_source(source);
+        let app = App::new(engine, None).with_rules_source(source);
         let address = serve_http(Arc::new(app)).await;
         let get = async |path: &str| {
             let request = http_client().get(format!("http://{address}{path}"));

@@ -180,7 +180,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
 ) -> anyhow::Result<Arc<App<S>>> {
     let mut stop = StopSignals::new()?;
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
-    let app = app.with_key_display(config.top_keys).with_refusals(refusals).with_client_ip(config.client.clone());
+    let app = app.with_key_display(config.top_keys).with_refusal_log(refusals).with_client_ip(config.client.clone());
     let app = app.with_max_connection_age(config.rls_connection_age).with_rls_options(config.rls_options.clone());
     let app = app.with_allowed_hosts(config.hosts.clone());
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
@@ -213,12 +213,12 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     );
     let acceptor = |protocol| Acceptor::new(protocol, app.connections.clone(), config.connections, &workers);
     let take = async |listener: Option<TcpListener>, protocol| match listener {
-        Some(listener) => acceptor(protocol).run(listener).await,
+        Some(listener) => acceptor(protocol).accept_connections(listener).await,
         None => pending().await,
     };
     let take_unix = async {
         match socket {
-            Some(socket) => acceptor(Protocol::Rls).run(socket).await,
+            Some(socket) => acceptor(Protocol::Rls).accept_connections(socket).await,
             None => pending().await,
         }
     };

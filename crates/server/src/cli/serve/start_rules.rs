@@ -12,7 +12,7 @@ use super::config::Config;
 use super::source::{DatabaseConfig, RulesConfig};
 use crate::app::App;
 use crate::control::Control;
-use crate::control::api::{AuditQueues, AuditSink, Service};
+use crate::control::api::{AuditQueues, AuditSink, RulesService};
 use crate::control::auth::TokenPolicy;
 use crate::control::model::Role;
 use crate::net::background::BackgroundThread;
@@ -31,9 +31,9 @@ pub(super) async fn start<S: Store + 'static>(
 ) -> anyhow::Result<(Arc<App<S>>, BackgroundThread)> {
     let background = BackgroundThread::start("tollgate-rules").context("cannot start the thread for rules")?;
     let app = match &config.rules {
-        RulesConfig::Inline => Arc::new(app.with_source(RulesSource::Inline)),
+        RulesConfig::Inline => Arc::new(app.with_rules_source(RulesSource::Inline)),
         RulesConfig::File(path) => {
-            let app = Arc::new(app.with_source(RulesSource::File(path.clone())));
+            let app = Arc::new(app.with_rules_source(RulesSource::File(path.clone())));
             let mut watched = WatchedFiles::new(path.clone());
             file::load_files(&app, &mut watched)?;
             drop(background.handle().spawn(file::watch_files(app.clone(), watched)));
@@ -41,10 +41,11 @@ pub(super) async fn start<S: Store + 'static>(
         }
         RulesConfig::Database(database) => {
             let control = Arc::new(open_database(&background, database).await?);
-            let service = Service::new(control.clone(), background.handle().clone(), app.connections.clone());
-            let app = Arc::new(app.with_source(RulesSource::Database(Box::new(service))));
+            let service = RulesService::new(control.clone(), background.handle().clone(), app.connections.clone());
+            let app = Arc::new(app.with_rules_source(RulesSource::Database(Box::new(service))));
             let (loading, from) = (app.clone(), control.clone());
-            let (changes, set) = background.run(async move { database::load_rules(&loading, &from).await }).await??;
+            let (changes, set) =
+                background.run_task(async move { database::load_rules(&loading, &from).await }).await??;
             if config.tokens == TokenPolicy::Required && !set.tokens.iter().any(|token| token.grant.role == Role::Admin)
             {
                 let place = match &database.data {
@@ -66,14 +67,14 @@ pub(super) async fn start<S: Store + 'static>(
             let (url, node) = (service.client.url().to_string(), service.node.clone());
             let sink = AuditSink::Service { client: service.client.clone(), node };
             let audit = AuditQueues::start(sink, background.handle());
-            let app = Arc::new(app.with_source(RulesSource::Service(FollowedService { url, audit })));
-            let follower = background.run(poll::Follower::start(app.clone(), service.clone())).await??;
+            let app = Arc::new(app.with_rules_source(RulesSource::Service(FollowedService { url, audit })));
+            let follower = background.run_task(poll::Follower::start(app.clone(), service.clone())).await??;
             drop(background.handle().spawn(follower.follow()));
             app
         }
         RulesConfig::Xds(server) => {
-            let app = Arc::new(app.with_source(RulesSource::Xds(server.to_string())));
-            let follower = background.run(XdsFollower::start(app.clone(), server.clone())).await??;
+            let app = Arc::new(app.with_rules_source(RulesSource::Xds(server.to_string())));
+            let follower = background.run_task(XdsFollower::start(app.clone(), server.clone())).await??;
             drop(background.handle().spawn(follower.follow()));
             app
         }
@@ -86,7 +87,7 @@ async fn open_database(background: &BackgroundThread, config: &DatabaseConfig) -
         make_directory(data)?;
     }
     let url = config.url.clone();
-    let opened = background.run(async move { Control::open(url.reveal()).await }).await?;
+    let opened = background.run_task(async move { Control::open(url.reveal()).await }).await?;
     opened.with_context(|| match &config.data {
         Some(data) => format!("cannot open the database in the data directory {}", data.display()),
         None => "cannot open the database of --database".to_owned(),

@@ -55,13 +55,13 @@ pub(super) struct AuditQuery {
     NotModified,
 ))]
 pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQuery>) -> ApiResult {
-    call.access.require(Role::Operator, Scope::AllDomains)?;
+    call.access.require_role(Role::Operator, Scope::AllDomains)?;
     let AuditQuery { domain, author, subject, after, limit } = query;
     let search = AuditSearch { domain, author, subject };
     let page = call.control().audit().list(&search, &PageRequest { after, limit }).await?;
     // New entries appear only at the start of the first page, so the first entry of a page identifies the page.
     let tag = etag::etag_of_version(page.items.first().map_or(0, |entry| entry.seq));
-    call.read(&tag, &page)
+    call.reply_or_not_modified(&tag, &page)
 }
 
 /// Records actions that were taken on a node, in order. Called by nodes. The comment of each entry names the node.
@@ -71,7 +71,7 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
     responses((status = 204, description = "All actions are in the log")),
 )]
 pub(super) async fn report_actions(call: ApiCall, text: Bytes) -> ApiResult {
-    call.access.require(Role::Node, Scope::AllDomains)?;
+    call.access.require_role(Role::Node, Scope::AllDomains)?;
     let notes: Vec<Note> = body::parse_json(&call, &text)?;
     if notes.len() > MAX_AUDIT_BATCH {
         let detail = format!("too many entries: {} (maximum {MAX_AUDIT_BATCH})", notes.len());
@@ -156,7 +156,7 @@ impl AuditQueues {
     }
 
     /// Returns the number of actions refused because the queue for their audit entries was full.
-    pub fn refused(&self) -> u64 {
+    pub fn refused_actions(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
@@ -171,7 +171,7 @@ impl AuditQueues {
 
 impl AuditSlot<'_> {
     /// Queues the entry of an action.
-    pub fn write(self, access: &Access, action: NotedAction, domain: Option<&str>, subject: &str) {
+    pub fn queue_entry(self, access: &Access, action: NotedAction, domain: Option<&str>, subject: &str) {
         self.pending.send_modify(|count| *count += 1);
         self.permit.send(Note::with_current_time(access.author(), action, domain, subject));
     }
@@ -260,7 +260,7 @@ mod tests {
         let pending = Arc::new(watch::Sender::new(0));
         let queues = AuditQueues { resets, switches, pending, refused: AtomicU64::new(0) };
         for _ in 0..2 {
-            queues.reserve_entry(AuditQueue::Resets).unwrap().write(
+            queues.reserve_entry(AuditQueue::Resets).unwrap().queue_entry(
                 &Access::Unrestricted,
                 NotedAction::Reset,
                 None,
@@ -268,10 +268,10 @@ mod tests {
             );
         }
         assert_eq!(queues.reserve_entry(AuditQueue::Resets).unwrap_err(), OpError::not_recorded());
-        assert_eq!(queues.refused(), 1);
+        assert_eq!(queues.refused_actions(), 1);
         let switch = queues.reserve_entry(AuditQueue::Switches).unwrap();
         assert_eq!(queues.reserve_entry(AuditQueue::Switches).unwrap_err(), OpError::not_recorded());
-        switch.write(&Access::Unrestricted, NotedAction::Observe, None, "server");
+        switch.queue_entry(&Access::Unrestricted, NotedAction::Observe, None, "server");
         assert_eq!(*queues.pending.borrow(), 3);
     }
 

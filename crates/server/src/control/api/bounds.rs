@@ -33,10 +33,10 @@ pub const MAX_LOG_KEYS: usize = 1_000_000;
 pub const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of nodes that wait for the next revision at a time.
-pub const MAX_WAITERS: usize = 10_000;
+pub const MAX_WAITING_NODES: usize = 10_000;
 
 /// Maximum time that a node waits for the next revision.
-pub const MAX_WAIT: Duration = Duration::from_secs(60);
+pub const MAX_NODE_WAIT: Duration = Duration::from_secs(60);
 
 /// Maximum duration of a call. The slowest call applies a large file to a slow database.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(120);

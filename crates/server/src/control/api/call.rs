@@ -48,7 +48,7 @@ impl ApiCall {
     /// # Errors
     /// Returns an error if the caller lacks the role, or if a header is invalid.
     pub(super) fn authorize_change(&self, role: Role, scope: Scope<'_>) -> Result<Change, Problem> {
-        self.access.require(role, scope)?;
+        self.access.require_role(role, scope)?;
         self.unchecked_change()
     }
 
@@ -71,17 +71,23 @@ impl ApiCall {
         etag::etag_of_version(self.state.revision())
     }
 
-    /// Replies like [`read`](Self::read), but hides the author from callers who are not operators of the domain.
-    pub(super) fn read_authored(&self, domain: &str, tag: &str, mut value: impl Authored) -> ApiResult {
-        if self.access.require(Role::Operator, Scope::Domain(domain)).is_err() {
+    /// Replies like [`reply_or_not_modified`](Self::reply_or_not_modified), but hides the author from callers who are
+    /// not operators of the domain.
+    pub(super) fn reply_authored_or_not_modified(
+        &self,
+        domain: &str,
+        tag: &str,
+        mut value: impl Authored,
+    ) -> ApiResult {
+        if self.access.require_role(Role::Operator, Scope::Domain(domain)).is_err() {
             value.hide_author();
         }
-        self.read(tag, &value)
+        self.reply_or_not_modified(tag, &value)
     }
 
     /// Replies with `value` as JSON, or with 304 if the caller already has the version with this ETag.
-    pub(super) fn read(&self, tag: &str, value: &impl Serialize) -> ApiResult {
-        match etag::is_known(&self.headers, tag)? {
+    pub(super) fn reply_or_not_modified(&self, tag: &str, value: &impl Serialize) -> ApiResult {
+        match etag::reader_has_version(&self.headers, tag)? {
             true => Ok(reply::not_modified(tag)),
             false => reply::reply_json(StatusCode::OK, tag, value),
         }
@@ -147,7 +153,7 @@ pub(super) struct RulePath {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Paging {
+pub(super) struct PageQuery {
     /// The `next` of the previous page; by default the list starts at the beginning.
     after: Option<String>,
     /// The maximum number of items.
@@ -155,8 +161,8 @@ pub(super) struct Paging {
     limit: Option<usize>,
 }
 
-impl From<Paging> for PageRequest {
-    fn from(Paging { after, limit }: Paging) -> Self {
+impl From<PageQuery> for PageRequest {
+    fn from(PageQuery { after, limit }: PageQuery) -> Self {
         Self { after, limit }
     }
 }

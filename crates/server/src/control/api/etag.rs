@@ -39,7 +39,7 @@ pub(super) fn expected_version(headers: &HeaderMap) -> Result<Expected, Problem>
 ///
 /// # Errors
 /// Returns an error if If-None-Match is not a list of ETags.
-pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> Result<bool, Problem> {
+pub(super) fn reader_has_version(headers: &HeaderMap, tag: &str) -> Result<bool, Problem> {
     Ok(match parse_tags(headers, &IF_NONE_MATCH)? {
         None => false,
         Some(EtagCondition::Any) => true,
@@ -108,9 +108,13 @@ mod tests {
         for (value, known) in
             [("\"3\"", true), ("W/\"3\"", true), ("\"2\", \"3\"", true), ("*", true), ("\"4\"", false)]
         {
-            assert_eq!(is_known(&header_map(&[("if-none-match", value)]), "\"3\"").ok(), Some(known), "{value}");
+            assert_eq!(
+                reader_has_version(&header_map(&[("if-none-match", value)]), "\"3\"").ok(),
+                Some(known),
+                "{value}"
+            );
         }
-        assert_eq!(is_known(&header_map(&[]), "\"3\"").ok(), Some(false));
-        assert!(is_known(&header_map(&[("if-none-match", "3")]), "\"3\"").is_err());
+        assert_eq!(reader_has_version(&header_map(&[]), "\"3\"").ok(), Some(false));
+        assert!(reader_has_version(&header_map(&[("if-none-match", "3")]), "\"3\"").is_err());
     }
 }

@@ -57,11 +57,11 @@ pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQu
         // The domains are known only after parsing. A caller who may not change rules in any domain is refused before
         // parsing.
         if !call.access.has_role_in_some_domain(Role::Editor) {
-            call.access.require(Role::Editor, Scope::AllDomains)?;
+            call.access.require_role(Role::Editor, Scope::AllDomains)?;
         }
         let denied = OnceLock::new();
         let allowed = |domain: &str| {
-            let allowed = call.access.require(Role::Editor, Scope::Domain(domain));
+            let allowed = call.access.require_role(Role::Editor, Scope::Domain(domain));
             allowed.map_err(|why| denied.set(why)).is_ok()
         };
         let applied = files.apply(&call.unchecked_change()?, &text, query.others, &allowed).await;
@@ -97,7 +97,7 @@ pub(super) async fn export(call: ApiCall, QueryParams(query): QueryParams<Vec<(S
         return Err(Problem::bad_request("`rule` needs exactly one `domain`, and may be given once"));
     }
     let tag = call.revision_tag();
-    if etag::is_known(&call.headers, &tag)? {
+    if etag::reader_has_version(&call.headers, &tag)? {
         return Ok(reply::not_modified(&tag));
     }
     let text = call.control().rule_files().export(&domains, rules.first().map(String::as_str)).await?;

@@ -17,7 +17,7 @@ use crate::control::model::{FleetSwitch, Role};
 ))]
 pub(super) async fn get(call: ApiCall) -> ApiResult {
     let tag = call.revision_tag();
-    call.read(&tag, &FleetSwitch { mode: call.control().fleet().mode().await? })
+    call.reply_or_not_modified(&tag, &FleetSwitch { mode: call.control().fleet().mode().await? })
 }
 
 /// Sets whether the fleet enforces refusals. Requires the role `operator`. Connected nodes apply the change within a

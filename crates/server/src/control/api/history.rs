@@ -5,7 +5,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::call::{ApiCall, Paging, PathParams, QueryParams, RulePath};
+use super::call::{ApiCall, PageQuery, PathParams, QueryParams, RulePath};
 use super::describe::shared::{CommentHeader, IfMatch, NotModified};
 use super::reply::{self, ApiResult, reply_written};
 use super::{body, etag};
@@ -14,16 +14,20 @@ use crate::control::model::{Page, Role, StoredRule, Version};
 
 /// Lists the versions of a rule, newest first. The versions of a deleted rule remain.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/versions", tag = "history", operation_id = "list_versions",
-    params(RulePath, Paging),
+    params(RulePath, PageQuery),
     responses((status = 200, description = "One page of the list", body = Page<Version>), NotModified),
 )]
 pub(super) async fn list(
     call: ApiCall,
     PathParams(path): PathParams<RulePath>,
-    QueryParams(page): QueryParams<Paging>,
+    QueryParams(page): QueryParams<PageQuery>,
 ) -> ApiResult {
     let tag = call.revision_tag();
-    call.read_authored(&path.domain, &tag, call.control().history().list(&path.domain, &path.id, &page.into()).await?)
+    call.reply_authored_or_not_modified(
+        &path.domain,
+        &tag,
+        call.control().history().list(&path.domain, &path.id, &page.into()).await?,
+    )
 }
 
 /// The path of a version.
@@ -45,7 +49,7 @@ pub(super) struct VersionPath {
 )]
 pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<VersionPath>) -> ApiResult {
     let version = call.control().history().get(&path.rule.domain, &path.rule.id, path.version).await?;
-    call.read_authored(&path.rule.domain, &etag::etag_of_version(version.version), version)
+    call.reply_authored_or_not_modified(&path.rule.domain, &etag::etag_of_version(version.version), version)
 }
 
 /// The versions to compare.
@@ -78,7 +82,7 @@ pub(super) async fn diff(
     };
     let from = query.from.unwrap_or(to.saturating_sub(1));
     let diff = call.control().history().diff(&path.domain, &path.id, from, to).await?;
-    if etag::is_known(&call.headers, &tag)? {
+    if etag::reader_has_version(&call.headers, &tag)? {
         return Ok(reply::not_modified(&tag));
     }
     Ok(reply::reply_bytes(StatusCode::OK, &tag, "text/plain; charset=utf-8", diff))

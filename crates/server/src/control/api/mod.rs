@@ -53,7 +53,7 @@ mod tokens;
 
 /// The rules service of this process.
 #[derive(Debug)]
-pub struct Service {
+pub struct RulesService {
     state: Arc<ApiState>,
     router: Router,
     runtime: Handle,
@@ -85,7 +85,7 @@ impl ApiState {
     }
 }
 
-impl Service {
+impl RulesService {
     /// Creates the HTTP service for `control`. The service runs on `runtime`, whose thread makes no decisions. Waiting
     /// calls end when `connections` is stopped.
     pub fn new(control: Arc<Control>, runtime: Handle, connections: Arc<Connections>) -> Self {
@@ -93,7 +93,7 @@ impl Service {
         let state = Arc::new(ApiState {
             control,
             nodes: Nodes::default(),
-            waiters: Semaphore::new(bounds::MAX_WAITERS),
+            waiters: Semaphore::new(bounds::MAX_WAITING_NODES),
             snapshot: SnapshotBytes::default(),
             connections,
         });
@@ -131,7 +131,7 @@ impl Service {
     }
 
     /// Returns the queues of pending audit entries.
-    pub fn audit(&self) -> &AuditQueues {
+    pub fn audit_queues(&self) -> &AuditQueues {
         &self.audit
     }
 
@@ -190,7 +190,7 @@ fn routes() -> OpenApiRouter<Arc<ApiState>> {
         .routes(routes!(files::validate))
         .routes(routes!(files::apply))
         .routes(routes!(files::export))
-        .routes(routes!(replay::run))
+        .routes(routes!(replay::replay_logs))
         .routes(routes!(snapshot::get))
         .routes(routes!(nodes::list))
         .routes(routes!(tokens::list, tokens::create))
@@ -218,7 +218,7 @@ async fn method_not_allowed(method: Method) -> axum::response::Response {
 
 /// Returns whether a path belongs to the rules service. The front end matches the paths of decisions first.
 pub fn owns_path(path: &str) -> bool {
-    const PREFIXES: [&str; 10] = [
+    const PATH_PREFIXES: [&str; 10] = [
         "/v1/domains",
         "/v1/validate",
         "/v1/apply",
@@ -230,7 +230,9 @@ pub fn owns_path(path: &str) -> bool {
         "/v1/audit",
         "/v1/fleet",
     ];
-    PREFIXES.iter().any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    PATH_PREFIXES
+        .iter()
+        .any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
 /// Returns whether a path accepts whole rule files, which need a larger body limit.
@@ -244,6 +246,6 @@ pub fn uploads_log(head: &Parts) -> bool {
 }
 
 const _: () = assert!(
-    bounds::CALL_TIMEOUT.as_secs() > bounds::MAX_WAIT.as_secs(),
+    bounds::CALL_TIMEOUT.as_secs() > bounds::MAX_NODE_WAIT.as_secs(),
     "the wait of a node ends before the timeout of its call"
 );

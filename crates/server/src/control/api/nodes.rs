@@ -32,7 +32,7 @@ pub(super) struct ReportedRules {
 
 impl Nodes {
     /// Stores a report. If there are too many nodes, drops the node that reported least recently.
-    pub(super) fn update(&self, node: &str, report: ReportedRules) {
+    pub(super) fn store_report(&self, node: &str, report: ReportedRules) {
         let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if nodes.len() >= MAX_NODES && !nodes.contains_key(node) {
             let oldest = nodes.iter().min_by_key(|(_, report)| report.at).map(|(name, _)| name.clone());
@@ -121,7 +121,7 @@ mod tests {
         ]);
         let (node, parsed) = parse_node_report(&sent, now).unwrap().unwrap();
         let nodes = Nodes::default();
-        nodes.update(&node, parsed);
+        nodes.store_report(&node, parsed);
         let listed = nodes.list(now + Duration::from_millis(1_500));
         assert_eq!(
             listed,
@@ -148,7 +148,7 @@ mod tests {
         let start = Instant::now();
         for number in 0..=MAX_NODES as u64 {
             let at = start + Duration::from_millis(number);
-            nodes.update(&format!("node-{number}"), ReportedRules { running: None, refused: None, at });
+            nodes.store_report(&format!("node-{number}"), ReportedRules { running: None, refused: None, at });
         }
         let listed = nodes.list(start);
         assert_eq!(listed.len(), MAX_NODES);

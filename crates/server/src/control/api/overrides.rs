@@ -6,7 +6,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::body::{self, RULE_TYPES};
-use super::call::{ApiCall, Paging, PathParams, QueryParams, RulePath};
+use super::call::{ApiCall, PageQuery, PathParams, QueryParams, RulePath};
 use super::describe::shared::{CommentHeader, IfMatch, IfNoneMatch, NotModified};
 use super::etag;
 use super::reply::{self, ApiResult, reply_written};
@@ -15,30 +15,38 @@ use crate::control::model::{Page, Role, StoredOverride};
 
 /// Lists the overrides of a rule, ordered by value.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/overrides", tag = "overrides", operation_id = "list_overrides",
-    params(RulePath, Paging),
+    params(RulePath, PageQuery),
     responses((status = 200, description = "One page of the list", body = Page<StoredOverride>), NotModified),
 )]
 pub(super) async fn list(
     call: ApiCall,
     PathParams(RulePath { domain, id }): PathParams<RulePath>,
-    QueryParams(page): QueryParams<Paging>,
+    QueryParams(page): QueryParams<PageQuery>,
 ) -> ApiResult {
     let tag = call.revision_tag();
-    call.read_authored(&domain, &tag, call.control().overrides().list(&domain, &id, &page.into()).await?)
+    call.reply_authored_or_not_modified(
+        &domain,
+        &tag,
+        call.control().overrides().list(&domain, &id, &page.into()).await?,
+    )
 }
 
 /// Lists the overrides of all rules of a domain, ordered by rule and value.
 #[utoipa::path(get, path = "/v1/domains/{domain}/overrides", tag = "overrides", operation_id = "list_overrides_of_domain",
-    params(("domain" = String, Path, description = "The domain", example = "api"), Paging),
+    params(("domain" = String, Path, description = "The domain", example = "api"), PageQuery),
     responses((status = 200, description = "One page of the list", body = Page<StoredOverride>), NotModified),
 )]
 pub(super) async fn list_in_domain(
     call: ApiCall,
     PathParams(domain): PathParams<String>,
-    QueryParams(page): QueryParams<Paging>,
+    QueryParams(page): QueryParams<PageQuery>,
 ) -> ApiResult {
     let tag = call.revision_tag();
-    call.read_authored(&domain, &tag, call.control().overrides().list_in_domain(&domain, &page.into()).await?)
+    call.reply_authored_or_not_modified(
+        &domain,
+        &tag,
+        call.control().overrides().list_in_domain(&domain, &page.into()).await?,
+    )
 }
 
 /// The path of an override.
@@ -61,7 +69,7 @@ pub(super) struct OverridePath {
 pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<OverridePath>) -> ApiResult {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
     let stored = call.control().overrides().get(&domain, &id, &value).await?;
-    call.read_authored(&domain, &etag::etag_of_version(stored.version), stored)
+    call.reply_authored_or_not_modified(&domain, &etag::etag_of_version(stored.version), stored)
 }
 
 /// Creates or replaces an override. Writing the stored override again changes nothing.

@@ -41,7 +41,7 @@ impl ReplayPermit {
 /// Returns an error if the caller is not an editor in any domain.
 pub(crate) fn check_may_replay(access: &Access) -> Result<(), Problem> {
     if !access.has_role_in_some_domain(Role::Editor) {
-        access.require(Role::Editor, Scope::AllDomains)?;
+        access.require_role(Role::Editor, Scope::AllDomains)?;
     }
     Ok(())
 }
@@ -100,7 +100,7 @@ impl ReplayQuery {
     }
 
     /// Returns the options of the replay. The rules are added later.
-    fn options(&self) -> Result<ReplayOptions, Problem> {
+    fn replay_options(&self) -> Result<ReplayOptions, Problem> {
         let zone = self.zone.as_deref().map_or(Ok(TimeZone::UTC), |zone| {
             TimeZone::get(zone).map_err(|_| Problem::bad_request(format!("zone {zone}: write it like Europe/Paris")))
         })?;
@@ -150,21 +150,21 @@ pub(super) struct ReplayFormSchema {
     request_body(description = "A rule file and a log", content = inline(ReplayFormSchema), content_type = "multipart/form-data"),
     responses((status = 200, description = "The decisions that the rules would have made", body = Report)),
 )]
-pub(super) async fn run(
+pub(super) async fn replay_logs(
     call: ApiCall,
     QueryParams(query): QueryParams<Vec<(String, String)>>,
     Extension(turn): Extension<ReplayPermit>,
     body: Bytes,
 ) -> ApiResult {
     let query = ReplayQuery::new(query)?;
-    let mut options = query.options()?;
+    let mut options = query.replay_options()?;
     let (rules, logs) = read_form(&call.headers, &body)?;
     options.bounds.max_bytes /= logs.len() as u64;
     let preview = call.control().rule_files().preview(&rules, query.others, query.domain.as_deref()).await?;
-    call.access.require(Role::Editor, Scope::Domain(&preview.domain))?;
+    call.access.require_role(Role::Editor, Scope::Domain(&preview.domain))?;
     let stop = StopOnDrop(options.bounds.stop.clone());
     let mut work = spawn_blocking(move || {
-        options.use_rules(preview)?;
+        options.set_rules(preview)?;
         let report = replay(&logs, &options, &mut |_| {});
         drop(turn);
         report
@@ -225,7 +225,7 @@ fn log_name(file: &str) -> String {
 
 impl ReplayOptions {
     /// Sets the new rules. If the domain has rules in force, also sets them as the rules to compare with.
-    fn use_rules(&mut self, preview: Preview) -> Result<(), ReplayError> {
+    fn set_rules(&mut self, preview: Preview) -> Result<(), ReplayError> {
         let read = |text: &str| Rules::read(&[Source { name: "rules", text: text.as_bytes() }]);
         let decides = |rules: &Rules| rules.domains().iter().any(|domain| domain.name() == preview.domain);
         let before = read(&preview.before).map_err(ReplayError::Rules)?;

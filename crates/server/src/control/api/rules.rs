@@ -26,7 +26,7 @@ pub(super) struct DomainList {
 ))]
 pub(super) async fn domains(call: ApiCall) -> ApiResult {
     let tag = call.revision_tag();
-    call.read(&tag, &DomainList { items: call.control().rules().domains().await? })
+    call.reply_or_not_modified(&tag, &DomainList { items: call.control().rules().domains().await? })
 }
 
 /// Filter and page of rules.
@@ -58,7 +58,7 @@ pub(super) async fn list(
     let RuleQuery { q: text, enabled, after, limit } = query;
     let (search, page) = (RuleSearch { text, enabled }, PageRequest { after, limit });
     let tag = call.revision_tag();
-    call.read_authored(&domain, &tag, call.control().rules().list(&domain, &search, &page).await?)
+    call.reply_authored_or_not_modified(&domain, &tag, call.control().rules().list(&domain, &search, &page).await?)
 }
 
 /// Returns a rule.
@@ -68,7 +68,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<RulePath>) -> ApiResult {
     let rule = call.control().rules().get(&path.domain, &path.id).await?;
-    call.read_authored(&path.domain, &etag::etag_of_version(rule.version), rule)
+    call.reply_authored_or_not_modified(&path.domain, &etag::etag_of_version(rule.version), rule)
 }
 
 /// Creates or replaces a rule. Writing the stored rule again changes nothing.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 use utoipa::IntoParams;
 
-use super::bounds::MAX_WAIT;
+use super::bounds::MAX_NODE_WAIT;
 use super::call::{ApiCall, QueryParams};
 use super::etag;
 use super::nodes::parse_node_report;
@@ -71,13 +71,17 @@ fn snapshot_etag(snapshot: &Snapshot) -> String {
     ),
 )]
 pub(super) async fn get(call: ApiCall, QueryParams(query): QueryParams<WaitQuery>) -> ApiResult {
-    call.access.require(Role::Node, Scope::AllDomains)?;
-    if query.wait > MAX_WAIT.as_secs() {
-        return Err(Problem::bad_request(format!("wait too long: {} s (maximum {})", query.wait, MAX_WAIT.as_secs())));
+    call.access.require_role(Role::Node, Scope::AllDomains)?;
+    if query.wait > MAX_NODE_WAIT.as_secs() {
+        return Err(Problem::bad_request(format!(
+            "wait too long: {} s (maximum {})",
+            query.wait,
+            MAX_NODE_WAIT.as_secs()
+        )));
     }
     let update = |now| -> Result<(), Problem> {
         if let Some((node, report)) = parse_node_report(&call.headers, now)? {
-            call.state.nodes.update(&node, report);
+            call.state.nodes.store_report(&node, report);
         }
         Ok(())
     };
@@ -98,7 +102,7 @@ async fn reply_when_newer(call: &ApiCall, wait: Duration) -> ApiResult {
         revisions.borrow_and_update();
         let snapshot = state.control.snapshot().await?;
         let tag = snapshot_etag(&snapshot);
-        if !etag::is_known(&call.headers, &tag)? {
+        if !etag::reader_has_version(&call.headers, &tag)? {
             return Ok(reply::reply_bytes(StatusCode::OK, &tag, "application/json", state.snapshot.get(&snapshot)?));
         }
         if wait.is_zero() {

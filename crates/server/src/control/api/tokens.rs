@@ -4,21 +4,21 @@ use bytes::Bytes;
 use hyper::StatusCode;
 
 use super::body;
-use super::call::{ApiCall, Paging, PathParams, QueryParams};
+use super::call::{ApiCall, PageQuery, PathParams, QueryParams};
 use super::describe::shared::{CommentHeader, NotModified};
 use super::reply::{self, ApiResult};
 use crate::control::auth::Scope;
 use crate::control::model::{CreatedToken, Page, Role, StoredToken, TokenGrant};
 
 /// Lists tokens, without their secrets.
-#[utoipa::path(get, path = "/v1/tokens", tag = "tokens", operation_id = "list_tokens", params(Paging), responses(
+#[utoipa::path(get, path = "/v1/tokens", tag = "tokens", operation_id = "list_tokens", params(PageQuery), responses(
     (status = 200, description = "One page of the list", body = Page<StoredToken>),
     NotModified,
 ))]
-pub(super) async fn list(call: ApiCall, QueryParams(page): QueryParams<Paging>) -> ApiResult {
-    call.access.require(Role::Admin, Scope::AllDomains)?;
+pub(super) async fn list(call: ApiCall, QueryParams(page): QueryParams<PageQuery>) -> ApiResult {
+    call.access.require_role(Role::Admin, Scope::AllDomains)?;
     let tag = call.revision_tag();
-    call.read(&tag, &call.control().tokens().list(&page.into()).await?)
+    call.reply_or_not_modified(&tag, &call.control().tokens().list(&page.into()).await?)
 }
 
 /// Creates a token. Only this response contains the secret of the token.

@@ -28,7 +28,7 @@ fn without_required_tokens_every_caller_may_do_everything() {
     let auth = Authenticator::new(TokenPolicy::NotRequired);
     assert_eq!(author_of_token(&auth, &mut CachedToken::default(), None, 0).as_deref(), Ok(LOCAL_AUTHOR));
     assert_eq!(author_of_token(&auth, &mut CachedToken::default(), Some("whatever"), 0).as_deref(), Ok(LOCAL_AUTHOR));
-    assert_eq!(Access::Unrestricted.require(Role::Admin, Scope::AllDomains), Ok(()));
+    assert_eq!(Access::Unrestricted.require_role(Role::Admin, Scope::AllDomains), Ok(()));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn revocations_and_role_changes_apply_to_open_connections() {
     auth.replace_tokens(&[test_verifier("a", Role::Admin, &[], None)]);
     assert!(
         auth.authenticate_cached(&mut cached, || 0)
-            .is_ok_and(|access| access.require(Role::Admin, Scope::AllDomains).is_ok())
+            .is_ok_and(|access| access.require_role(Role::Admin, Scope::AllDomains).is_ok())
     );
     auth.replace_tokens(&[]);
     assert_eq!(auth.authenticate_cached(&mut cached, || 0), Err(AuthError::Unknown));
@@ -86,7 +86,7 @@ fn revocations_and_role_changes_apply_to_open_connections() {
 fn role_includes_lower_roles_and_is_limited_to_its_domains() {
     let may = |role, domains: &[&str], needed, scope| {
         let access = Access::Token(Arc::new(test_verifier("t", role, domains, None)));
-        access.require(needed, scope).is_ok()
+        access.require_role(needed, scope).is_ok()
     };
     let roles = [Role::Reader, Role::Operator, Role::Editor, Role::Admin];
     for role in roles {
@@ -103,7 +103,7 @@ fn role_includes_lower_roles_and_is_limited_to_its_domains() {
 #[test]
 fn refusal_names_the_required_role() {
     let access = Access::Token(Arc::new(test_verifier("t", Role::Editor, &["a", "b"], None)));
-    let denied = access.require(Role::Editor, Scope::Domain("c")).unwrap_err();
+    let denied = access.require_role(Role::Editor, Scope::Domain("c")).unwrap_err();
     assert_eq!(
         denied.to_string(),
         "this call needs the role editor for the domain `c`; the token `id-t` has the role editor for a, b"

@@ -15,13 +15,13 @@ fn rule_row(id: &str, position: i64) -> RuleRow {
 
 /// Compares stored rules with a file. Each character of `stored` and `file` is the id of a rule. `expected` contains
 /// the new order, the unchanged count and the changes.
-fn check_comparison(stored: &str, file: &str, others: OtherRules, expected: &str) {
+fn assert_comparison(stored: &str, file: &str, others: OtherRules, expected: &str) {
     let stored: Vec<RuleRow> = stored.chars().zip(1..).map(|(id, at)| rule_row(&id.to_string(), 10 * at)).collect();
     let before: HashMap<String, i64> = stored.iter().map(|row| (row.id.clone(), row.position)).collect();
     let entry = |id: char| format!("{{id: {id}, limit: 1/s}}");
     let text = format!("{{domain: d, rules: [{}]}}", file.chars().map(entry).collect::<Vec<_>>().join(", "));
     let taken = entry::split_files(&[Source { name: "f", text: text.as_bytes() }]).unwrap();
-    let changes = compare(taken, HashMap::from([("d".into(), stored)]), others);
+    let changes = compare_file(taken, HashMap::from([("d".into(), stored)]), others);
     let [domain] = &changes.domains[..] else { unreachable!("one domain") };
     let mut after = before;
     for deleted in &domain.deletes {
@@ -41,16 +41,16 @@ fn check_comparison(stored: &str, file: &str, others: OtherRules, expected: &str
 #[test]
 fn order_of_the_file_is_preserved() {
     use OtherRules::{Delete, Keep};
-    check_comparison("", "abc", Keep, "abc 0 a:create b:create c:create");
-    check_comparison("abc", "abc", Delete, "abc 3");
-    check_comparison("abc", "cab", Delete, "cab 2 c:update");
-    check_comparison("abc", "ba", Keep, "bac 1 b:update");
-    check_comparison("abcd", "bxd", Keep, "abcxd 2 x:create");
-    check_comparison("abc", "axbyc", Keep, "axbyc 3 x:create y:create");
-    check_comparison("abc", "ax", Delete, "ax 1 x:create b:delete c:delete");
-    check_comparison("abc", "ax", Keep, "abcx 1 x:create");
-    check_comparison("abc", "", Delete, " 0 a:delete b:delete c:delete");
-    check_comparison("abc", "", Keep, "abc 0");
+    assert_comparison("", "abc", Keep, "abc 0 a:create b:create c:create");
+    assert_comparison("abc", "abc", Delete, "abc 3");
+    assert_comparison("abc", "cab", Delete, "cab 2 c:update");
+    assert_comparison("abc", "ba", Keep, "bac 1 b:update");
+    assert_comparison("abcd", "bxd", Keep, "abcxd 2 x:create");
+    assert_comparison("abc", "axbyc", Keep, "axbyc 3 x:create y:create");
+    assert_comparison("abc", "ax", Delete, "ax 1 x:create b:delete c:delete");
+    assert_comparison("abc", "ax", Keep, "abcx 1 x:create");
+    assert_comparison("abc", "", Delete, " 0 a:delete b:delete c:delete");
+    assert_comparison("abc", "", Keep, "abc 0");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn only_changed_rules_are_reported() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2/s}\n- {id: b, limit: 1/s}\n";
     let taken = entry::split_files(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![rule_row("a", 1), rule_row("b", 2)])]);
-    let changes = compare(taken, stored, OtherRules::Keep);
+    let changes = compare_file(taken, stored, OtherRules::Keep);
     assert_eq!(changes.planned.len(), 1);
     assert_eq!(changes.planned[0].diff, " id: a\n-limit: 1/s\n+limit: 2/s\n");
     assert_eq!(changes.domains[0].writes.len(), 1);
@@ -69,6 +69,6 @@ fn large_limit_change_causes_a_warning() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2000/s}\n";
     let taken = entry::split_files(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![rule_row("a", 1)])]);
-    let changes = compare(taken, stored, OtherRules::Keep);
+    let changes = compare_file(taken, stored, OtherRules::Keep);
     assert_eq!(changes.warnings.len(), 1, "{:?}", changes.warnings);
 }

@@ -79,7 +79,7 @@ impl<'a> ForwardAuthTarget<'a> {
         for pair in query.into_iter().flat_map(|query| query.split('&')) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
-                "refuse" => target.refuse = Some(refusal_status(value)?),
+                "refuse" => target.refuse = Some(parse_refusal_status(value)?),
                 "token" => target.token = Some(decoded(value, "token")?),
                 _ => {
                     let detail = format!("unknown parameter `{name}`; available: refuse, token");
@@ -91,7 +91,7 @@ impl<'a> ForwardAuthTarget<'a> {
     }
 }
 
-fn refusal_status(text: &str) -> Result<StatusCode, Problem> {
+fn parse_refusal_status(text: &str) -> Result<StatusCode, Problem> {
     let status = text.parse().ok().filter(|status| (400..=599).contains(status));
     let status = status.and_then(|status| StatusCode::from_u16(status).ok());
     status.ok_or_else(|| Problem::bad_request(format!("`refuse={text}` is not a status from 400 to 599")))
@@ -123,7 +123,7 @@ pub(super) async fn answer<S: Store>(
         answer = Some(match reply.result {
             Ok(Output::Decision(decision)) => Ok((decision_response(decision, target), decision.outcome)),
             Ok(_) => Err(Problem::internal_error("call failed", &NO_DECISION)),
-            Err(error) => Err(Problem::from_op(error, "")),
+            Err(error) => Err(Problem::from_op_error(error, "")),
         });
     })
     .await;

@@ -8,7 +8,7 @@ struct TestHistory {
     counts: Vec<u64>,
     /// The number of shadow refusals of each rule.
     shadow: u64,
-    totals: Totals,
+    totals: CounterTotals,
     now: u64,
 }
 
@@ -21,7 +21,7 @@ impl TestHistory {
             names,
             counts: vec![0; rules],
             shadow: 0,
-            totals: Totals::default(),
+            totals: CounterTotals::default(),
             now: NANOS_PER_SECOND,
         };
         subject.add_sample_after(0);
@@ -70,7 +70,7 @@ fn ten_seconds_become_one_point_with_their_mean() {
         subject.counts[0] += second;
         subject.add_sample_after(1_000);
     }
-    let page = subject.history.page(0, ());
+    let page = subject.history.history_page(0, ());
     assert_eq!(page.seconds.refused, (1..=20).collect::<Vec<u32>>());
     // 5.5 and 15.5, rounded.
     assert_eq!(page.tens.refused, [6, 16]);
@@ -87,7 +87,7 @@ fn shadow_rate_adds_observed_requests_and_shadow_refusals() {
         subject.totals.observed += 5;
         subject.add_sample_after(1_000);
     }
-    let page = subject.history.page(0, ());
+    let page = subject.history.history_page(0, ());
     assert_eq!((page.seconds.shadow, page.tens.shadow), (vec![11; 10], vec![11]));
 }
 

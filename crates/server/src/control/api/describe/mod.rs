@@ -20,13 +20,13 @@ use crate::observe::top_keys::TopKeysPage;
 use crate::rules_source::status::RulesStatus;
 
 /// Returns the description as JSON.
-pub fn document() -> Bytes {
+pub fn openapi_document() -> Bytes {
     static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
-    DOCUMENT.get_or_init(|| Bytes::from(to_text())).clone()
+    DOCUMENT.get_or_init(|| Bytes::from(openapi_text())).clone()
 }
 
 /// Returns the description as stored in `docs/openapi.json`, with one line per value.
-pub fn to_text() -> String {
+pub fn openapi_text() -> String {
     // Serialising a JSON value cannot fail.
     serde_json::to_string_pretty(&description_tree()).unwrap_or_default() + "\n"
 }
@@ -57,7 +57,7 @@ fn description_tree() -> Value {
     );
     insert_all(&mut tree["components"]["schemas"], language::rule_schemas());
     insert_all(&mut tree["components"]["schemas"], operations::operation_schemas());
-    describe_grants(&mut tree);
+    describe_token_grants(&mut tree);
     insert_all(&mut tree["paths"], operations::operation_paths());
     insert_all(&mut tree["paths"], live::live_paths());
     language::refer_to_schemas(&mut tree["paths"]);
@@ -180,7 +180,7 @@ fn as_object(value: &mut Value) -> &mut Map<String, Value> {
 }
 
 /// Allows additional fields in a stored token, but not in the request body that creates a token.
-fn describe_grants(tree: &mut Value) {
+fn describe_token_grants(tree: &mut Value) {
     let mut grant = tree["components"]["schemas"]["TokenGrant"].clone();
     tree["components"]["schemas"]["NewToken"] = grant.clone();
     if let Some(fields) = grant.as_object_mut() {
