@@ -103,7 +103,7 @@ impl SourceStatus {
     }
 
     /// Returns the rules service of this process, or `None` if its rules are not in a database.
-    pub fn service(&self) -> Option<&Service> {
+    pub fn service(&self) -> Option<&RulesService> {
         if let RulesSource::Database(service) = &self.source { Some(service) } else { None }
     }
 
