@@ -137,8 +137,8 @@ pub(in crate::cli) struct ServeArgs {
 
     /// Whether callers must send a token: `required` (the default if other machines can connect) or `none`
     ///
-    /// If required, all calls except health checks and the files and login of the console need a token. Tokens are created with `tollgate tokens
-    /// create`, and come from the database or from the rules service.
+    /// If required, all calls except health checks and the files and login of the console need a token. Tokens are
+    /// created with `tollgate tokens create`, and come from the database or from the rules service.
     #[arg(long, value_name = "WHEN", env = "TOLLGATE_TOKENS")]
     pub(super) tokens: Option<TokensArg>,
 
