@@ -74,7 +74,7 @@ fn check_store_fault(stop: impl FnOnce(&mut StoreServer), recover: impl FnOnce(&
         wait_for_the_store(&mut client, "after");
         over.store(true, Ordering::Relaxed);
     });
-    let line = server.wait_for_line("store stall ended; on_fault decided meanwhile");
+    let line = server.wait_for_line("store stall ended; on_fault decided during the stall");
     let decisions = line.split_once("decisions=").and_then(|(_, rest)| rest.split(' ').next()?.parse::<usize>().ok());
     assert!(decisions.is_some_and(|decisions| decisions >= REQUESTS_DURING_FAULT), "{line}");
     // After the fault, this server and another server share the limits again without intervention.

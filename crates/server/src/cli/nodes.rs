@@ -52,9 +52,12 @@ pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
         table.add_row(node_row(node, link, format!("{unacknowledged} sent, {missing} missing")));
     }
     table.print("")?;
-    let majority = if page.majority { "a majority" } else { "no majority: on_fault decides about strict rules" };
+    let majority = if page.majority { "with a majority" } else { "no majority: on_fault decides about strict rules" };
     let PeersPage { nodes, keys, overshoot, .. } = page;
-    writeln!(std::io::stdout(), "{nodes} share limits, {majority}; {keys} keys, {overshoot} tokens beyond a limit")?;
+    writeln!(
+        std::io::stdout(),
+        "{nodes} servers share limits, {majority}; {keys} keys, {overshoot} tokens beyond a limit"
+    )?;
     Ok(exit_code(is_healthy(&page)))
 }
 

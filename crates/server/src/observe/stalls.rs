@@ -38,7 +38,7 @@ impl StallLog {
     /// Calls [`check_for_stall`](Self::check_for_stall) and logs a stall that has ended.
     pub fn log_ended_stall(&mut self, total: u64, up: bool) {
         if let Some(StoreStall { decisions, seconds }) = self.check_for_stall(total, up) {
-            tracing::warn!(decisions, seconds, "store stall ended; on_fault decided meanwhile");
+            tracing::warn!(decisions, seconds, "store stall ended; on_fault decided during the stall");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The RLS v3 messages in the Protocol Buffers wire format. This module does not depend on limits or decisions.
 //!
-//! Decoding borrows from the input and skips unknown fields. It fails if a known field has the wrong wire type, if the
-//! message contains a group, if a length exceeds the input, if a varint has more than 64 bits, or if there are too many
-//! descriptors or entries.
+//! Decoding borrows from the input and skips unknown fields. Decoding fails if a known field has the wrong wire type, if
+//! the message contains a group, if a length exceeds the input, if a varint has more than 64 bits, or if there are too
+//! many descriptors or entries.
 
 mod structs;
 
