@@ -2,9 +2,10 @@
 // `scripts/bench console` starts this program: node bench.mjs TOLLGATE RUNS
 //
 // Ten viewers make the calls of the console's pages while wrk measures decisions, alternating with runs without
-// viewers. Then Chromium opens the console and, for comparison, a page of the same server without scripts and the
-// smallest page with a script, which this program serves. Finally, the program searches 10,000 rules in the console.
-// Exit status 1: a goal was missed. Ratios apply to any machine; times are meaningful only on an idle machine.
+// viewers. Then Chromium opens the console. For comparison, it also opens a page of the same server without scripts,
+// and the smallest page with a script, which this program serves. Finally, the program searches 10,000 rules in the
+// console. Exit status 1: a goal was missed. Ratios apply to any machine; times are meaningful only on an idle
+// machine.
 
 import { execFile, spawn } from "node:child_process";
 import { createRequire } from "node:module";

@@ -1,8 +1,8 @@
 //! Measures the decisions per second of a Redis server and its CPU time per decision. Compares Tollgate's store, in
-//! which callers share calls, with one script call per decision on one multiplexed connection. The contenders
-//! alternate on the same server, with the same keys and the same number of callers. Further parts compare `leased`
-//! and `eventual` rules with the memory store, compare a cluster with one primary, flood a refused key, and stop the
-//! server under load.
+//! which callers share calls, with one script call per decision on one multiplexed connection. The contenders alternate
+//! on the same server, with the same keys and the same number of callers. Further parts compare `leased` and `eventual`
+//! rules with the memory store, and a cluster with one primary. Other parts flood a refused key and stop the server
+//! under load.
 
 mod attack;
 mod cluster;
@@ -66,8 +66,8 @@ fn check_goal(what: &str, value: f64, holds: bool, goal: &str) -> bool {
     !holds
 }
 
-/// Compares decisions on keys in steady use with one call of a plain script per decision, and with the floor: a
-/// script that only reads the keys, and writes them if requests pass. Every key is used shortly before each turn.
+/// Compares decisions on keys in steady use with one call of a plain script per decision, and with the floor. The floor
+/// is a script that only reads the keys, and writes them if requests pass. Every key is used shortly before each turn.
 /// Returns whether a goal was missed.
 async fn compare_keys_in_steady_use(kind: Kind, passes: bool) -> Result<bool> {
     let server = Server::start(kind);

@@ -1,5 +1,5 @@
-//! Measures rules with `consistency: leased` and `eventual`: the cost of a decision compared with the memory store,
-//! and three nodes that share a `leased` limit under a demand of twice the limit.
+//! Measures rules with `consistency: leased` and `eventual`. Compares the cost of a decision with the memory store.
+//! Runs three nodes that share a `leased` limit under a demand of twice the limit.
 
 use std::time::{Duration, Instant};
 

@@ -6,8 +6,8 @@
 //! group peeks again at the homes that got tokens back. A refusal therefore costs one more round trip, unless the first
 //! home refused.
 //!
-//! Every home except the last takes with [`Verb::Hold`], so that [`Verb::Undo`] can restore the key's previous limits:
-//! a refused group must not move a key to changed limits.
+//! Every home except the last takes with [`Verb::Hold`], so that [`Verb::Undo`] can restore the key's previous limits.
+//! A refused group must not move a key to changed limits.
 //!
 //! While a group holds tokens that it later returns, their bucket keeps refilling. A limit can therefore be exceeded,
 //! by at most the held amount and at most the rate times the duration of overlapping holds.

@@ -19,8 +19,8 @@
 //! None of these modules reads a clock, opens a socket or starts a task. The simulator in `tollgate-testkit` runs these
 //! modules on up to a hundred nodes with faults, and checks the bounds that [`mesh`] states.
 //!
-//! [`PeerStore`] adds the I/O: it links this node with all other nodes over TCP, secured by TLS 1.3 and a shared
-//! secret, and implements the engine's `Store`. [`Config`] lists the other nodes.
+//! [`PeerStore`] adds the I/O and implements the engine's `Store`. It links this node with all other nodes over TCP,
+//! secured by TLS 1.3 and a shared secret. [`Config`] lists the other nodes.
 
 pub mod ask;
 mod config;

@@ -6,8 +6,8 @@
 //! is used. The census has its own connection, and decisions never wait for the census.
 //!
 //! If the count is too low, the nodes together admit too much. If the count is too high, they admit too little. So a
-//! higher count is used immediately, but a lower count only after several lower counts in a row, because nodes return
-//! one by one after a store stall.
+//! higher count is used immediately. A lower count is used only after several lower counts in a row, because nodes
+//! return one by one after a store stall.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Divides keys into lanes. Each lane is one hash slot of a Redis Cluster.
 //!
 //! A call can contain only the keys of one lane. The lane of a key depends only on the first value that its rule counts
-//! by, so keys of different rules with the same first value are in the same lane. Fewer lanes mean more charges per
+//! by. So keys of different rules with the same first value are in the same lane. Fewer lanes mean more charges per
 //! call, and the fixed cost of a call is about that of two charges. More lanes can be divided among more primaries.
 //!
 //! A hash divides the keys into 64 shards. Each shard has a possible lane, and the possible lanes are evenly spaced

@@ -1,9 +1,9 @@
 //! Limit states in Redis or Valkey, shared by many nodes.
 //!
 //! [`RedisStore`] implements the engine's `Store`. A decision is one script call (see [`script`]). The script uses the
-//! store's clock, and takes either all charges of a group or none. Concurrent decisions in a process share calls. For
-//! rules with `consistency: leased` or `eventual`, the node decides locally, from tokens that the store granted in
-//! advance or from the last known state of the key. Requires Redis 6.2 or newer, or any Valkey.
+//! store's clock, and takes either all charges of a group or none. Concurrent decisions in a process share calls. Rules
+//! with `consistency: leased` or `eventual` are decided locally: `leased` from tokens that the store granted in
+//! advance, `eventual` from the last known state of the key. Requires Redis 6.2 or newer, or any Valkey.
 //!
 //! # Faults
 //!

@@ -7,8 +7,8 @@
 //! A remembered refusal is dropped when capacity may have been restored earlier. This can happen after a refund, a
 //! renewal or a reset of one of its keys, or after a charge of one of its keys under other parameters. It can also
 //! happen after a reconnect, because the store may have lost its state. The cache sees only the operations of this
-//! node. If another node performs such an operation, or another client deletes the key, this node may refuse requests
-//! for up to one second although the store would admit them.
+//! node. Another node may perform such an operation, or another client may delete the key. This node then refuses
+//! requests for up to one second although the store would admit them.
 //!
 //! A refusal applies only to groups with the same keys, limits and amounts. A refusal of cost 5 does not refuse cost 1.
 

@@ -377,7 +377,7 @@ fn live_primary_is_charged_for_requests_with_an_unanswered_part() {
     });
 }
 
-/// If a caller gives up, the arrears of its key are charged exactly once: unsent arrears are charged later, and arrears
+/// If a caller gives up, the arrears of its key are charged exactly once. Unsent arrears are charged later, and arrears
 /// that were sent are not charged again.
 #[test]
 fn arrears_of_a_caller_that_gives_up_are_charged_once() {

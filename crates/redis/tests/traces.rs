@@ -1,6 +1,6 @@
-//! Sends random requests to the script in a real server and to the core functions, and compares every result to the
-//! microsecond: outcome, amount and stamps, and for every limit the remaining amount, the wait and the reset. Each
-//! charge uses one of two versions of its key's limits, which change occasionally.
+//! Sends random requests to the script in a real server and to the core functions, and compares the results to the
+//! microsecond. A result is the outcome, the amount, the stamps, and for every limit the remaining amount, the wait and
+//! the reset. Each charge uses one of two versions of its key's limits, which change occasionally.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 

@@ -1,5 +1,6 @@
-//! Measures limits that three servers share among themselves: `eventual` decisions compared with the memory store,
-//! `strict` decisions by another node compared with a bare TCP echo, CPU time, bytes per update, and a node that joins.
+//! Measures limits that three servers share among themselves. Compares `eventual` decisions with the memory store, and
+//! `strict` decisions by another node with a bare TCP echo. Also measures CPU time, bytes per update, and a node that
+//! joins.
 //!
 //! This process is one of the nodes; the other nodes are separate processes on the same machine. Measurements that
 //! are compared with each other alternate.

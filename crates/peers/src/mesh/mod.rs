@@ -24,11 +24,11 @@
 //!   exactly half including the lowest id. Only a node with a majority removes other nodes from its count, after ten
 //!   seconds of silence. So a minority never becomes a majority by waiting.
 //!
-//! **Guarantee**, where `δ` is a tick plus a round trip, `B` the burst and `r` the rate: `eventual` rules admit at most
-//! `(N − 1)·(B + r·δ)` beyond the limit. For `strict` rules the excess is zero while all nodes agree about the home,
-//! and `(h − 1)·(B + r·δ)` with `h` homes at the same time. A crash loses the charges of one tick. A partition of
-//! length `P` into `s` sides adds `(s − 1)·(B + r·P)` for `eventual` rules. For `strict` rules, a partition adds the
-//! `on_fault` admissions.
+//! **Guarantee.** Let `N` be the number of nodes, `δ` a tick plus a round trip, `B` the burst and `r` the rate.
+//! `eventual` rules admit at most `(N − 1)·(B + r·δ)` beyond the limit. For `strict` rules, the excess is zero while
+//! all nodes agree about the home. With `h` homes at the same time, it is `(h − 1)·(B + r·δ)`. A crash loses the
+//! charges of one tick. A partition of length `P` into `s` sides adds `(s − 1)·(B + r·P)` for `eventual` rules. For
+//! `strict` rules, a partition adds the `on_fault` admissions.
 //!
 //! [`Mesh::on`] is the whole interface: no sockets, clocks or tasks.
 

@@ -153,8 +153,8 @@ impl Mesh {
         let joins = !std::mem::replace(&mut self.has_joined, true);
         for (node, seq) in vector {
             let Some(peer) = self.peer(node) else { continue };
-            // If the peer's deltas have no gap, this node does not skip to the snapshot's position, because the
-            // snapshot may lack some of the charges in these deltas.
+            // If the peer's deltas have no gap, this node does not skip to the snapshot's position. The snapshot may
+            // lack some of the charges in these deltas.
             if joins || peer.has_gap {
                 let is_newer = peer.applied.is_none_or(|applied| applied < seq);
                 if is_newer {

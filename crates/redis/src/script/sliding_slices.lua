@@ -41,9 +41,8 @@ local function counts(limit, cells)
   return sum, min(cells[limit.cell + 2], sum)
 end
 
--- Returns four values: the end of the current slice, the count of the window, the count of the current slice, and the
--- number of slices that have started since the state was written. The last value is -1 if no earlier slice counts any
--- more.
+-- Returns four values: the end of the current slice, the count of the window, the count of the current slice, and how
+-- many slices have started since the state was written. The last value is -1 if no earlier slice counts any more.
 local function current(limit, cells)
   local stop, precision = cells[limit.cell], limit.precision
   local sum, present = counts(limit, cells)

@@ -33,9 +33,9 @@ local function use_windows(charge, record, index)
   context.windows, context.other_calendar = alike and charge.windows or NO_WINDOWS, not alike
 end
 
--- Converts the state of a charge's key to the parameters of the charge, limit by limit. Returns the record, and one bit per limit,
--- set if the limit cannot hold the used amount or its minimum gap after the last request has not passed. A limit without a
--- predecessor starts unused.
+-- Converts the state of a charge's key to the parameters of the charge, limit by limit. Returns the record, and one bit
+-- per limit. A bit is set if the limit cannot hold the used amount, or if its minimum gap after the last request has
+-- not passed. A limit without a predecessor starts unused.
 local function converted(charge)
   local limits, record = charge.limits, charge.record
   local cells, overfull = { limits = limits, write_for = false, limits.head }, 0
@@ -130,8 +130,9 @@ local function is_unused(charge, record)
   return true
 end
 
--- Returns the record of a charge's key, or nil and a status. A new record is kept in `records` only if the verb can take tokens
--- (not for a peek, refund, renewal or reset), because the state of a new key depends on the charge that creates it.
+-- Returns the record of a charge's key, or nil and a status. A new record is kept in `records` only if the verb can
+-- take tokens, so not for a peek, refund, renewal or reset. The state of a new key depends on the charge that creates
+-- the key.
 local function record_of(charge)
   local key, limits = charge.key, charge.limits
   local record, value, replaced = records[key], values[key], false

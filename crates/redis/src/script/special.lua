@@ -21,16 +21,16 @@
 --            13       the cells after the charge
 --
 -- Value    as in `main.lua`, so nodes can mix both scripts freely, even nodes of a version without this script. When a key is used
---          again, its value is *marked*: the kind of the limit, 1, is encoded as the two bytes 204 1, the same number in
---          MessagePack. `main.lua` accepts marked values and writes them without the mark.
+--          again, its value is *marked*: the kind of the limit, 1, is encoded as the two bytes 204 1, which represent the same
+--          number in MessagePack. `main.lua` accepts marked values and writes them without the mark.
 -- Expiry   of an unmarked value: as in `main.lua`. The expiry of a marked value is a function of its cells: the end of the
 --          10-second interval in which the state becomes unused, plus ten seconds and the margin. While this interval stays the
 --          same, only the cells are written, which costs half as much as setting an expiry.
 --
 -- Speed: no closures, no tables for parameters, and a refusal costs no more than reading the value. The offset for SETRANGE is a
--- string, because Redis 7 formats a number slowly, and no string is built for `values`, because Lua hashes every new
--- string. Together these two measures save 14 % of the server's CPU time for an admitted charge on Redis 7.0, in calls
--- of 100 charges. They save nothing on Valkey 9.
+-- string, because Redis 7 formats a number slowly. No string is built for `values`, because Lua hashes every new string. Together
+-- these two measures save 14 % of the server's CPU time for an admitted charge on Redis 7.0, in calls of 100 charges. They save
+-- nothing on Valkey 9.
 
 local keys, arguments, call = KEYS, ARGV, redis.call
 local read, pack, sub, floor = struct.unpack, struct.pack, string.sub, math.floor
