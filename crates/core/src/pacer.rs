@@ -98,13 +98,13 @@ pub struct PacerState {
 }
 
 /// A cold factor of 1, in thousandths. With this factor, a cold pacer has the same rate as a warm pacer.
-const FACTOR_ONE: u32 = 1_000;
+const COLD_FACTOR_ONE: u32 = 1_000;
 
 impl PacerParams {
     /// The longest stored time and the longest warm-up: 365 days. Up to this length no product overflows.
     pub const MAX_STORE: Nanos = Nanos::from_secs(365 * 86_400);
     /// The largest cold factor, in thousandths.
-    pub const MAX_COLD: u32 = 100 * FACTOR_ONE;
+    pub const MAX_COLD: u32 = 100 * COLD_FACTOR_ONE;
 
     /// Creates a pacer that grants `rate` and stores the permits of up to `store` of idle time. With a `store` of zero
     /// it stores nothing. A new pacer has no stored permits.
@@ -134,7 +134,7 @@ impl PacerParams {
         if warm_up > Self::MAX_STORE {
             return Err(LimitError::PeriodTooLong { given: warm_up, max: Self::MAX_STORE });
         }
-        let (min, max) = (FACTOR_ONE.into(), Self::MAX_COLD.into());
+        let (min, max) = (COLD_FACTOR_ONE.into(), Self::MAX_COLD.into());
         LimitError::check_range("the cold factor in thousandths", cold_permille.into(), min, max)?;
         Ok(Self { rate, kind: Kind::WarmUp { warm_up, cold: cold_permille }, max_stored: 0 }.with_max_stored())
     }
@@ -248,8 +248,8 @@ impl PacerParams {
         let (from, to) = (above(stored), above(stored - spent));
         // A part is `1 / (2 (cold + 1))` of a tick, so `(cold² − 1) / (4 warm_up)` in ticks is `(cold − 1) / (8
         // warm_up)` in parts. The cold factor is in thousandths, both in `parts_per_tick` and in this function.
-        let steepness = (from + to) * u128::from(cold - FACTOR_ONE);
-        multiply_divide(from - to, steepness, 8 * u128::from(FACTOR_ONE).pow(2) * warm_up, Rounding::Up)
+        let steepness = (from + to) * u128::from(cold - COLD_FACTOR_ONE);
+        multiply_divide(from - to, steepness, 8 * u128::from(COLD_FACTOR_ONE).pow(2) * warm_up, Rounding::Up)
             .div_ceil(self.parts_per_tick())
     }
 
@@ -257,7 +257,7 @@ impl PacerParams {
     const fn parts_per_tick(&self) -> u128 {
         match self.kind {
             Kind::Bursty { .. } => 1,
-            Kind::WarmUp { cold, .. } => 2 * (cold + FACTOR_ONE) as u128,
+            Kind::WarmUp { cold, .. } => 2 * (cold + COLD_FACTOR_ONE) as u128,
         }
     }
 
@@ -266,7 +266,7 @@ impl PacerParams {
     const fn parts_stored_per_idle_tick(&self) -> u128 {
         match self.kind {
             Kind::Bursty { .. } => 1,
-            Kind::WarmUp { cold, .. } => (cold + 5 * FACTOR_ONE) as u128,
+            Kind::WarmUp { cold, .. } => (cold + 5 * COLD_FACTOR_ONE) as u128,
         }
     }
 

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn window_is_the_time_to_restore_the_whole_limit() {
+    fn full_refill_time_restores_the_whole_limit() {
         let bucket = |text: &str, burst| Limit::from(TokenBucket::new(rate(text), burst).unwrap());
         let fixed = Limit::from(FixedWindow::new(9, Nanos::from_secs(60)).unwrap());
         let leases = Limit::from(Concurrency::new(3, Nanos::SECOND).unwrap());

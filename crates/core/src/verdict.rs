@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn fraction_is_rounded_up() {
+    fn spent_fraction_is_rounded_up() {
         let all = u128::from(u32::MAX);
         for (part, whole, expected) in [
             (0, 5, 0),

@@ -56,7 +56,7 @@ pub const DEFAULT_LIMIT_NAME: &str = "default";
 pub const MAX_NAME_CHARS: usize = 128;
 
 /// Value of `Retry-After` for a request that can never pass: one hour, because the header cannot express "never".
-pub const NEVER_SECONDS: u64 = 3_600;
+pub const RETRY_AFTER_NEVER: u64 = 3_600;
 
 /// The styles of rate-limit headers to send. `Retry-After` is not part of a style, because every refusal has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +193,7 @@ pub fn retry_after(retry: Retry) -> u64 {
     match retry {
         Retry::After(wait) => wait.as_secs_ceil().max(1),
         Retry::OnRelease => 1,
-        Retry::Never => NEVER_SECONDS,
+        Retry::Never => RETRY_AFTER_NEVER,
     }
 }
 

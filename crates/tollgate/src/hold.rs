@@ -251,14 +251,14 @@ mod tests {
     use crate::testing::{SECOND, bucket, clock};
     use tollgate_core::Nanos;
 
-    type Tokens = Arc<Limiter<crate::TokenBucket, Arc<ManualClock>>>;
+    type TokenLimiter = Arc<Limiter<crate::TokenBucket, Arc<ManualClock>>>;
 
-    fn bucket_of_ten() -> (Arc<ManualClock>, Tokens) {
+    fn bucket_of_ten() -> (Arc<ManualClock>, TokenLimiter) {
         let clock = clock();
         (Arc::clone(&clock), Arc::new(Limiter::with_clock(bucket(10), clock)))
     }
 
-    fn tokens_left(tokens: &Tokens) -> u64 {
+    fn tokens_left(tokens: &TokenLimiter) -> u64 {
         tokens.report(1).remaining
     }
 

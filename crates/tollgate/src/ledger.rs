@@ -215,7 +215,7 @@ impl<C: Clock> Ledger<C> {
                 .iter_mut()
                 .zip(charges)
                 .for_each(|(fingerprint, charge)| *fingerprint = self.fingerprint(charge));
-            self.table.touch_all(&fingerprints[..charges.len()]);
+            self.table.prefetch_all(&fingerprints[..charges.len()]);
             for (place, (charge, fingerprint)) in charges.iter().zip(fingerprints).enumerate() {
                 self.decide_one(limit_table, charge, fingerprint, now, |view| each(batch * BATCH_SIZE + place, view));
             }
@@ -232,7 +232,7 @@ impl<C: Clock> Ledger<C> {
                 .iter_mut()
                 .zip(&mut keys)
                 .for_each(|(place, fingerprint)| (*place, count) = (fingerprint, count + 1));
-            self.table.touch_all(&fingerprints[..count]);
+            self.table.prefetch_all(&fingerprints[..count]);
             if count < BATCH_SIZE {
                 return;
             }

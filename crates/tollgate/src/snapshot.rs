@@ -28,7 +28,7 @@ pub use crate::keyed::RestoreError;
 pub(crate) use crate::keyed::snapshot::FRAME_WORDS;
 use crate::keyed::snapshot::file;
 use crate::keyed::snapshot::frames::{FrameWriter, FrameReader};
-use crate::keyed::snapshot::records::Record;
+use crate::keyed::snapshot::records::LimitRecord;
 
 /// The bytes `tg-store`, read as a word.
 const MAGIC: u64 = u64::from_le_bytes(*b"tg-store");
@@ -92,7 +92,7 @@ impl<W: Write> SnapshotWriter<W> {
     }
 
     pub(crate) fn write_limits(&mut self, id: u64, limits: &Limits) -> io::Result<()> {
-        let records = limits.as_slice().iter().flat_map(|limit| Record::from_params(limit.params()).0);
+        let records = limits.as_slice().iter().flat_map(|limit| LimitRecord::from_params(limit.params()).0);
         let words: Vec<u64> = [id, limits.as_slice().len() as u64].into_iter().chain(records).collect();
         self.write_frame(FrameKind::Limits, &words)
     }
@@ -188,7 +188,7 @@ pub(crate) fn read_limits(words: &[u64]) -> Result<(u64, Limits), RestoreError> 
     if records.len() as u64 != *count || !rest.is_empty() {
         return Err(RestoreError::Damaged);
     }
-    let limits: Option<Vec<_>> = records.iter().map(|record| Record(*record).limit()).collect();
+    let limits: Option<Vec<_>> = records.iter().map(|record| LimitRecord(*record).limit()).collect();
     let limits = limits.and_then(|limits| Limits::new(limits).ok()).ok_or(RestoreError::Damaged)?;
     Ok((*id, limits))
 }

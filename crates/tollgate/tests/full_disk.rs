@@ -9,18 +9,18 @@ use tollgate::{Keyed, TokenBucket};
 /// Environment variable with the folder that the child process writes to.
 const FOLDER_VARIABLE: &str = "TOLLGATE_TEST_FOLDER";
 
-fn limits() -> Keyed {
+fn new_limiter() -> Keyed {
     Keyed::new(TokenBucket::new("1/h".parse().expect("a rate"), 10).expect("a bucket"), 20_000).expect("a small table")
 }
 
 fn write_old_file(folder: &Path) {
-    let limits = limits();
+    let limits = new_limiter();
     let _ = limits.check("alice", 9);
     limits.save(folder.join("limits")).expect("space for one key");
 }
 
 fn assert_only_old_file_exists(folder: &Path) {
-    let mut limits = limits();
+    let mut limits = new_limiter();
     assert_eq!(limits.load(folder.join("limits")).expect("the complete old file"), 1);
     assert!(!limits.check("alice", 9).is_allowed());
     assert_eq!(std::fs::read_dir(folder).expect("a folder").count(), 1, "a temporary file was left behind");
@@ -47,7 +47,7 @@ fn failed_snapshot_on_a_full_disk_keeps_the_old_file() {
 #[ignore = "run by the other test, with a file-size limit"]
 fn snapshot_beyond_the_file_size_limit_is_an_error() {
     let folder = std::env::var_os(FOLDER_VARIABLE).expect("where to save");
-    let limits = limits();
+    let limits = new_limiter();
     for key in 0..20_000u32 {
         let _ = limits.check(&key.to_le_bytes(), 9);
     }

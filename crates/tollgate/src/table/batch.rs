@@ -3,8 +3,8 @@
 //!
 //! A decision on a large table spends most of its time on one cache miss. A core can have about sixteen misses in
 //! flight if no load depends on an earlier load. So a batch first loads one word of each key's bucket in a tight loop
-//! ([`touch_all`](Buckets::touch_all)). The first lock is taken only after these loads, because an acquire delays all
-//! later loads.
+//! ([`prefetch_all`](Buckets::prefetch_all)). The first lock is taken only after these loads, because an acquire delays
+//! all later loads.
 //!
 //! With a million keys, a batched decision takes about a fifth of the time of a single decision. With one key, a
 //! batched decision takes 8 ns instead of 16 ns.
@@ -27,7 +27,7 @@ impl<S: BucketLayout> Buckets<S> {
         flags: u64,
         mut visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
-        let homes = self.touch_all(fingerprints);
+        let homes = self.prefetch_all(fingerprints);
         let mut index = 0;
         while let Some(home) = homes[..fingerprints.len()].get(index).copied() {
             let first = index;
@@ -55,7 +55,7 @@ impl<S: BucketLayout> Buckets<S> {
     /// Loads a word from each cache line that decisions on up to [`BATCH_SIZE`] keys read first, and returns the home
     /// buckets.
     #[inline]
-    pub(crate) fn touch_all(&self, fingerprints: &[Fingerprint]) -> [usize; BATCH_SIZE] {
+    pub(crate) fn prefetch_all(&self, fingerprints: &[Fingerprint]) -> [usize; BATCH_SIZE] {
         let mut homes = [0; BATCH_SIZE];
         let mut previous = None;
         for (home, fingerprint) in homes.iter_mut().zip(fingerprints) {
@@ -69,7 +69,7 @@ impl<S: BucketLayout> Buckets<S> {
             previous = Some((*fingerprint, *home));
             let words = self.words_of(*home);
             words[0].load(Ordering::Relaxed);
-            Bucket::touch(words, self.layout, *fingerprint);
+            Bucket::prefetch(words, self.layout, *fingerprint);
         }
         // Loads the other buckets of keys that are not in their home bucket. These loads depend on the first loads, but
         // not on each other.

@@ -228,7 +228,7 @@ impl<'t, S: BucketLayout> Bucket<'t, S> {
         if header & FLAGS_MASK & !SPILLED_BIT != flags {
             return None;
         }
-        acquire(&words[0], header)?;
+        set_lock_bit(&words[0], header)?;
         Some(Self { words, header, index, layout, kept: 0 })
     }
 
@@ -248,7 +248,7 @@ impl<'t, S: BucketLayout> Bucket<'t, S> {
         if header & LOCKED_BIT != 0 {
             return None;
         }
-        acquire(&words[0], header)?;
+        set_lock_bit(&words[0], header)?;
         Some(Self { words, header, index, layout, kept: 0 })
     }
 
@@ -263,7 +263,7 @@ impl<'t, S: BucketLayout> Bucket<'t, S> {
     /// delays all later loads. So the cache lines of the header and of the entry are fetched concurrently. The results
     /// are not used; the compiler does not remove atomic loads.
     #[inline(always)]
-    pub(super) fn touch(words: &[AtomicU64], layout: S, fingerprint: Fingerprint) {
+    pub(super) fn prefetch(words: &[AtomicU64], layout: S, fingerprint: Fingerprint) {
         if let Some(entry) = layout.preferred_entry(fingerprint) {
             for word in [layout.high_fingerprint_word(entry).0, layout.first_state_word(entry) + 1] {
                 words.get(word).map(|word| word.load(Ordering::Relaxed));
@@ -417,7 +417,7 @@ impl<'t, S: BucketLayout> Bucket<'t, S> {
     }
 
     /// Assigns the entry to `fingerprint` and `generation`, and calls `write` to set its state.
-    pub(super) fn fill<R>(
+    pub(super) fn assign_entry<R>(
         &mut self,
         entry: usize,
         fingerprint: Fingerprint,
@@ -444,7 +444,7 @@ impl<S> Drop for Bucket<'_, S> {
 
 /// Sets the lock bit of an unlocked `header` that was just read. `None` if the header has changed since.
 #[inline(always)]
-fn acquire(word: &AtomicU64, header: u64) -> Option<u64> {
+fn set_lock_bit(word: &AtomicU64, header: u64) -> Option<u64> {
     // Acquire: pairs with the release of the last unlock, so that this thread sees the writes made under the lock.
     word.compare_exchange(header, header | LOCKED_BIT, Ordering::Acquire, Ordering::Relaxed).ok()
 }

@@ -164,7 +164,7 @@ impl<'t, S: BucketLayout> LockedGroup<'t, S> {
         }
         let bucket = &mut self.buckets[position];
         if chosen.presence == Presence::New {
-            bucket.fill(chosen.entry, fingerprint, reader.generation(), |_, _| ());
+            bucket.assign_entry(chosen.entry, fingerprint, reader.generation(), |_, _| ());
         }
         self.has_repeats |= bucket.keep(chosen.entry);
         Some((bucket.state(chosen.entry), chosen.presence))
@@ -180,7 +180,7 @@ impl<'t, S: BucketLayout> LockedGroup<'t, S> {
         for record in self.evicted.chunks_exact(EVICTED_HEAD_WORDS + self.table.state_words()).rev() {
             let &[bucket, entry, low, high, generation, ref words @ ..] = record else { continue };
             let Some(bucket) = self.buckets.get_mut(bucket as usize) else { continue };
-            bucket.fill(entry as usize, Fingerprint { low, high: high as u32 }, generation, |locked, _| {
+            bucket.assign_entry(entry as usize, Fingerprint { low, high: high as u32 }, generation, |locked, _| {
                 words.iter().enumerate().for_each(|(index, word)| locked.state.set(index, *word));
             });
         }

@@ -56,7 +56,7 @@ impl<S: BucketLayout> Buckets<S> {
         }
         if !home.has_spilled() {
             if let Some(entry) = home.find_vacant(fingerprint, reader) {
-                return Some(home.fill(entry, fingerprint, reader.generation(), write));
+                return Some(home.assign_entry(entry, fingerprint, reader.generation(), write));
             }
         } else if let Some(mut other) = self.try_lock(self.other_of(fingerprint), reader)
             && let Some(entry) = other.find(fingerprint)
@@ -79,7 +79,7 @@ impl<S: BucketLayout> Buckets<S> {
         let bucket = if chosen.elsewhere { &mut other } else { &mut home };
         Some(match chosen.presence {
             Presence::Known => bucket.visit(chosen.entry, |locked| write(locked, Presence::Known)),
-            Presence::New => bucket.fill(chosen.entry, fingerprint, reader.generation(), write),
+            Presence::New => bucket.assign_entry(chosen.entry, fingerprint, reader.generation(), write),
         })
     }
 
@@ -162,7 +162,7 @@ impl<S: BucketLayout> Buckets<S> {
             });
             let Some(vacant) = vacant else { continue };
             let state = from.state(entry);
-            target.fill(vacant, fingerprint, from.generation(entry), |to, _| {
+            target.assign_entry(vacant, fingerprint, from.generation(entry), |to, _| {
                 (0..self.state_words()).for_each(|word| to.state.set(word, state.get(word)));
             });
             if home == from.index {

@@ -270,7 +270,7 @@ impl<S: BucketLayout> Buckets<S> {
     ) -> Option<R> {
         let index = self.home_of(fingerprint);
         let words = self.words_of(index);
-        Bucket::touch(words, self.layout, fingerprint);
+        Bucket::prefetch(words, self.layout, fingerprint);
         let bucket = Bucket::lock_at(flags, words, index, self.layout)?;
         visit(&mut bucket.state(bucket.find(fingerprint)?))
     }

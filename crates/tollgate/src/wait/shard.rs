@@ -323,8 +323,8 @@ mod tests {
 
     #[test]
     fn waker_is_not_dropped_under_the_lock() {
-        type Bucket = Arc<Limiter<crate::TokenBucket, Arc<crate::clock::ManualClock>>>;
-        struct LockCheckingWaker(Bucket, std::sync::mpsc::Sender<bool>);
+        type BucketLimiter = Arc<Limiter<crate::TokenBucket, Arc<crate::clock::ManualClock>>>;
+        struct LockCheckingWaker(BucketLimiter, std::sync::mpsc::Sender<bool>);
         impl std::task::Wake for LockCheckingWaker {
             fn wake(self: Arc<Self>) {}
         }
@@ -333,7 +333,7 @@ mod tests {
                 self.1.send(self.0.shards.shard(0).state.try_lock().is_ok()).unwrap();
             }
         }
-        let limiter: Bucket = Arc::new(Limiter::with_clock(bucket(1), clock()).max_waiters(0));
+        let limiter: BucketLimiter = Arc::new(Limiter::with_clock(bucket(1), clock()).max_waiters(0));
         let (sender, dropped) = std::sync::mpsc::channel();
         // The shard owns the only reference to the waker.
         let join = |cost, patience| {

@@ -19,7 +19,7 @@ fn limiter<A: Algorithm>(limit: A, clock: &Arc<ManualClock>) -> TestLimiter<A> {
 }
 
 /// Returns a drained limiter of 10/s.
-fn empty_limiter(burst: u64, clock: &Arc<ManualClock>) -> TestLimiter<TokenBucket> {
+fn drained_limiter(burst: u64, clock: &Arc<ManualClock>) -> TestLimiter<TokenBucket> {
     let limiter = limiter(bucket(burst), clock);
     limiter.drain();
     limiter
@@ -72,7 +72,7 @@ fn owned_future_waits_without_borrowing_the_limiter() {
         future
     }
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     let mut owned = assert_static(Arc::clone(&limiter).acquire_owned(1));
     assert!(poll(&mut owned).is_none());
     let mut permit = Box::pin(assert_static(Arc::clone(&limiter).acquire_owned(1).held()));
@@ -118,7 +118,7 @@ fn jitter_delays_only_waiters_and_never_beyond_the_deadline() {
 #[test]
 fn cancelled_jitter_gives_the_turn_back() {
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     let count = Arc::new(CountingWaker::default());
     let waker = Waker::from(Arc::clone(&count));
     let mut future = limiter.acquire(1).jitter(Duration::from_secs(3_600));
@@ -145,7 +145,7 @@ fn cancelled_jitter_gives_the_turn_back() {
 #[test]
 fn waiters_are_served_in_order_at_the_exact_time() {
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     let mut waiting = queue_waiters(&limiter, 5);
     for turn in 0..5 {
         clock.advance(TENTH_OF_SECOND.saturating_sub(Nanos::from_nanos(1)));
@@ -159,7 +159,7 @@ fn waiters_are_served_in_order_at_the_exact_time() {
 #[test]
 fn new_waiter_does_not_overtake_even_if_it_would_fit() {
     let clock = clock();
-    let limiter = empty_limiter(5, &clock);
+    let limiter = drained_limiter(5, &clock);
     let mut large = limiter.acquire(5);
     assert!(poll(&mut large).is_none());
     clock.advance(TENTH_OF_SECOND);
@@ -176,7 +176,7 @@ fn new_waiter_does_not_overtake_even_if_it_would_fit() {
 fn cancelled_waiter_takes_nothing_and_the_others_move_up() {
     for gone in 0..4 {
         let clock = clock();
-        let limiter = empty_limiter(1, &clock);
+        let limiter = drained_limiter(1, &clock);
         let mut waiting = queue_waiters(&limiter, 4);
         waiting[gone] = None;
         let mut served = Vec::new();
@@ -193,7 +193,7 @@ fn cancelled_waiter_takes_nothing_and_the_others_move_up() {
 #[test]
 fn grant_of_a_cancelled_waiter_goes_to_the_next_waiter() {
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     let mut waiting = queue_waiters(&limiter, 2);
     clock.advance(TENTH_OF_SECOND);
     // The first waiter has the grant but is never polled.
@@ -205,7 +205,7 @@ fn grant_of_a_cancelled_waiter_goes_to_the_next_waiter() {
 #[test]
 fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     let clock = clock();
-    let limiter = empty_limiter(3, &clock);
+    let limiter = drained_limiter(3, &clock);
     let _ahead = queue_waiters(&limiter, 4);
     let patience = |nanos| limiter.acquire(2).within(Duration::from_nanos(nanos));
     let needed = 600_000_000;
@@ -250,7 +250,7 @@ fn advertised_wait_is_the_actual_wait() {
 #[test]
 fn deadline_passes_when_another_caller_took_the_tokens() {
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     let mut future = limiter.acquire(1).within(Duration::from_millis(150));
     assert!(poll(&mut future).is_none());
     clock.advance(Nanos::from_millis(99));
@@ -341,7 +341,7 @@ fn waiting_is_not_counted_as_a_refusal() {
 #[test]
 fn clock_jump_serves_waiters_in_order() {
     let clock = clock();
-    let limiter = empty_limiter(2, &clock);
+    let limiter = drained_limiter(2, &clock);
     let mut waiting = queue_waiters(&limiter, 4);
     let mut hasty = limiter.acquire(1).within(Duration::from_millis(500));
     assert!(poll(&mut hasty).is_none());
@@ -355,7 +355,7 @@ fn clock_jump_serves_waiters_in_order() {
 #[test]
 fn clock_set_back_delays_no_waiter_by_more_than_burst_and_debt() {
     let clock = clock();
-    let limiter = empty_limiter(2, &clock);
+    let limiter = drained_limiter(2, &clock);
     let mut waiting = queue_waiters(&limiter, 1);
     clock.set(0);
     assert_eq!(take_ready(&mut waiting), []);
@@ -381,7 +381,7 @@ fn clock_set_back_delays_no_waiter_by_more_than_burst_and_debt() {
 #[test]
 fn unpolled_future_delays_no_other_waiter() {
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     let mut waiting = queue_waiters(&limiter, 3);
     // The leaked future simulates an executor that stopped without dropping it.
     std::mem::forget(waiting[0].take());
@@ -392,7 +392,7 @@ fn unpolled_future_delays_no_other_waiter() {
 #[test]
 fn executor_that_is_shut_down_leaves_no_waiter() {
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
     for _ in 0..3 {
         let limiter = Arc::clone(&limiter);
@@ -408,7 +408,7 @@ fn executor_that_is_shut_down_leaves_no_waiter() {
 #[test]
 fn limiter_may_be_dropped_before_the_alarm_fires() {
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     drop(queue_waiters(&limiter, 1));
     drop(limiter);
     clock.advance(SECOND);
@@ -443,7 +443,7 @@ fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
         fn wake(self: Arc<Self>) {}
     }
     let clock = clock();
-    let limiter: &'static TestLimiter<TokenBucket> = Box::leak(Box::new(empty_limiter(1, &clock)));
+    let limiter: &'static TestLimiter<TokenBucket> = Box::leak(Box::new(drained_limiter(1, &clock)));
     let task = |mut other: Waiting<'static, TokenBucket>| {
         assert!(poll(&mut other).is_none());
         Waker::from(Arc::new(Task(Mutex::new(Some(other)))))
@@ -465,7 +465,7 @@ fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
 #[test]
 fn last_registered_waker_is_woken() {
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     let mut future = limiter.acquire(1);
     let wakers = [(); 2].map(|()| Arc::new(CountingWaker::default()));
     for waker in &wakers {

@@ -10,7 +10,7 @@ use tollgate::{
     SlidingWindow, TokenBucket,
 };
 
-type Tested = Keyed<Limits, Arc<ManualClock>>;
+type TestedLimiter = Keyed<Limits, Arc<ManualClock>>;
 
 const START_TIME: u64 = 1 << 60;
 const HOUR: Nanos = Nanos::from_secs(3_600);
@@ -46,7 +46,7 @@ fn limits() -> Vec<Limits> {
     each.iter().copied().map(Limits::from).chain(groups).collect()
 }
 
-fn keyed(limits: &Limits) -> Tested {
+fn keyed(limits: &Limits) -> TestedLimiter {
     Keyed::with_clock(limits.clone(), 20, Arc::new(ManualClock::at(START_TIME))).expect("a small table")
 }
 

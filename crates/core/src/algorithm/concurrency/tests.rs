@@ -199,7 +199,7 @@ fn refusal_spends_nothing_and_a_cost_of_zero_takes_no_lease() {
 }
 
 #[test]
-fn default_debt_equals_the_limit_within_the_slots() {
+fn default_debt_is_the_limit_or_the_remaining_slots() {
     let debt = |limit| match Concurrency::new(limit, Nanos::SECOND).unwrap().params() {
         Params::Concurrency { max_debt, .. } => max_debt,
         terms => panic!("{terms:?}"),

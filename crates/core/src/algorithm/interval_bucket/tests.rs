@@ -284,7 +284,7 @@ fn steps_since_the_first_request_count_towards_a_clock_step() {
 }
 
 #[test]
-fn default_debt_equals_the_burst_within_the_longest_refill() {
+fn default_debt_is_the_burst_or_the_most_that_refills_in_time() {
     let debt = |limit: IntervalBucket| match limit.params() {
         Params::IntervalBucket { max_debt, .. } => max_debt,
         params => panic!("{params:?}"),

@@ -299,7 +299,7 @@ fn first_request_of_a_new_key_passes_despite_a_gap() {
 }
 
 #[test]
-fn default_debt_equals_the_limit_within_the_entries() {
+fn default_debt_is_the_limit_or_the_remaining_entries() {
     let debt = |limit| match SlidingLog::new(limit, Nanos::SECOND).unwrap().params() {
         Params::SlidingLog { window, .. } => window.max_debt,
         terms => panic!("{terms:?}"),

@@ -253,7 +253,7 @@ fn instants_beyond_64_bits_are_exact() {
 }
 
 #[test]
-fn default_debt_equals_the_burst_within_the_longest_refill() {
+fn default_debt_is_the_burst_or_the_most_that_refills_in_time() {
     let debt = |burst| TokenBucket::new("10/365day".parse().unwrap(), burst).unwrap().bucket_params().max_debt;
     assert_eq!([10, 700, 1_000, 1_462].map(debt), [10, 700, 462, 0]);
 }

@@ -145,12 +145,12 @@ fn unreadable_error(error: io::Error) -> RestoreError {
 /// Recomputes the seals of a snapshot with `limits` limits. Stops at the first frame that cannot be located.
 #[cfg(test)]
 pub(super) fn recompute_seals(bytes: &mut [u8], limits: usize) {
-    use super::records::Record;
+    use super::records::LimitRecord;
 
     let word = |bytes: &[u8], at: usize| bytes.get(at..at + WORD_BYTES).map(|word| read_words(word).sum::<u64>());
     let entry = word(bytes, 16).map(|_| {
         let records = &bytes[7 * WORD_BYTES..][..limits * 8 * WORD_BYTES];
-        let read = |record: &[u8]| Record(std::array::from_fn(|at| word(record, at * WORD_BYTES).unwrap_or(0)));
+        let read = |record: &[u8]| LimitRecord(std::array::from_fn(|at| word(record, at * WORD_BYTES).unwrap_or(0)));
         let words = records.chunks(8 * WORD_BYTES).filter_map(|record| read(record).limit());
         ENTRY_HEAD_WORDS + words.map(|limit| tollgate_core::Algorithm::words(&limit)).sum::<usize>()
     });

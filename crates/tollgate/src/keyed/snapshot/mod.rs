@@ -45,7 +45,7 @@ use crate::fingerprint::{Fingerprint, Secret};
 use crate::sync::AtomicU64;
 use crate::table::{LockedEntry, MAX_GENERATIONS, StateReader, Table};
 use frames::{FrameWriter, FrameReader};
-use records::Record;
+use records::LimitRecord;
 
 /// The bytes `tollgate`, read as a word.
 const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
@@ -130,7 +130,7 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     let words = earlier.iter().map(Limits::words).fold(limits.words(), usize::max);
     let mut sink =
         FrameWriter::new(to, (FRAME_WORDS + (MAX_ENTRIES_PER_BUCKET + 1) * (ENTRY_HEAD_WORDS + words)).min(1 << 20));
-    let head = Head { limits, earlier, mono: now.mono(), wall: now.wall(), secret: keyed.secret.clone() };
+    let head = SnapshotHead { limits, earlier, mono: now.mono(), wall: now.wall(), secret: keyed.secret.clone() };
     head.write(&mut sink)?;
 
     let full = entries_per_frame(words) as u64;
@@ -175,7 +175,7 @@ where
     A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>,
 {
     let mut source = FrameReader::new(from);
-    let head = Head::read(&mut source)?;
+    let head = SnapshotHead::read(&mut source)?;
     let limit = keyed.limit();
     let limits: Limits = limit.clone().into();
     head.check_algorithms(&limits)?;
@@ -242,7 +242,7 @@ fn entries_per_frame(words: usize) -> usize {
 }
 
 /// The head of a snapshot: limits, clock readings and secret.
-struct Head {
+struct SnapshotHead {
     /// The current limits at the time of the snapshot.
     limits: Limits,
     /// Earlier limits that entries may belong to.
@@ -252,20 +252,20 @@ struct Head {
     secret: Secret,
 }
 
-impl Head {
+impl SnapshotHead {
     fn write<W: Write>(&self, sink: &mut FrameWriter<W>) -> io::Result<()> {
         let limits = self.limits.as_slice();
         let counts = limits.len() as u64 | (self.earlier.len() as u64) << 32;
         let [first, second] = self.secret.points();
         let fixed = [counts, self.mono.as_nanos(), self.wall.as_nanos(), first, second];
         [MAGIC, VERSION].into_iter().chain(fixed).for_each(|word| sink.push(word));
-        limits.iter().flat_map(|limit| Record::from_params(limit.params()).0).for_each(|word| sink.push(word));
+        limits.iter().flat_map(|limit| LimitRecord::from_params(limit.params()).0).for_each(|word| sink.push(word));
         for limits in &self.earlier {
             sink.push(limits.as_slice().len() as u64);
             limits
                 .as_slice()
                 .iter()
-                .flat_map(|limit| Record::from_params(limit.params()).0)
+                .flat_map(|limit| LimitRecord::from_params(limit.params()).0)
                 .for_each(|word| sink.push(word));
         }
         sink.finish(MAGIC)
@@ -296,8 +296,8 @@ impl Head {
             sets.push(read_limits(source, count)?);
         }
         source.check_seal()?;
-        let known = |records: Vec<Record>| {
-            let limits = records.iter().map(Record::limit).collect::<Option<Vec<_>>>();
+        let known = |records: Vec<LimitRecord>| {
+            let limits = records.iter().map(LimitRecord::limit).collect::<Option<Vec<_>>>();
             let limits = limits.and_then(|limits| Limits::new(limits).ok()).ok_or(RestoreError::Damaged)?;
             // Version 1 used longer windows if the slices did not divide the window length, so the meaning of such
             // states differs.
@@ -305,7 +305,7 @@ impl Head {
                 .as_slice()
                 .iter()
                 .zip(&records)
-                .all(|(limit, record)| Record::from_params(limit.params()) == *record);
+                .all(|(limit, record)| LimitRecord::from_params(limit.params()) == *record);
             if same || found == VERSION { Ok(limits) } else { Err(RestoreError::OtherVersion { found }) }
         };
         Ok(Self {
@@ -330,11 +330,11 @@ fn algorithm_names(limits: &Limits) -> String {
 }
 
 /// Reads the records of `count` limits.
-fn read_limits<R: Read>(source: &mut FrameReader<R>, count: u64) -> Result<Vec<Record>, RestoreError> {
+fn read_limits<R: Read>(source: &mut FrameReader<R>, count: u64) -> Result<Vec<LimitRecord>, RestoreError> {
     if count > Limits::MAX as u64 {
         return Err(RestoreError::Damaged);
     }
-    let mut records = vec![Record::default(); count as usize];
+    let mut records = vec![LimitRecord::default(); count as usize];
     for word in records.iter_mut().flat_map(|record| &mut record.0) {
         *word = source.word()?;
     }

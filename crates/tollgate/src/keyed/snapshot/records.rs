@@ -4,7 +4,7 @@ use tollgate_core::{BucketParams, Limit, Nanos, Params, Phase, Rate, Steps, Wind
 
 /// The algorithm and its parameters in the order of [`Params`], padded with zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Record(pub(crate) [u64; 8]);
+pub(crate) struct LimitRecord(pub(crate) [u64; 8]);
 
 const UNLIMITED: u64 = 0;
 const DENY_ALL: u64 = 1;
@@ -36,7 +36,7 @@ pub(super) fn name(params: &Params) -> &'static str {
     }
 }
 
-impl Record {
+impl LimitRecord {
     pub(crate) fn from_params(params: Params) -> Self {
         match params {
             Params::Unlimited => Self::from_numbers(UNLIMITED, []),

@@ -26,7 +26,7 @@ fn snapshot_bytes<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>>(keyed: 
 
 /// Returns a limiter that simulates another process. The limiter's wall-clock time equals that of `clock`, and its
 /// monotonic time is `ahead` nanoseconds later.
-fn in_other_process<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead: i64) -> TestKeyed<A> {
+fn limiter_in_other_process<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead: i64) -> TestKeyed<A> {
     let other = ManualClock::at(clock.mono().as_nanos().checked_add_signed(ahead).unwrap());
     other.step_wall(-ahead);
     assert_eq!(other.wall(other.mono()), clock.wall(clock.mono()));
@@ -70,7 +70,7 @@ fn restored_table_decides_as_the_original() {
             }
             let bytes = snapshot_bytes(&here);
             clock.advance(Nanos::from_nanos(dice.below(HOUR.as_nanos())));
-            let mut there = in_other_process(limit.clone(), dice.pick(&[20, 100, 5_000]), &clock, ahead);
+            let mut there = limiter_in_other_process(limit.clone(), dice.pick(&[20, 100, 5_000]), &clock, ahead);
             there.restore(&*bytes).unwrap();
             // From here on both limiters use the same random numbers.
             let seed = dice.below(u64::MAX);
@@ -98,12 +98,12 @@ fn time_between_processes_counts_and_is_zero_if_the_wall_clock_was_set_back() {
     let _ = here.check("alice", 10);
     let bytes = snapshot_bytes(&here);
     for (away, remaining) in [(0, 0), (500, 5), (3_000, 10)] {
-        let mut there = in_other_process(bucket(10), 100, &clock, 0);
+        let mut there = limiter_in_other_process(bucket(10), 100, &clock, 0);
         there.clock.advance(Nanos::from_millis(away));
         there.restore(&*bytes).unwrap();
         assert_eq!(there.report("alice", 1).remaining, remaining, "after {away} ms");
     }
-    let mut there = in_other_process(bucket(10), 100, &clock, 0);
+    let mut there = limiter_in_other_process(bucket(10), 100, &clock, 0);
     there.clock.step_wall(-(DAY.as_nanos() as i64));
     there.restore(&*bytes).unwrap();
     assert_eq!(there.report("alice", 1).remaining, 0);
@@ -132,14 +132,14 @@ fn restoring_under_other_parameters_keeps_the_used_amount() {
     let _ = here.check("alice", 7);
     let bytes = snapshot_bytes(&here);
     let slower = TokenBucket::new("7777/h".parse().unwrap(), 20).unwrap();
-    let mut there = in_other_process(slower, 100, &clock, 5);
+    let mut there = limiter_in_other_process(slower, 100, &clock, 5);
     there.restore(&*bytes).unwrap();
     assert_eq!((there.report("alice", 1).remaining, there.report("bob", 1).remaining), (13, 20));
     // Repeats the check with parameters that changed before the snapshot.
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 7);
     here.set_limit(bucket(20)).unwrap();
-    let mut there = in_other_process(bucket(20), 100, &clock, 5);
+    let mut there = limiter_in_other_process(bucket(20), 100, &clock, 5);
     there.restore(&*snapshot_bytes(&here)).unwrap();
     assert_eq!(there.report("alice", 1).remaining, 13);
 }
@@ -163,7 +163,7 @@ fn unused_entries_are_not_written_and_loading_replaces_all() {
 fn stateless_limits_and_empty_tables_are_written_too() {
     for limit in [Limit::Unlimited, Limit::DenyAll, bucket(3).into()] {
         let (here, clock) = keyed(limit, 100);
-        let mut there = in_other_process(limit, 100, &clock, 9);
+        let mut there = limiter_in_other_process(limit, 100, &clock, 9);
         assert_eq!(there.restore(&*snapshot_bytes(&here)).unwrap(), 0);
         assert_eq!(there.check("alice", 1).is_allowed(), limit != Limit::DenyAll);
     }
@@ -179,7 +179,7 @@ fn overflow_entry_is_restored() {
         let _ = here.check(key, if place < 50 { 10 } else { 1 });
     }
     assert!(here.overflowed() > 0);
-    let mut there = in_other_process(daily_window(10), 1, &clock, 9);
+    let mut there = limiter_in_other_process(daily_window(10), 1, &clock, 9);
     there.restore(&*snapshot_bytes(&here)).unwrap();
     assert!(keys.iter().all(|key| there.peek(key, 1).is_allowed() == here.peek(key, 1).is_allowed()));
     assert_eq!(*there.overflow.lock().unwrap(), *here.overflow.lock().unwrap());
@@ -190,7 +190,7 @@ fn leases_can_be_released_after_a_restore() {
     let limit = crate::Concurrency::new(2, HOUR).unwrap();
     let (here, clock) = keyed(limit, 100);
     let lease = here.check("alice", 2);
-    let mut there = in_other_process(limit, 100, &clock, -77);
+    let mut there = limiter_in_other_process(limit, 100, &clock, -77);
     there.restore(&*snapshot_bytes(&here)).unwrap();
     assert!(!there.check("alice", 1).is_allowed());
     assert_eq!(there.refund("alice", &lease), 2);
@@ -203,7 +203,7 @@ fn smaller_table_restores_the_keys_that_have_used_most() {
     for key in 0..1_000 {
         let _ = here.check(&format!("key {key}"), if key % 10 == 0 { 10 } else { 1 });
     }
-    let mut there = in_other_process(daily_window(10), 150, &clock, 0);
+    let mut there = limiter_in_other_process(daily_window(10), 150, &clock, 0);
     assert_eq!(there.restore(&*snapshot_bytes(&here)).unwrap(), 1_000);
     let full = (0..100).filter(|key| there.report(&format!("key {}", key * 10), 1).remaining == 0).count();
     assert!(full > 95, "{full} of 100");
@@ -242,7 +242,7 @@ fn entry_that_moves_during_the_snapshot_is_written() {
     let mut crowding = KeyInsertingWriter { keyed: &here, arrived: 0, bytes: Vec::new() };
     here.snapshot(&mut crowding).unwrap();
     assert!(crowding.arrived > 5_000, "{} frames", crowding.arrived / 500);
-    let mut there = in_other_process(daily_window(10), 2 * KEYS as usize, &clock, 0);
+    let mut there = limiter_in_other_process(daily_window(10), 2 * KEYS as usize, &clock, 0);
     there.restore(&*crowding.bytes).unwrap();
     assert_eq!(keys(KEYS).filter(|key| there.peek(key, 1).is_allowed()).count(), 0);
 }
@@ -263,7 +263,7 @@ fn entry_that_another_thread_moves_during_the_snapshot_is_written() {
         let snapshots: Vec<Vec<u8>> = (0..30).map(|_| snapshot_bytes(&here)).collect();
         done.store(true, Ordering::Relaxed);
         for bytes in snapshots {
-            let mut there = in_other_process(daily_window(10), 2 * KEYS as usize, &clock, 0);
+            let mut there = limiter_in_other_process(daily_window(10), 2 * KEYS as usize, &clock, 0);
             there.restore(&*bytes).unwrap();
             assert_eq!((0..KEYS).filter(|key| there.peek(&format!("key {key}"), 1).is_allowed()).count(), 0);
         }
@@ -281,7 +281,7 @@ fn concurrent_snapshots_and_decisions_agree() {
             taken + here.check(&format!("key {}", step % 50), thread + 1).taken().get()
         })
     });
-    let mut there = in_other_process(daily_window(1_000_000), 10_000, &clock, 0);
+    let mut there = limiter_in_other_process(daily_window(1_000_000), 10_000, &clock, 0);
     there.restore(&*snapshot_bytes(&here)).unwrap();
     let spent: u64 = (0..50).map(|key| 1_000_000 - there.report(&format!("key {key}"), 1).remaining).sum();
     assert_eq!(spent, taken.iter().sum::<u64>());

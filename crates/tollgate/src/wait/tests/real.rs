@@ -64,7 +64,7 @@ fn waiting_threads_never_hold_more_slots_than_the_limit() {
 #[test]
 fn threads_are_served_in_order_of_arrival() {
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     let (served, order) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for number in 0..16_u64 {
@@ -91,7 +91,7 @@ fn threads_are_served_in_order_of_arrival() {
 #[test]
 fn clock_moved_by_another_thread_wakes_waiters() {
     let clock = clock();
-    let limiter = empty_limiter(1, &clock);
+    let limiter = drained_limiter(1, &clock);
     let served = AtomicU64::new(0);
     on_threads(3, |thread| {
         while served.load(Ordering::SeqCst) < 2_000 {

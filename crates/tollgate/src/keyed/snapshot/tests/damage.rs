@@ -4,7 +4,7 @@ use super::*;
 
 /// Returns a limiter with entries that a failed load must not change.
 fn limiter_with_entries<A: Algorithm>(limit: A, clock: &ManualClock) -> TestKeyed<A> {
-    let keyed = in_other_process(limit, 100, clock, 0);
+    let keyed = limiter_in_other_process(limit, 100, clock, 0);
     let _ = keyed.check("carol", 3);
     keyed
 }

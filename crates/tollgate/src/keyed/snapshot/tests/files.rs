@@ -19,7 +19,7 @@ fn saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
         let _ = here.check("alice", 1);
         assert_eq!(here.save(&path).unwrap(), 1);
         assert_eq!(file_names(&folder), ["limits"]);
-        let mut there = in_other_process(bucket(10), 100, &clock, 3);
+        let mut there = limiter_in_other_process(bucket(10), 100, &clock, 3);
         assert_eq!(there.load(&path).unwrap(), 1);
         assert_eq!(there.report("alice", 1).remaining, 10 - spent);
     }
@@ -81,7 +81,7 @@ fn full_disk_is_an_error_and_the_next_snapshot_works() {
         assert_eq!(here.snapshot(FullDiskWriter { bytes_left }).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
     assert_eq!(here.snapshot(FullDiskWriter { bytes_left: whole }).unwrap(), 1);
-    let mut there = in_other_process(bucket(10), 100, &clock, 0);
+    let mut there = limiter_in_other_process(bucket(10), 100, &clock, 0);
     there.restore(&*snapshot_bytes(&here)).unwrap();
     assert_eq!(there.report("alice", 1).remaining, 6);
 }
