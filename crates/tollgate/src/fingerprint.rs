@@ -440,7 +440,7 @@ mod tests {
             let fingerprint = format!("user:{n:08}").fingerprint(&secret);
             buckets[(fingerprint.low >> 56) as usize] += 1;
         }
-        // 256 keys expected per bucket, with a standard deviation of 16.
+        // Each bucket is expected to have 256 keys, with a standard deviation of 16.
         assert!(buckets.iter().all(|count| (156..356).contains(count)), "{buckets:?}");
     }
 

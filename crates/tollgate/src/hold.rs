@@ -76,9 +76,9 @@ impl<G: Waitable> Permit<G> {
         self.refund_on_drop = Cost::ZERO;
     }
 
-    /// Settles at the real cost, and returns the final charge. If the real cost is lower, gives back the excess. If it
-    /// is higher, charges the difference, as debt if necessary. If the debt would exceed its maximum, the difference is
-    /// not charged.
+    /// Settles at the real cost, and returns the final charge. If the real cost is lower, gives back the excess. If the
+    /// real cost is higher, charges the difference, as debt if necessary. If the debt would exceed its maximum, the
+    /// difference is not charged.
     pub fn settle(mut self, cost: u64) -> u64 {
         let taken = self.verdict.taken().get();
         self.refund_on_drop = Cost::new(taken.saturating_sub(cost));
@@ -102,14 +102,14 @@ impl<G: Waitable> Permit<G> {
 }
 
 impl<C: Clock + Send + Sync + 'static> Permit<Limiter<Concurrency, C>> {
-    /// Renews the lease for a full duration. Returns `false` if it has expired and the slot is no longer held.
+    /// Renews the lease for a full duration. Returns `false` if the lease has expired and the slot is no longer held.
     pub fn renew(&self) -> bool {
         self.limiter.renew(self.verdict.stamp())
     }
 }
 
 impl<C: Clock + Send + Sync + 'static> Permit<Keyed<Concurrency, C>> {
-    /// Renews the lease for a full duration. Returns `false` if it has expired and the slot is no longer held.
+    /// Renews the lease for a full duration. Returns `false` if the lease has expired and the slot is no longer held.
     pub fn renew(&self) -> bool {
         self.limiter.renew(self.key, self.verdict.stamp())
     }

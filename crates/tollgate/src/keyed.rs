@@ -201,7 +201,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Decides each request like [`check`](Self::check), and calls `each` with the verdicts in order.
     ///
     /// Requests are processed in batches of sixteen: a batch hashes its keys, fetches their memory concurrently, and
-    /// reads the clock once. On a large table this is several times as fast as single checks.
+    /// reads the clock once. On a large table, a batch is several times as fast as single checks.
     #[inline]
     pub fn check_many<K: Key>(
         &self,

@@ -286,7 +286,7 @@ impl<C: Clock> Ledger<C> {
         self.find(limit_table, charge, fingerprint, now, renew).unwrap_or(false)
     }
 
-    /// Resets the charge's key to a new key.
+    /// Resets the charge's key to the state of a new key.
     pub fn reset<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
         self.table.find(self.fingerprint(charge), &reader, |entry| entry.state.set(0, UNUSED_ENTRY_ID));
@@ -307,8 +307,8 @@ impl<C: Clock> Ledger<C> {
         self.table.find(self.fingerprint(charge), &reader, is_kept).unwrap_or(false)
     }
 
-    /// Moves the state of the charge's key to the ledger `to`, with its limits id. The states of `to` must not be
-    /// shorter. Does nothing if the key has no entry in this ledger.
+    /// Moves the state of the charge's key to the ledger `to`, with its limits id. The states of `to` must be at least
+    /// as long as those of this ledger. Does nothing if the key has no entry in this ledger.
     #[doc(hidden)]
     pub fn move_to<N: LimitTable + ?Sized>(&self, to: &Self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };

@@ -57,7 +57,7 @@
 //! | leaky-bucket | Tollgate |
 //! |---|---|
 //! | `RateLimiter::builder().max(10).initial(0).refill(5).interval(1 s).build()` | `Limiter::new(IntervalBucket::new(5, Duration::from_secs(1))?.burst(10)?.initial(0)?)` |
-//! | the same, refilled evenly | `Limiter::new(TokenBucket::new("5/s".parse()?, 10)?.initial(0)?)` |
+//! | the same limiter, refilled evenly | `Limiter::new(TokenBucket::new("5/s".parse()?, 10)?.initial(0)?)` |
 //! | `limiter.acquire(n).await` | `limiter.acquire(n).await` |
 //! | `limiter.acquire_one().await` | `limiter.acquire(1).await` |
 //! | `limiter.try_acquire(n)` | `limiter.acquire(n).at_once().wait().is_ok()` |

@@ -39,7 +39,7 @@ pub struct Shaper<T, C = PreciseClock> {
     capacity: usize,
     overflow: Overflow,
     max_age: Nanos,
-    /// Locked briefly, never while a job or a waker runs.
+    /// Locked briefly, never while a job is dropped or a waker is woken.
     queue: Mutex<JobQueue<T>>,
 }
 

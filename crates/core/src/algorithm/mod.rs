@@ -58,9 +58,9 @@ pub trait Algorithm {
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Self::Stamp>);
 
     /// Refunds up to `cost` and returns the accepted amount, which never exceeds the used amount. With a stamp, only
-    /// the window, the log entries or the lease of the stamp are refunded. In a fixed window this is possible until the
-    /// window ends, otherwise as long as the charge counts. Without a stamp, a window refunds only the current window
-    /// or slice, a log its oldest entries, and a concurrency limit nothing. Buckets need no stamp.
+    /// the window, the log entries or the lease of the stamp are refunded. A fixed window accepts such a refund until
+    /// the window ends, other limits as long as the charge counts. Without a stamp, a window refunds only the current
+    /// window or slice, a log its oldest entries, and a concurrency limit nothing. Buckets need no stamp.
     fn refund<S: CellsMut + ?Sized>(
         &self,
         state: &mut S,

@@ -14,8 +14,8 @@ use crate::sync::Ordering;
 use crate::table::{Buckets, Presence, BucketLayout, State, Table};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
-    /// Returns the retry time if a single-word state refuses `cost`. Not inlined, because it would lengthen the code of
-    /// an admission.
+    /// Returns the retry time if a single-word state refuses `cost`. Not inlined, because inlining would lengthen the
+    /// code of an admission.
     #[inline(never)]
     pub(super) fn refuse_word(&self, word: u64, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Option<Retry> {
         self.limit.try_refuse_from_word(word, &Now::new(mono, wall), cost)

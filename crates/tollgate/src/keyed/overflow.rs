@@ -2,7 +2,7 @@
 //!
 //! A table of fixed size cannot have an entry for every key that a flood invents. A key without an entry must not be
 //! admitted uncounted, and must not evict a key that has used more. So all such keys share one state under the same
-//! limit: together they get the rate of a single key. `WhenFull::Deny` refuses them instead.
+//! limit: together they get the rate of a single key. `WhenFull::Deny` refuses such keys instead.
 //!
 //! A refund must determine which entry was charged, because the key may have gained or lost an entry since. Stamps do
 //! not identify the entry: leases are numbered by the clock, and buckets have no stamps. So
@@ -21,10 +21,10 @@ use crate::table::StateReader;
 pub enum WhenFull {
     /// All keys without an entry share one state; in a [`Ledger`](crate::ledger::Ledger), one state per limits id.
     ///
-    /// In a [`Keyed`](crate::Keyed), the last 1,024 charges to the shared state can be refunded; a limit has at most
-    /// 1,024 leases. Older charges, and charges from before a restored snapshot, cannot be refunded. If the key has
-    /// gained an entry since, a refund is applied to that entry first, and to the shared state only if the entry
-    /// accepts nothing. In a ledger, no charge to a shared state can be refunded.
+    /// In a [`Keyed`](crate::Keyed), the last 1,024 charges to the shared state can be refunded. This is also the
+    /// maximum number of leases of a limit. Older charges, and charges from before a restored snapshot, cannot be
+    /// refunded. If the key has gained an entry since, a refund is applied to that entry first, and to the shared state
+    /// only if the entry accepts nothing. In a ledger, no charge to a shared state can be refunded.
     #[default]
     Overflow,
     /// The key is refused while the table is full.

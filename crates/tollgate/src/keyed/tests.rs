@@ -105,7 +105,7 @@ fn refunds_and_resets_of_unknown_keys_do_nothing() {
 }
 
 #[test]
-fn clock_that_goes_back_grants_nothing_and_refuses_for_one_burst_at_most() {
+fn clock_that_goes_back_grants_nothing_and_refuses_for_a_bounded_time() {
     for limit in limits_of_ten(SECOND) {
         let (keyed, clock) = keyed(limit, 100);
         let start = clock.mono().as_nanos();
@@ -280,7 +280,7 @@ fn threads_on_different_keys_do_not_interfere() {
     for limit in [Limit::from(bucket(100)), daily_window(100).into()] {
         let (keyed, _) = keyed(limit, 4_000);
         on_threads(4, |thread| {
-            // New keys arrive constantly, so that keys are inserted, displaced and overflow concurrently.
+            // New keys arrive constantly, so that insertion, displacement and overflow happen concurrently.
             for n in 0..1_000_u32 {
                 let key = [thread as u32, n].map(u32::to_le_bytes).concat();
                 let taken: Vec<_> = (0..5).map(|_| keyed.check(&key, 30)).collect();

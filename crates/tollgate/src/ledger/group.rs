@@ -95,9 +95,9 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
-    /// Locks and weighs one charge after the other, and keeps them in a list. Then writes the charges if all pass, and
-    /// calls `each`. For two charges, the list takes 12 % more instructions per decision than the recursion. Deep
-    /// recursion would need too much stack.
+    /// Locks and weighs one charge after the other, and keeps the weighed charges in a list. Then writes the charges if
+    /// all pass, and calls `each`. For two charges, the list takes 12 % more instructions per decision than the
+    /// recursion. Deep recursion would need too much stack.
     #[inline(never)]
     fn try_decide_listed<'a, T>(
         &self,

@@ -104,7 +104,7 @@ impl<C: Clock> Ledger<C> {
 
     /// Like [`with_clock`](Self::with_clock), but with the entries of a snapshot. States refill and expire as if the
     /// process had kept running since the snapshot. `id_of` maps an old id and its limits to the id in this process. If
-    /// it returns `None`, the entries of these limits are dropped.
+    /// `id_of` returns `None`, the entries of these limits are dropped.
     ///
     /// # Errors
     /// Returns an error if the snapshot cannot be read or is damaged.

@@ -177,7 +177,7 @@ fn windows_are_converted_by_the_wall_clock() {
 }
 
 #[test]
-fn clock_that_goes_back_grants_nothing_and_refuses_for_one_burst_at_most() {
+fn clock_that_goes_back_grants_nothing_and_refuses_for_a_bounded_time() {
     for limit in limits_of_ten(SECOND) {
         let (limiter, clock) = limiter(limit);
         let start = clock.mono().as_nanos();

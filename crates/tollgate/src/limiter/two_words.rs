@@ -16,7 +16,7 @@ pub(crate) struct TwoWords {
 const UNLOCKED: u64 = 0;
 const LOCKED: u64 = 1;
 
-/// Guard for the locked words. Dropping it unlocks them.
+/// Guard for the locked words. Dropping the guard unlocks the words.
 pub(crate) struct LockedTwoWords<'a>(&'a TwoWords);
 
 impl TwoWords {

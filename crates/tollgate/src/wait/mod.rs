@@ -142,10 +142,10 @@ impl std::error::Error for AcquireError {}
 /// | its turn comes | the cost is taken for it and it is woken; nothing was held before |
 /// | it leaves (the future is dropped) | the waiters after it move up; a cost already taken for it is given back |
 /// | its deadline comes | [`AcquireError::TimedOut`], nothing taken |
-/// | the limit changes so that it no longer fits | [`AcquireError::NeverFits`], nothing taken |
+/// | the limit changes so that the cost no longer fits | [`AcquireError::NeverFits`], nothing taken |
 /// | a refund or a reset | the first waiter of the queue is retried immediately |
 /// | the clock leaps forward | the first waiters get the capacity of the new time, even if their deadline was skipped |
-/// | the clock goes back | all waiters are retried; this delays none by more than one burst or window |
+/// | the clock goes back | all waiters are retried; no waiter is delayed by more than one window, or the time to repay the largest debt |
 /// | its executor is shut down | it leaves if the executor drops the future; otherwise it is granted in turn, and delays no other waiter |
 /// | its waker panics | the other waiters are still woken |
 ///

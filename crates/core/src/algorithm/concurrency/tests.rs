@@ -411,7 +411,7 @@ fn leases_keep_their_slots_if_limit_and_debt_have_the_same_sum() {
     assert_eq!(state, before);
 }
 
-/// So a lease number never equals a stamp of another algorithm, which is a time before the year 2262.
+/// Lease numbers must differ from the stamps of other algorithms, which are times before the year 2262.
 #[test]
 fn highest_bit_of_a_lease_number_is_set_even_after_2262() {
     let limit = concurrency_limit(2, 10);

@@ -6,7 +6,7 @@ use crate::quantity::Time;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// 5 per 60 s.
+/// Returns a limit of 5 per 60 s.
 fn limit() -> FixedWindow {
     FixedWindow::new(5, Nanos::from_secs(60)).unwrap()
 }

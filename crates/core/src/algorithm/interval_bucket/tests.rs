@@ -6,7 +6,7 @@ use crate::quantity::Time;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// 5 every 10 s.
+/// Returns a bucket that adds 5 every 10 s.
 fn limit() -> IntervalBucket {
     IntervalBucket::new(5, Nanos::from_secs(10)).unwrap()
 }

@@ -60,7 +60,7 @@ fn request_waits_for_the_turn_of_its_last_unit() {
 
 #[test]
 fn large_cost_on_a_new_key_goes_out_at_the_rate() {
-    // 1/s, with a free part of two and a burst of one minute's outflow.
+    // The rate is 1/s, two units pass immediately, and the burst is these two plus the outflow of a minute.
     let limit = LeakyBucket::new("1/s".parse().unwrap(), 62).unwrap().free(1).unwrap();
     let ask = |limit: LeakyBucket, ask| {
         let mut state = [0; 2];

@@ -457,7 +457,7 @@ fn restored_entries_count_like_requests() {
     }
 }
 
-/// The state has one entry. At first this is the withheld amount, which the first request overwrites.
+/// The state has one entry. At first this entry is the withheld amount, which the first request overwrites.
 #[test]
 fn gap_applies_after_a_request_that_overwrites_the_withheld_amount() {
     let limit = log(1, 10).initial(0).unwrap().minimum_gap(Nanos::from_nanos(25)).unwrap();

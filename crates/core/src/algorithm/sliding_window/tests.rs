@@ -3,7 +3,7 @@ use crate::algorithm::testing::{StepBounds, assert_never_panics, assert_steps, a
 
 const SECOND: u64 = 1_000_000_000;
 
-/// 10 per 60 s.
+/// Returns a limit of 10 per 60 s.
 fn limit() -> SlidingWindow {
     SlidingWindow::new(10, Nanos::from_secs(60)).unwrap()
 }

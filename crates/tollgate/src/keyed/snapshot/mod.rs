@@ -19,7 +19,7 @@
 //! upper half of the snapshot's third word is the number of earlier limit sets. The earlier sets follow the current
 //! set. Each earlier set is stored as its number of limits and one record per limit. The upper half of an entry's
 //! second word is the index of its limit set: 0 for the current set, or the number of an earlier set, counted from 1.
-//! So no state is converted. Version 1 had no earlier sets.
+//! So a snapshot converts no state. Version 1 had no earlier sets.
 //!
 //! **Consistency.** Entries are copied while their bucket is locked, and written to the file after it is unlocked. Each
 //! entry is written as it was at some instant during the snapshot. No entry is missed, because entries are never

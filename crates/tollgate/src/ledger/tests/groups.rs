@@ -64,7 +64,7 @@ fn large_group_is_still_atomic() {
     let mut group: Vec<Charge<'_>> = keys.iter().map(|key| charge(0, key, 6)).collect();
     assert!(passes(&ledger, &limit_table, &group));
     group[199].ask = Ask::Exactly(Cost::new(4));
-    assert!(!passes(&ledger, &limit_table, &group), "199 of them do not fit");
+    assert!(!passes(&ledger, &limit_table, &group), "199 of the charges exceed the limit");
     assert!(keys.iter().all(|key| ledger.remaining(&limit_table, 0, key) == 4));
 }
 
@@ -208,7 +208,8 @@ fn entry_is_not_evicted_for_another_key_of_its_group() {
 
 #[test]
 fn charges_of_a_group_without_an_entry_share_the_overflow_entry() {
-    // Regression: such a group was refused, so a full table refused every request that matched two rules.
+    // Regression: a group with two keys without an entry was refused, so a full table refused every request that
+    // matched two rules.
     let limit_table = [single_limit(bucket(10)), single_limit(bucket(3))];
     let (ledger, _, slots) = filled_ledger(&limit_table, |_| 5);
     assert!(passes(&ledger, &limit_table, &[charge(0, "0", 1), charge(0, "new 1", 4), charge(1, "late 1", 1)]));
