@@ -163,7 +163,7 @@ fn parse_period(text: &str) -> Result<Nanos, &'static str> {
     let unit = UNITS
         .iter()
         .find(|unit| unit.names.contains(&name))
-        .ok_or("the period has no unit of ns, us, ms, s, m, h, day or week")?;
+        .ok_or("the unit of the period is not ns, us, ms, s, m, h, day or week")?;
     units.checked_mul(unit.nanos).map(Nanos::from_nanos).ok_or("the period is too long")
 }
 
@@ -208,7 +208,7 @@ mod tests {
         assert_parsed("100", &format!("`100` is not a rate: there is no `/` between the count and the period{hint}"));
         assert_parsed(
             "1/x",
-            &format!("`1/x` is not a rate: the period has no unit of ns, us, ms, s, m, h, day or week{hint}"),
+            &format!("`1/x` is not a rate: the unit of the period is not ns, us, ms, s, m, h, day or week{hint}"),
         );
         assert_parsed("-1/s", &format!("`-1/s` is not a rate: the count is not a whole number{hint}"));
         assert_parsed("1.5/s", &format!("`1.5/s` is not a rate: the count is not a whole number{hint}"));

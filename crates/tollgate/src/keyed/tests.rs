@@ -40,7 +40,7 @@ fn remaining<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &str) -> u64 {
 /// Checks every verb on a limit with a capacity of 10 and a maximum debt of 5. The clock does not advance, so nothing
 /// refills. The keys alternate, to detect effects of one key on another.
 fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
-    const KEYS: [&str; 3] = ["alice", "bob", "a name that is too long for anybody to want it in a table of millions"];
+    const KEYS: [&str; 3] = ["alice", "bob", "a key that is much longer than most keys in a table of millions"];
     let (keyed, _) = keyed(limit.clone(), 100);
     let each = |check: &dyn Fn(&str)| KEYS.iter().for_each(|key| check(key));
     let firsts = KEYS.map(|key| keyed.check(key, 4));

@@ -28,7 +28,7 @@ fn slices_of_any_width_are_kept_apart() {
         for slice in 0..40u64 {
             let now = Now::at((slice * 10 + 3) * SECOND);
             let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_admitted();
-            assert_eq!(passes, slice % 7 != 6, "slice {slice} of {amount}");
+            assert_eq!(passes, slice % 7 != 6, "slice {slice}, amount {amount}");
         }
         assert!(limit.is_unused(&*state, &Now::at(470 * SECOND)));
     }

@@ -271,7 +271,7 @@ fn clock_reading_that_is_a_second_old_is_not_a_clock_step() {
     assert_eq!(limit.report(&state, &stepped, Cost::ONE).reset, Nanos::from_secs(10));
     assert!(!limit.decide(&mut state, &stepped, Ask::UpTo(Cost::ONE)).is_admitted());
     assert_eq!(limit.report(&state, &stepped, Cost::ONE).reset, Nanos::from_secs(10));
-    assert_ne!(state, before, "the debt refills from this instant on");
+    assert_ne!(state, before, "the debt is paid off from this instant on");
 }
 
 #[test]
