@@ -49,9 +49,11 @@ impl ModelServer {
             let connections = Arc::default();
             runtime.block_on(async {
                 tokio::join!(
-                    Acceptor::new(Protocol::Http, Arc::clone(&connections), usize::MAX, &workers).run(http),
-                    Acceptor::new(Protocol::Resp, Arc::clone(&connections), usize::MAX, &workers).run(resp),
-                    Acceptor::new(Protocol::Rls, connections.clone(), usize::MAX, &workers).run(rls)
+                    Acceptor::new(Protocol::Http, Arc::clone(&connections), usize::MAX, &workers)
+                        .accept_connections(http),
+                    Acceptor::new(Protocol::Resp, Arc::clone(&connections), usize::MAX, &workers)
+                        .accept_connections(resp),
+                    Acceptor::new(Protocol::Rls, connections.clone(), usize::MAX, &workers).accept_connections(rls)
                 )
             })
         });
