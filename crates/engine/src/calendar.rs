@@ -88,7 +88,7 @@ pub(crate) enum ParsedInstant {
     /// Before 1970.
     Early,
     At(Time<Wall>),
-    /// After 21 July 2554, the latest instant in nanoseconds since 1970.
+    /// After 21 July 2554, the latest instant that `u64` nanoseconds since 1970 can represent.
     Late,
 }
 

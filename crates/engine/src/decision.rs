@@ -126,7 +126,7 @@ impl Decisions {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Marks delayed requests as allowed. Call it after their wait.
+    /// Marks delayed requests as allowed. Call this function after the wait of these requests.
     pub fn finish_delays(&mut self) {
         for decided in self.decided.iter_mut().flatten() {
             if let Outcome::Delay(_) = decided.outcome {
@@ -336,8 +336,8 @@ impl<'d> Decision<'d> {
 
     /// Returns the amount that the caller may use: the smallest amount that any rule took, or zero if the request was
     /// refused. If no limit was evaluated for an admitted request, or if refusals are only observed, this is the
-    /// requested amount. A drain asks for [`Cost::MAX`] and always gets the amount taken, or zero if no limit was
-    /// evaluated.
+    /// requested amount. A drain asks for [`Cost::MAX`] and always gets the smallest amount taken, or zero if no limit
+    /// was evaluated.
     pub fn taken(&self) -> Cost {
         let (cost, counted) = (self.batch.plan.requests[self.index].cost, self.batch.least_taken(self.index));
         let drains = self.batch.plan.take_mode() == TakeMode::UpTo && cost == Cost::MAX;

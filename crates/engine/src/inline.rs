@@ -138,9 +138,10 @@ impl Interner {
 }
 
 impl InternTable {
-    /// Starts the next id range and keeps limits that are still in use. Limits that a caller holds are always kept: a
-    /// state with an unknown limits id counts as new, so their usage would be lost. Of the other limits that were
-    /// looked up recently, at most `IDS_PER_RANGE / 2` are kept. This maximum bounds the cost of a flood of new limits.
+    /// Starts the next id range and keeps limits that are still in use. Limits that a caller holds are always kept,
+    /// because dropping them would lose their usage: a state with an unknown limits id counts as new. Of the other
+    /// limits that were looked up recently, at most `IDS_PER_RANGE / 2` are kept. This maximum bounds the cost of a
+    /// flood of new limits.
     fn start_new_range(&mut self, limit_ids: &LimitsById) -> LimitsById {
         let mut room = IDS_PER_RANGE / 2;
         self.entries.retain(|_, entry| {

@@ -40,7 +40,7 @@ const MAX_COUNTED_BUCKETS: usize = 1 << 16;
 
 impl MemoryStore {
     /// Creates a store for `keys` keys with states of at most two words. Each table for longer states holds at most
-    /// that number of keys.
+    /// that number of keys. Small tables are enlarged to a minimum size.
     ///
     /// # Errors
     /// If the tables do not fit into the address space.

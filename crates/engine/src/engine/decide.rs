@@ -346,9 +346,9 @@ pub(super) fn record_reports_for_outages<S: Store, F: Store>(
     }
 }
 
-/// Returns whether a decision from leases has to be recorded. Every refusal is recorded, and each admission that moves
-/// the remaining amount past a multiple of 1/32 of the limit. Recording an admission takes almost as long as deciding
-/// it.
+/// Returns whether a decision from leases has to be recorded. Every refusal is recorded. An admission is recorded if it
+/// moves the remaining amount past a multiple of 1/32 of the limit. Recording an admission takes almost as long as
+/// deciding it.
 fn should_record_lease(answer: &Answer, reports: &[Report]) -> bool {
     let Some(report) = reports.iter().min_by_key(|report| report.remaining) else { return false };
     let step = (report.limit / 32).max(1);

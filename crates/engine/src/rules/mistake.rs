@@ -101,7 +101,7 @@ impl Mistakes {
     /// Maximum number of listed mistakes. Further mistakes are only counted.
     pub const MAX: usize = 100;
 
-    /// Returns the mistakes, sorted by file and position. There are at most [`Mistakes::MAX`].
+    /// Returns the mistakes, sorted by file and position. The list has at most [`Mistakes::MAX`] elements.
     pub fn as_slice(&self) -> &[Mistake] {
         &self.found
     }

@@ -249,8 +249,8 @@ impl Tally {
         }
     }
 
-    /// Updates the view of a key with the store's state at the store time `now`: `words` under `limits`. Charges that
-    /// the store may not have counted yet are applied to the view again.
+    /// Updates the view of a key with the store's state at the store time `now`. The state is `words`, recorded under
+    /// `limits`. Charges that the store may not have counted yet are applied to the view again.
     pub fn learn(&mut self, key: &[u8], limits: &Arc<Limits>, words: &[u64], now: &Now<'_>, at: u64) {
         if let Some(view) = self.views.get_mut(key) {
             view.renew(limits, words, now, at);

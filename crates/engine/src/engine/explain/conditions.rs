@@ -59,7 +59,8 @@ pub(super) fn describe_held(condition: &Condition, attributes: &[Attribute<'_>])
     HeldCondition { attribute: condition.attribute.to_string(), expected: describe_expected(&condition.test), value }
 }
 
-/// Returns whether the request has exactly the attributes in the rule's `only`, if it is set.
+/// Returns whether the request has exactly the attributes in the rule's `only`, in the same order. Returns `true` if
+/// the rule has no `only`.
 pub(super) fn satisfies_only(rule: &Rule, attributes: &[Attribute<'_>]) -> bool {
     let names = rule.only().iter().map(|name| name.as_bytes());
     rule.only().is_empty() || names.eq(attributes.iter().map(|attribute| attribute.name))

@@ -49,7 +49,7 @@ impl NginxZone {
                 per.push(attribute);
             }
         }
-        // A key of several variables is empty only if all variables are empty. A rule cannot express this.
+        // A key of several variables is empty only if all variables are empty. A rule cannot express this condition.
         skips_missing &= per.len() == 1;
         Some(Self {
             file: directive.file,
