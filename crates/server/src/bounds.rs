@@ -104,7 +104,7 @@ fn markdown_table() -> String {
         ("time to send a valid token, where tokens are required", seconds(protocol::AUTH_TIMEOUT)),
         ("time for a TLS handshake", seconds(tls::HANDSHAKE_TIMEOUT)),
         (
-            "closing a connection: time for the client to read the last replies, the same if the client sends nothing, and the input that is discarded",
+            "closing a connection: time for the client to read the last replies, the shorter time if it sends nothing, and the input that is discarded",
             format!(
                 "{}, {} ms, {}",
                 seconds(linger::LINGER_TIMEOUT),
@@ -140,7 +140,7 @@ fn markdown_table() -> String {
         ("rules service: bytes of rule files received at a time", bytes(api::MAX_RECEIVED_KB * 1024)),
         ("rules service: time to send a rule file", seconds(api::FILE_TIMEOUT)),
         ("rules service: logs received or replayed at a time", api::MAX_REPLAYS.to_string()),
-        ("rules service: a request to replay a log: the log, as sent, and the rules", bytes(api::MAX_UPLOAD_BYTES)),
+        ("rules service: body of a replay request (the log, as sent, and the rules)", bytes(api::MAX_UPLOAD_BYTES)),
         (
             "rules service: a log to replay, decompressed; the rest of the log is left out",
             bytes(api::MAX_LOG_BYTES as usize),
