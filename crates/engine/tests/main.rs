@@ -38,7 +38,7 @@ mod warnings;
 #[test]
 fn every_test_file_is_listed() {
     // The counting allocator of `allocations` would slow down every other test.
-    tollgate_testkit::test_files::assert_all_listed(
+    tollgate_testkit::test_files::assert_all_files_are_modules(
         env!("CARGO_MANIFEST_DIR"),
         include_str!("main.rs"),
         &["allocations"],

@@ -20,7 +20,7 @@ use tollgate_engine::{Engine, MemoryStore, Store};
 use tollgate_peers::{Config, PeerStore, Stage};
 use tollgate_testkit::conformance;
 use tollgate_testkit::rule_model::random::Topic;
-use tollgate_testkit::rule_model::settle::Settled;
+use tollgate_testkit::rule_model::settle::Settlement;
 use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, findings, lockstep, memory};
 
 /// Timeout of a test case, far longer than any operation in these tests.
@@ -202,19 +202,21 @@ impl lockstep::RuleSubject for EngineOnPeers {
     }
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
-        self.runtime.block_on(memory::ask(&self.engine, verb, request))
+        self.runtime.block_on(memory::decide_request(&self.engine, verb, request))
     }
 
     fn refund(&mut self, receipt: &str) -> u64 {
-        self.runtime.block_on(self.engine.refund(&memory::read(receipt))).unwrap().get()
+        self.runtime.block_on(self.engine.refund(&memory::parse_receipt(receipt))).unwrap().get()
     }
 
-    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
-        memory::to_settled(self.runtime.block_on(self.engine.commit(&memory::read(receipt), Cost::new(cost))).unwrap())
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settlement {
+        memory::to_settlement(
+            self.runtime.block_on(self.engine.commit(&memory::parse_receipt(receipt), Cost::new(cost))).unwrap(),
+        )
     }
 
     fn renew(&mut self, receipt: &str) -> bool {
-        self.runtime.block_on(self.engine.renew(&memory::read(receipt))).unwrap()
+        self.runtime.block_on(self.engine.renew(&memory::parse_receipt(receipt))).unwrap()
     }
 
     fn reset(&mut self, request: &Request) -> usize {
@@ -229,8 +231,12 @@ fn compare_with_model(nodes: usize) {
     let number =
         |name: &str, otherwise| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 5_000));
-    let (compared, traces) =
-        lockstep::compare(&mut EngineOnPeers::start(nodes), seed, decisions, &TOPICS_THAT_PEERS_CANNOT_SHARE);
+    let (compared, traces) = lockstep::compare_random_traces(
+        &mut EngineOnPeers::start(nodes),
+        seed,
+        decisions,
+        &TOPICS_THAT_PEERS_CANNOT_SHARE,
+    );
     println!("{nodes} nodes: {compared} decisions of {traces} traces from seed {seed} agree with the model");
 }
 

@@ -41,7 +41,7 @@ fn namespaces_on_one_server_are_separate() {
 mod tls {
     use super::*;
     use tollgate_redis::Health;
-    use tollgate_testkit::servers::{Certificates, Cluster, Kind, MASTER, Sentinels, Server, free_port};
+    use tollgate_testkit::servers::{Certificates, Cluster, Kind, PRIMARY_NAME, Sentinels, Server, free_port};
 
     #[test]
     fn store_is_reached_by_tls_and_must_authenticate() {
@@ -129,7 +129,7 @@ mod tls {
             let directory = tempfile::tempdir().unwrap();
             let certificates = Certificates::make(directory.path()).requiring_client_certificates();
             let mut sentinels = Sentinels::start_with_tls(&certificates);
-            let url = format!("rediss+sentinel://{}/{MASTER}", sentinels.seeds());
+            let url = format!("rediss+sentinel://{}/{MASTER}", sentinels.addresses());
             let known = check_client_certificate(&url, &certificates).await;
             // The server that takes over also receives the certificate.
             sentinels.servers[0].kill();

@@ -164,8 +164,8 @@ fn payload_whose_answers_are_lost_counts_once() {
             assert!(start.elapsed() < Duration::from_secs(20), "no answer was late");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        proxy.cut();
-        proxy.clear();
+        proxy.close_connections();
+        proxy.clear_faults();
         wait_until_up(&node).await;
         assert!(check(&node, "k", bucket(100)).await);
         wait_for_left(&observer, "k", bucket(100), 91).await;
@@ -196,7 +196,7 @@ fn store_catches_up_while_charges_continue() {
         take(10).await;
         proxy.stall();
         take(400).await;
-        proxy.clear();
+        proxy.clear_faults();
         let start = Instant::now();
         loop {
             let taken = take(1).await;

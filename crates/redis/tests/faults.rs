@@ -27,7 +27,7 @@ use tollgate_engine::Store;
 use tollgate_engine::store::{Consistency, StoreVerb};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::history::{Bound, Checker, ObservedRequest, excess_observed};
-use tollgate_testkit::servers::{Cluster, Kind, MASTER, Proxy, REPLICA_SIDE_ADDRESS, Reply, Sentinels, Server};
+use tollgate_testkit::servers::{Cluster, Kind, PRIMARY_NAME, Proxy, REPLICA_SIDE_ADDRESS, Reply, Sentinels, Server};
 
 /// Burst `B` of the limit that all keys have. The rate `r` is 10 per second.
 const BURST: u64 = 40;
@@ -38,7 +38,7 @@ fn limit() -> Limit {
 
 /// Returns the bound with an excess.
 fn bound_with_excess(excess: u64) -> Bound {
-    Bound::of("10/s".parse().unwrap(), BURST + excess)
+    Bound::from_rate("10/s".parse().unwrap(), BURST + excess)
 }
 
 /// Asserts that a history stays within the bound with this excess.
@@ -254,7 +254,7 @@ async fn cut_off_one_node(consistency: Consistency, server: &Server) {
     proxy.stall();
     far.wait_until_failed().await;
     near.wait_for_more("admitted", |counts| &counts.admitted, 10).await;
-    proxy.clear();
+    proxy.clear_faults();
     far.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
     let mut history = near.end().await;
     history.extend(far.end().await);
@@ -303,7 +303,7 @@ async fn fail_over(consistency: Consistency, url: &str, keys: [&str; 2], primary
 fn failover_by_sentinel_forgets_at_most_one_burst_and_nothing_that_replicas_acknowledged() {
     block_on(async {
         let mut sentinels = Sentinels::start(Kind::Redis, "");
-        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
+        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
         fail_over(Consistency::Strict, &url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
         assert_ne!(sentinels.primary(), 0);
     });
@@ -360,7 +360,7 @@ fn replaced_primary_that_keeps_serving_admits_at_most_one_additional_bucket() {
 fn replace_primary(consistency: Consistency) {
     block_on(async {
         let (sentinels, proxy) = Sentinels::start_behind_proxy(Kind::Valkey);
-        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
+        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
         let (near, epoch) = (connect(&url, LONG_DEADLINE).await, Instant::now());
         let near_load = Load::with_consistency(consistency, std::slice::from_ref(&near), &["k"], epoch);
         near_load.wait_until_refused().await;
@@ -408,7 +408,7 @@ fn replace_primary(consistency: Consistency) {
         };
         let followed = tokio::time::timeout(Duration::from_secs(30), followed).await;
         assert!(followed.is_ok(), "{:?}", near.health());
-        proxy.clear();
+        proxy.clear_faults();
     });
 }
 
@@ -479,7 +479,7 @@ async fn replace_primary_of_cluster(consistency: Consistency) {
     };
     let followed = tokio::time::timeout(Duration::from_secs(30), followed).await;
     assert!(followed.is_ok(), "{:?}", near.health());
-    proxies.clear();
+    proxies.reconnect();
 }
 
 /// Returns how often a server has executed `EVALSHA`, or 0 if it does not answer.

@@ -23,5 +23,9 @@ mod traces;
 
 #[test]
 fn every_test_file_is_listed() {
-    tollgate_testkit::test_files::assert_all_listed(env!("CARGO_MANIFEST_DIR"), include_str!("main.rs"), &[]);
+    tollgate_testkit::test_files::assert_all_files_are_modules(
+        env!("CARGO_MANIFEST_DIR"),
+        include_str!("main.rs"),
+        &[],
+    );
 }

@@ -16,7 +16,7 @@ use support::{
 use tokio::time::Instant;
 use tollgate_engine::store::{Consistency, StoreError, StoreVerb, SyncEvery};
 use tollgate_redis::{Config, Health, RedisStore};
-use tollgate_testkit::servers::{Cluster, Kind, MASTER, Reply, Sentinels, Server};
+use tollgate_testkit::servers::{Cluster, Kind, PRIMARY_NAME, Reply, Sentinels, Server};
 
 /// Maximum delay that a busy machine adds to a wait.
 const MAX_MACHINE_DELAY: Duration = Duration::from_secs(1);
@@ -286,7 +286,7 @@ fn documented_permissions_are_enough_on_one_server_with_sentinel_and_in_a_cluste
         use_with_every_consistency(&format!("redis://tollgate:password@127.0.0.1:{}", server.port())).await;
         let sentinels = Sentinels::start(Kind::Valkey, "");
         sentinels.servers.iter().for_each(|server| set_user(server, &rights));
-        let url = format!("redis+sentinel://tollgate:password@{}/{MASTER}", sentinels.seeds());
+        let url = format!("redis+sentinel://tollgate:password@{}/{MASTER}", sentinels.addresses());
         use_with_every_consistency(&url).await;
         use_with_every_consistency(&format!("{url}?wait=1&namespace=tollgate:waits")).await;
         let cluster = Cluster::start(Kind::Redis);

@@ -17,7 +17,7 @@ use tollgate_core::{Cost, Nanos};
 use tollgate_engine::{Engine, MemoryStore};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::rule_model::lockstep::{self, RuleSubject};
-use tollgate_testkit::rule_model::settle::Settled;
+use tollgate_testkit::rule_model::settle::Settlement;
 use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, findings, general_laws, memory};
 use tollgate_testkit::servers::{Kind, Server};
 
@@ -75,19 +75,21 @@ impl RuleSubject for EngineOnRedis {
     }
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
-        self.runtime.block_on(memory::ask(&self.engine, verb, request))
+        self.runtime.block_on(memory::decide_request(&self.engine, verb, request))
     }
 
     fn refund(&mut self, receipt: &str) -> u64 {
-        self.runtime.block_on(self.engine.refund(&memory::read(receipt))).unwrap().get()
+        self.runtime.block_on(self.engine.refund(&memory::parse_receipt(receipt))).unwrap().get()
     }
 
-    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
-        memory::to_settled(self.runtime.block_on(self.engine.commit(&memory::read(receipt), Cost::new(cost))).unwrap())
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settlement {
+        memory::to_settlement(
+            self.runtime.block_on(self.engine.commit(&memory::parse_receipt(receipt), Cost::new(cost))).unwrap(),
+        )
     }
 
     fn renew(&mut self, receipt: &str) -> bool {
-        self.runtime.block_on(self.engine.renew(&memory::read(receipt))).unwrap()
+        self.runtime.block_on(self.engine.renew(&memory::parse_receipt(receipt))).unwrap()
     }
 
     fn reset(&mut self, request: &Request) -> usize {
@@ -102,7 +104,7 @@ fn number_from_env(name: &str, otherwise: u64) -> u64 {
 fn compare(kind: Kind) {
     let (seed, decisions) =
         (number_from_env("TOLLGATE_MODEL_SEED", 1), number_from_env("TOLLGATE_MODEL_DECISIONS", 1_500));
-    let (compared, traces) = lockstep::compare(&mut EngineOnRedis::start(kind), seed, decisions, &[]);
+    let (compared, traces) = lockstep::compare_random_traces(&mut EngineOnRedis::start(kind), seed, decisions, &[]);
     println!("{kind:?}: {compared} decisions of {traces} traces from seed {seed} show no difference");
 }
 

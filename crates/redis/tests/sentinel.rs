@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use support::{LONG_DEADLINE, RealTime, bucket, check, remaining, wait_until, wait_until_down};
 use tollgate_redis::{Config, Health, RedisStore};
-use tollgate_testkit::servers::{Kind, MASTER, Sentinels, free_port};
+use tollgate_testkit::servers::{Kind, PRIMARY_NAME, Sentinels, free_port};
 
 async fn connect(url: &str) -> RedisStore {
     RedisStore::connect(Config::from_url(url).unwrap().deadline(LONG_DEADLINE)).await
 }
 
 fn run_case(sentinels: &Sentinels, case: &str, test: impl AsyncFnOnce(&mut RealTime)) {
-    support::run_case(&format!("redis+sentinel://{}/{MASTER}?namespace={case}", sentinels.seeds()), test);
+    support::run_case(&format!("redis+sentinel://{}/{MASTER}?namespace={case}", sentinels.addresses()), test);
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn follow_failovers(kind: Kind, password: &str) {
     runtime.block_on(async {
         let mut sentinels = Sentinels::start(kind, password);
         let option = if password.is_empty() { String::new() } else { format!("?sentinel_password={password}") };
-        let seeds = sentinels.seeds();
+        let seeds = sentinels.addresses();
         // The first seed is dead and must be skipped.
         let store = connect(&format!("redis+sentinel://127.0.0.1:{},{seeds}/{MASTER}{option}", free_port())).await;
         assert_eq!(check(&store, "k", bucket(9)).await, Ok(true), "{:?}", store.health());

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use common::eventually::{timed, wall_seconds};
+use common::eventually::{measure_duration, wall_seconds};
 use common::proxy::{Proxy, Response, start_app, start_app_named, start_echo, start_holding_app, with_long_timeouts};
 use common::{Rules, Server, eventually, run_program};
 use tollgate_testkit::servers::free_port;
@@ -69,7 +69,7 @@ fn printed_configuration_passes_requests_while_the_server_is_stalled() {
     let ask = || proxy.send("GET", "/", &[("x-api-key", "one")]);
     eventually("the limit is reached", || ask().status == 429);
     server.pause();
-    let (stalled, time) = timed(ask);
+    let (stalled, time) = measure_duration(ask);
     server.signal("CONT");
     assert_eq!((stalled.status, &*stalled.body), (200, "app"), "{stalled:?}");
     assert!((Duration::from_millis(40)..Duration::from_secs(2)).contains(&time), "{time:?}");

@@ -155,7 +155,7 @@ fn slow_or_broken_network_only_delays_changes() {
     wait_for_revision(&node, service.set_limit("6/day"));
     println!("with 100 ms for every kilobyte the change took {:?}", begun.elapsed());
     // The node reconnects after its connection breaks.
-    network.cut();
+    network.close_connections();
     wait_for_revision(&node, service.set_limit("7/day"));
     assert_eq!(limit_of(&node), 7);
     eventually("the new rules are on disk", || {
@@ -175,7 +175,7 @@ fn slow_or_broken_network_only_delays_changes() {
     });
     println!("a start without an answer took {:?}", begun.elapsed());
     assert_eq!(limit_of(&another), 7);
-    network.clear();
+    network.clear_faults();
     wait_for_revision(&node, revision);
     wait_for_revision(&another, revision);
     assert_eq!((limit_of(&node), limit_of(&another)), (8, 8));

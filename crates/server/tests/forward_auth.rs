@@ -5,7 +5,7 @@ use crate::common;
 use std::process::Command;
 use std::time::Duration;
 
-use common::eventually::timed;
+use common::eventually::measure_duration;
 use common::{Rules, Server, run_program};
 
 const RULES: &str = "
@@ -58,7 +58,7 @@ fn forwarded_addresses_are_accepted_only_from_trusted_proxies() {
 fn delayed_request_is_held_and_then_admitted() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
-    let ((), time) = timed(|| {
+    let ((), time) = measure_duration(|| {
         for _ in 0..3 {
             assert!(curl(&server, "/v1/forward-auth/api/slow", &[]).starts_with("http/1.1 200"));
         }

@@ -16,7 +16,7 @@ use tollgate_testkit::servers::{Kind, Server as StoreServer};
 const RULES: &str = "domain: api\nrules:\n- {id: shared, limit: 20/s, burst: 200}\n";
 
 fn history_bound() -> Bound {
-    Bound::of("20/s".parse().expect("a rate"), 200)
+    Bound::from_rate("20/s".parse().expect("a rate"), 200)
 }
 
 /// Number of admitted requests after which the clients stop: the burst plus two seconds of the

@@ -199,7 +199,7 @@ fn server_finds_the_others_when_a_name_gets_their_addresses() {
     hosts.seeds = format!("tollgate.test:{PORT}");
     let name = |host: usize, of: &[usize]| {
         let names: Vec<_> = of.iter().map(|other| ("tollgate.test", hosts.network.address(*other))).collect();
-        hosts.network.name_addresses(host, &names);
+        hosts.network.set_host_names(host, &names);
     };
     name(0, &[0]);
     name(1, &[0, 1]);

@@ -8,7 +8,7 @@ use crate::common;
 
 use std::time::Duration;
 
-use common::eventually::{sleep_for, timed};
+use common::eventually::{measure_duration, sleep_for};
 use common::proxy::{Proxy, start_app, start_echo, with_long_timeouts};
 use common::{Rules, Server, eventually};
 
@@ -179,7 +179,7 @@ fn check_stall(name: &str) {
     let limited = || proxy.send("GET", "/limited/a", &[("x-api-key", "one")]);
     eventually("the limit is reached", || limited().status == 429);
     server.pause();
-    let (stalled, time) = timed(limited);
+    let (stalled, time) = measure_duration(limited);
     server.signal("CONT");
     assert_eq!((stalled.status, &*stalled.body), (200, "app"), "{name}: {stalled:?}");
     assert!((Duration::from_millis(40)..Duration::from_secs(2)).contains(&time), "{name}: {time:?}");

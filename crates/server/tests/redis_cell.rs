@@ -14,7 +14,7 @@ fn words_of_call(step: &TraceStep) -> Vec<String> {
     } else {
         words.push(step.args.read_text("key").expect("a key").to_owned());
         for name in ["max_burst", "count", "period_s", "quantity"] {
-            words.extend(step.args.maybe_int(name).map(|number| number.to_string()));
+            words.extend(step.args.optional_int(name).map(|number| number.to_string()));
         }
     }
     words

@@ -34,7 +34,7 @@ pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bo
 }
 
 /// Runs `action` and returns its result and duration.
-pub fn timed<T>(action: impl FnOnce() -> T) -> (T, Duration) {
+pub fn measure_duration<T>(action: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = action();
     (result, start.elapsed())

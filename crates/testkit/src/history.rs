@@ -30,7 +30,7 @@ impl Bound {
     }
 
     /// Returns the bound for `burst` at one instant and `rate`.
-    pub fn of(rate: Rate, burst: u64) -> Self {
+    pub fn from_rate(rate: Rate, burst: u64) -> Self {
         Self::new(burst, rate.count().into(), rate.per().as_nanos())
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 ///
 /// # Panics
 /// Panics if a file is not declared, because its tests would not run.
-pub fn assert_all_listed(package: &str, main: &str, apart: &[&str]) {
+pub fn assert_all_files_are_modules(package: &str, main: &str, apart: &[&str]) {
     for file in fs::read_dir(format!("{package}/tests")).expect("the tests of the package") {
         let name = file.expect("an entry of the folder").file_name().into_string().expect("a name in UTF-8");
         let Some(module) = name.strip_suffix(".rs").filter(|module| *module != "main" && !apart.contains(module))

@@ -306,15 +306,19 @@ fn only_buckets_delay_and_a_group_waits_the_longest_delay() {
 #[test]
 fn only_the_fixed_window_admits_twice_its_limit_across_a_boundary() {
     /// Returns the amount that passes within 20 ms around the end of a second.
-    fn around_a_boundary<A: Algorithm>(limit: A) -> u64 {
+    fn amount_around_a_boundary<A: Algorithm>(limit: A) -> u64 {
         let mut key = Key::new(limit);
         key.wait(from_millis(990)).drain() + key.wait(from_millis(20)).drain()
     }
-    assert_eq!(around_a_boundary(fixed_window(100, SECOND)), 200);
-    assert_eq!(around_a_boundary(sliding_window(100, SECOND)), 101, "the overlap is 99 % of the previous window");
-    assert_eq!(around_a_boundary(sliding_slices(100, SECOND)), 100);
-    assert_eq!(around_a_boundary(sliding_log(100, SECOND)), 100);
-    assert_eq!(around_a_boundary(token_bucket("100/s", 100)), 102, "the burst plus the refill of 20 ms");
+    assert_eq!(amount_around_a_boundary(fixed_window(100, SECOND)), 200);
+    assert_eq!(
+        amount_around_a_boundary(sliding_window(100, SECOND)),
+        101,
+        "the overlap is 99 % of the previous window"
+    );
+    assert_eq!(amount_around_a_boundary(sliding_slices(100, SECOND)), 100);
+    assert_eq!(amount_around_a_boundary(sliding_log(100, SECOND)), 100);
+    assert_eq!(amount_around_a_boundary(token_bucket("100/s", 100)), 102, "the burst plus the refill of 20 ms");
 }
 
 #[test]

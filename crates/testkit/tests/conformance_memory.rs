@@ -37,7 +37,7 @@ impl Subject for Memory {
     }
 }
 
-fn run(case: impl AsyncFnOnce(&mut Memory)) {
+fn run_case(case: impl AsyncFnOnce(&mut Memory)) {
     let clock = Arc::new(ManualClock::at(1_700_000_000_000_000_000));
     let store = MemoryStore::with_clock(1_000, clock.clone()).expect("a small table");
     let mut memory = Memory { store, clock };
@@ -45,4 +45,4 @@ fn run(case: impl AsyncFnOnce(&mut Memory)) {
     assert_eq!(done, Poll::Ready(()), "memory is ready at once");
 }
 
-tollgate_testkit::store_conformance!(run);
+tollgate_testkit::store_conformance!(run_case);

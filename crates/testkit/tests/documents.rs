@@ -8,7 +8,7 @@ fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn read(path: &str) -> String {
+fn read_file(path: &str) -> String {
     std::fs::read_to_string(repository_root().join(path)).expect("the document")
 }
 
@@ -41,7 +41,7 @@ fn backticked_strings(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Asserts that every name is a function in the sources.
-fn check_tests(page: &str, names: &[&str]) {
+fn assert_tests_exist(page: &str, names: &[&str]) {
     let sources = source_files().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     let code: Vec<String> =
         sources.map(|path| std::fs::read_to_string(repository_root().join(path)).expect("a source file")).collect();
@@ -59,21 +59,21 @@ fn last_column(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_test_named_by_the_concepts_page_exists() {
-    let page = read("docs/concepts.md");
+    let page = read_file("docs/concepts.md");
     let (_, mistakes) = page.split_once("## Mistakes known from other limiters").expect("the section");
     let named: Vec<&str> = last_column(mistakes).filter_map(|cell| backticked_strings(cell).next()).collect();
     assert!(named.len() >= 10, "{named:?}");
-    check_tests("docs/concepts.md", &named);
+    assert_tests_exist("docs/concepts.md", &named);
 }
 
 #[test]
 fn every_test_named_by_the_security_page_exists() {
-    let page = read("docs/security.md");
+    let page = read_file("docs/security.md");
     let (_, tried) = page.split_once("## What was tried").expect("the section");
     let (files, tests): (Vec<&str>, Vec<&str>) =
         last_column(tried).flat_map(backticked_strings).partition(|name| name.contains('/'));
     assert!(tests.len() >= 30, "{tests:?}");
-    check_tests("docs/security.md", &tests);
+    assert_tests_exist("docs/security.md", &tests);
     for file in files {
         assert!(repository_root().join(file).exists(), "docs/security.md names a missing file: {file}");
     }
@@ -96,7 +96,7 @@ fn every_file_named_by_the_architecture_page_exists() {
             }
         }
     }
-    let page = read("ARCHITECTURE.md");
+    let page = read_file("ARCHITECTURE.md");
     let is_path = |text: &&str| {
         let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
         plain && !text.starts_with('/') && (text.contains('/') || text.ends_with(".rs"))

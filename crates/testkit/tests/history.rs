@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 use tollgate_testkit::history::{Bound, Checker, Excess, ObservedRequest, excess_observed, first_excess_by_pairs};
-use tollgate_testkit::model::script::{any_rate, any_size, config_with_cases};
+use tollgate_testkit::model::script::{any_number_up_to, any_rate, config_with_cases};
 use tollgate_testkit::model::to_exact;
 
 const SECOND: u64 = 1_000_000_000;
 
 /// Returns a bound with a burst of 10 and a rate of 10 per second.
 fn bound_of_ten() -> Bound {
-    Bound::of("10/s".parse().expect("a rate"), 10)
+    Bound::from_rate("10/s".parse().expect("a rate"), 10)
 }
 
 /// Returns a history with a burst of 10 and then one event every 100 ms for 1000 s. Every interval from the start to an
@@ -66,9 +66,9 @@ proptest! {
 
     #[test]
     fn envelope_and_all_pairs_agree(
-        rate in any_rate(), burst in 0_u64..30, steps in prop::collection::vec((any_size(1 << 40), 0_u64..12), 1..40),
+        rate in any_rate(), burst in 0_u64..30, steps in prop::collection::vec((any_number_up_to(1 << 40), 0_u64..12), 1..40),
     ) {
-        let (bound, mut at) = (Bound::of(rate, burst), 0);
+        let (bound, mut at) = (Bound::from_rate(rate, burst), 0);
         let history: Vec<_> = steps.iter().map(|&(pause, cost)| { at += pause; (at, cost) }).collect();
         let found = Checker::new(&bound).admit_all(&history).err();
         let slow = first_excess_by_pairs(&bound, &history);

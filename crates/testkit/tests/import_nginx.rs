@@ -12,12 +12,12 @@ use tollgate::Outcome;
 use tollgate::clock::ManualClock;
 use tollgate_engine::rules::{ImportedRules, Rules, Source};
 use tollgate_engine::{Attribute, Decisions, Engine, Item, MemoryStore, Request};
-use tollgate_testkit::oracle::{Case, Fields, Read, TraceDirectory, TraceStep};
+use tollgate_testkit::oracle::{Case, Fields, ReadResult, TraceDirectory, TraceStep};
 
 const MILLI: u64 = 1_000_000;
 
 /// Returns the configuration lines with which a case was recorded.
-fn nginx_config(case: &Case) -> Read<String> {
+fn nginx_config(case: &Case) -> ReadResult<String> {
     let lines = case.config.list("limits")?.iter().enumerate().map(|(place, limit)| {
         let (rate, burst) = (limit.read_text("rate")?, limit.count("burst")?);
         let burst = if burst > 0 { format!(" burst={burst}") } else { String::new() };
@@ -35,19 +35,19 @@ fn nginx_config(case: &Case) -> Read<String> {
 
 /// An outcome. The delay is in milliseconds, rounded down as in nginx.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Seen {
+enum NginxOutcome {
     Passed { delay_ms: u64 },
     Rejected,
 }
 
-fn recorded_outcome(step: &TraceStep) -> Read<Seen> {
+fn recorded_outcome(step: &TraceStep) -> ReadResult<NginxOutcome> {
     Ok(match step.result.read_text("outcome")? {
-        "rejected" => Seen::Rejected,
-        _ => Seen::Passed { delay_ms: step.result.count("delay_ms")? },
+        "rejected" => NginxOutcome::Rejected,
+        _ => NginxOutcome::Passed { delay_ms: step.result.count("delay_ms")? },
     })
 }
 
-fn run<T>(future: impl Future<Output = T>) -> T {
+fn poll_ready<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("the memory store never waits"),
@@ -55,13 +55,13 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[derive(Debug, Default)]
-struct Count {
+struct ReplayCounts {
     equal: usize,
     drifted: usize,
     after: usize,
 }
 
-fn replay(case: &Case, count: &mut Count) -> Read<()> {
+fn replay_case(case: &Case, count: &mut ReplayCounts) -> ReadResult<()> {
     let text = nginx_config(case)?;
     let imported = ImportedRules::read(&Source { name: "nginx.conf", text: text.as_bytes() }, None, "edge")
         .expect("lines of nginx");
@@ -82,11 +82,11 @@ fn replay(case: &Case, count: &mut Count) -> Read<()> {
         clock.set(step.at_nanos(MILLI)?);
         let attributes = [Attribute::new("client_ip", step.args.read_text("key")?)];
         let items = [Item::new(&attributes)];
-        let decision = run(engine.check(&Request::new("edge", &items), &mut decisions)).expect("a request");
+        let decision = poll_ready(engine.check(&Request::new("edge", &items), &mut decisions)).expect("a request");
         let ours = match decision.outcome() {
-            Outcome::Allow => Seen::Passed { delay_ms: 0 },
-            Outcome::Delay(wait) => Seen::Passed { delay_ms: wait.as_nanos() / MILLI },
-            Outcome::Deny(_) => Seen::Rejected,
+            Outcome::Allow => NginxOutcome::Passed { delay_ms: 0 },
+            Outcome::Delay(wait) => NginxOutcome::Passed { delay_ms: wait.as_nanos() / MILLI },
+            Outcome::Deny(_) => NginxOutcome::Rejected,
         };
         let theirs = recorded_outcome(step)?;
         if ours == theirs {
@@ -104,9 +104,9 @@ fn replay(case: &Case, count: &mut Count) -> Read<()> {
 #[test]
 fn imported_rules_decide_as_nginx_did() {
     let cases = TraceDirectory::from_environment().read("nginx_limit_req").expect("the traces of nginx");
-    let mut count = Count::default();
+    let mut count = ReplayCounts::default();
     for case in cases.iter().filter(|case| !case.steps.is_empty()) {
-        replay(case, &mut count).expect("a case of the documented format");
+        replay_case(case, &mut count).expect("a case of the documented format");
     }
     println!("{} cases: {count:?}", cases.len());
     assert!(count.equal > 2 * count.after, "too few steps were compared: {count:?}");

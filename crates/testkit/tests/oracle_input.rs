@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use tollgate_testkit::oracle::{Case, REPLAYS, Replay, Skip, Tally, TraceDirectory};
 use tollgate_testkit::rule_model::random::Rng;
 
-fn replay(title: &str) -> &'static Replay {
+fn replay_by_title(title: &str) -> &'static Replay {
     REPLAYS.iter().find(|replay| replay.title == title).expect("a replay of this title")
 }
 
 /// Replays one case and checks that every step is counted exactly once.
-fn run(replay: &Replay, case: &Value) -> Tally {
+fn run_case(replay: &Replay, case: &Value) -> Tally {
     let case = Case::parse(&case.to_string()).expect("a case");
     let tally = replay.run(std::slice::from_ref(&case));
     let (by_rule, skipped): (usize, usize) = (tally.by_rule.values().sum(), tally.skipped.values().sum());
@@ -21,7 +21,7 @@ fn run(replay: &Replay, case: &Value) -> Tally {
 }
 
 fn skips_of(replay: &Replay, case: &Value) -> Vec<(Skip, usize)> {
-    let tally = run(replay, case);
+    let tally = run_case(replay, case);
     assert!(tally.differing_steps.is_empty(), "{tally}");
     tally.skipped.into_iter().collect()
 }
@@ -40,7 +40,7 @@ fn resilience_case(start: i64, period: i64, limit: i64, steps: &Value) -> Value 
 
 /// Returns a granted reservation of one permit that leaves `available` permits. If `available` is 0, the next permit
 /// is available after `wait` nanoseconds.
-fn reserve(at: i64, available: i64, wait: i64) -> Value {
+fn reserve_step(at: i64, available: i64, wait: i64) -> Value {
     let state = json!({"available": available, "nanos_to_wait_for_one": wait, "cycle": 0});
     json!({"at_ns": at, "op": "reserve_permission", "args": {"permits": 1},
            "result": {"ok": true, "wait_ns": 0, "state": state}})
@@ -48,18 +48,18 @@ fn reserve(at: i64, available: i64, wait: i64) -> Value {
 
 #[test]
 fn clock_may_start_below_zero() {
-    let replay = replay("resilience4j_atomic");
-    let steps = json!([reserve(-500, 1, 0), reserve(-400, 0, 900), reserve(500, 1, 0)]);
+    let replay = replay_by_title("resilience4j_atomic");
+    let steps = json!([reserve_step(-500, 1, 0), reserve_step(-400, 0, 900), reserve_step(500, 1, 0)]);
     assert_eq!(skips_of(replay, &resilience_case(-500, 1_000, 2, &steps)), []);
-    assert_eq!(run(replay, &resilience_case(-500, 1_000, 2, &steps)).equal_steps, 3);
-    let extreme = json!([reserve(i64::MAX, 1, 0)]);
+    assert_eq!(run_case(replay, &resilience_case(-500, 1_000, 2, &steps)).equal_steps, 3);
+    let extreme = json!([reserve_step(i64::MAX, 1, 0)]);
     assert_eq!(skips_of(replay, &resilience_case(i64::MIN, 1_000, 2, &extreme)), [(Skip::BeyondTime, 1)]);
 }
 
 #[test]
 fn step_before_the_start_is_a_clock_step() {
-    let steps = json!([reserve(99, 1, 0), reserve(150, 0, 50)]);
-    let tally = skips_of(replay("resilience4j_atomic"), &resilience_case(100, 1_000, 2, &steps));
+    let steps = json!([reserve_step(99, 1, 0), reserve_step(150, 0, 50)]);
+    let tally = skips_of(replay_by_title("resilience4j_atomic"), &resilience_case(100, 1_000, 2, &steps));
     assert_eq!(tally, [(Skip::ClockBack, 2)]);
 }
 
@@ -68,9 +68,10 @@ fn step_before_the_end_of_a_parked_wait_is_a_clock_step() {
     let state = json!({"available": 0, "nanos_to_wait_for_one": 1_000, "cycle": 1});
     let parked = json!({"at_ns": 500, "op": "acquire_permission", "args": {"permits": 1},
         "result": {"ok": true, "parked_ns": 500, "now_ns": 1_000, "state": state}});
-    let mut parking = resilience_case(0, 1_000, 1, &json!([reserve(0, 0, 1_000), parked, reserve(999, 0, 1)]));
+    let mut parking =
+        resilience_case(0, 1_000, 1, &json!([reserve_step(0, 0, 1_000), parked, reserve_step(999, 0, 1)]));
     parking["config"]["timeout_ns"] = json!(500);
-    assert_eq!(skips_of(replay("resilience4j_atomic"), &parking), [(Skip::ClockBack, 1)]);
+    assert_eq!(skips_of(replay_by_title("resilience4j_atomic"), &parking), [(Skip::ClockBack, 1)]);
     let sleeping = json!({"create": {"ok": true, "state": {"stored": 0.0, "next_free_us": 1_000_000}}, "start_us": 0,
         "permits_per_second": 1.0, "max_burst_seconds": 1.0, "sleep_advances_clock": true});
     let acquire = |at: i64, slept: i64, next: i64| {
@@ -79,17 +80,17 @@ fn step_before_the_end_of_a_parked_wait_is_a_clock_step() {
     };
     let steps = json!([acquire(0, 1_000_000, 2_000_000), acquire(999_999, 1_000_001, 3_000_000)]);
     assert_eq!(
-        skips_of(replay("guava_rate_limiter"), &case_json("smooth_bursty", &sleeping, &steps)),
+        skips_of(replay_by_title("guava_rate_limiter"), &case_json("smooth_bursty", &sleeping, &steps)),
         [(Skip::ClockBack, 1)]
     );
     let steps = json!([acquire(0, 1_000_000, 2_000_000), acquire(1_000_000, 1_000_000, 3_000_000)]);
-    assert_eq!(skips_of(replay("guava_rate_limiter"), &case_json("smooth_bursty", &sleeping, &steps)), []);
+    assert_eq!(skips_of(replay_by_title("guava_rate_limiter"), &case_json("smooth_bursty", &sleeping, &steps)), []);
 }
 
 #[test]
 fn negative_and_zero_periods_are_skipped() {
-    let steps = json!([reserve(0, 1, 0), reserve(1, 0, 1)]);
-    let period = |period| skips_of(replay("resilience4j_atomic"), &resilience_case(0, period, 2, &steps));
+    let steps = json!([reserve_step(0, 1, 0), reserve_step(1, 0, 1)]);
+    let period = |period| skips_of(replay_by_title("resilience4j_atomic"), &resilience_case(0, period, 2, &steps));
     assert_eq!(period(-1_000), [(Skip::Field("refresh_period_ns"), 2)]);
     assert_eq!(period(0), [(Skip::RefusedLimit, 2)]);
 }
@@ -103,7 +104,7 @@ fn limits_that_our_types_refuse_are_skipped() {
         case_json("greedy", &json!({"start_ns": start, "bandwidths": [refill], "create": create}), &step)
     };
     let bandwidth = |tokens: u64, period: i64| json!({"refill": "greedy", "capacity": 5, "refill_tokens": tokens, "period_ns": period});
-    let replay_bucket = |case: &Value| skips_of(replay("bucket4j"), case);
+    let replay_bucket = |case: &Value| skips_of(replay_by_title("bucket4j"), case);
     assert_eq!(replay_bucket(&bucket(bandwidth(1 << 40, 1), 0)), [(Skip::RefusedLimit, 1)]);
     assert_eq!(replay_bucket(&bucket(bandwidth(1, 0), 0)), [(Skip::RefusedLimit, 1)]);
     assert_eq!(replay_bucket(&bucket(bandwidth(1, -5), 0)), [(Skip::Field("period_ns"), 1)]);
@@ -111,12 +112,15 @@ fn limits_that_our_types_refuse_are_skipped() {
     let windows = json!({"amount": 0, "window_s": 1, "start_us": 0});
     let hit = json!([{"at_us": 0, "op": "hit", "args": {"key": "k", "cost": 1}, "result": {"ok": false}}]);
     for algorithm in ["fixed_window", "moving_window"] {
-        assert_eq!(skips_of(replay("python_limits"), &case_json(algorithm, &windows, &hit)), [(Skip::RefusedLimit, 1)]);
+        assert_eq!(
+            skips_of(replay_by_title("python_limits"), &case_json(algorithm, &windows, &hit)),
+            [(Skip::RefusedLimit, 1)]
+        );
     }
     let nginx = json!({"start_ms": 0, "limits": [{"rate_milli_per_s": 0, "burst": 1, "mode": "delay"}]});
     let request = json!([{"at_ms": 0, "op": "request", "args": {"key": "k"}, "result": {"outcome": "passed", "delay_ms": 0, "status": 200}}]);
     assert_eq!(
-        skips_of(replay("nginx_limit_req"), &case_json("limit_req", &nginx, &request)),
+        skips_of(replay_by_title("nginx_limit_req"), &case_json("limit_req", &nginx, &request)),
         [(Skip::RefusedLimit, 1)]
     );
 }
@@ -130,9 +134,9 @@ fn commands_without_arguments_are_skipped() {
         case_json("gcra", &json!({"start_ns": 0}), &json!([step, other]))
     };
     for title in ["redis_cell, step by step", "redis_cell, free from first to last"] {
-        assert_eq!(skips_of(replay(title), &throttle(json!({"argv": []}))), [(Skip::Error, 1)]);
-        run(replay(title), &throttle(json!({})));
-        run(replay(title), &throttle(Value::Null));
+        assert_eq!(skips_of(replay_by_title(title), &throttle(json!({"argv": []}))), [(Skip::Error, 1)]);
+        run_case(replay_by_title(title), &throttle(json!({})));
+        run_case(replay_by_title(title), &throttle(Value::Null));
     }
 }
 

@@ -11,9 +11,9 @@ use tollgate_core::{
 };
 use tollgate_testkit::history::{Bound, Checker, first_excess_by_pairs};
 use tollgate_testkit::model::laws::{CalendarClock, EqualClocks, InstantClock, arbitrary_state_causes_no_panic};
-use tollgate_testkit::model::lockstep::{Admitted, HORIZON, Lockstep, run_without_model};
+use tollgate_testkit::model::lockstep::{AdmittedRequest, LATEST_INSTANT, Lockstep, run_without_model};
 use tollgate_testkit::model::script::{
-    any_amount, any_rate, any_script, any_size, any_start, any_word, config_with_cases, taking_scripts,
+    any_amount, any_number_up_to, any_rate, any_script, any_start, any_taking_script, any_word, config_with_cases,
 };
 use tollgate_testkit::model::*;
 
@@ -31,7 +31,7 @@ trait Subject: Copy + Debug {
 
     /// Returns the same parameters with the alignment of `old`, if the algorithm has an alignment. A change of
     /// parameters that keeps the alignment rounds less.
-    fn on_grid_of(self, old: &Self) -> Self {
+    fn with_alignment_of(self, old: &Self) -> Self {
         let _ = old;
         self
     }
@@ -48,7 +48,7 @@ trait Subject: Copy + Debug {
     }
 
     /// Checks the guarantee for all admitted requests of a history.
-    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError>;
+    fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError>;
 
     /// Returns these parameters without the options that would make the bounds inexact when the clock steps.
     fn for_clock_steps(self) -> Self {
@@ -69,7 +69,7 @@ trait Subject: Copy + Debug {
 }
 
 /// Associates a subject with its limit and model, and with the model's change of parameters.
-macro_rules! row {
+macro_rules! subject_types {
     ($limit:ty, $model:ty, |$own:ident, $changed:ident, $now:ident| $make:expr, $new:expr, $change:expr) => {
         type Limit = $limit;
         type Model = $model;
@@ -107,7 +107,7 @@ macro_rules! properties {
 
             #[test]
             fn no_interval_admits_more_than_the_guarantee(
-                subject in <$subject>::any_params(), start in <$subject>::any_start(), script in taking_scripts(60),
+                subject in <$subject>::any_params(), start in <$subject>::any_start(), script in any_taking_script(60),
             ) {
                 let limit = Subject::limit(&subject).expect("valid");
                 subject.check_admitted(&run_without_model(&limit, &EqualClocks, start, &script))?;
@@ -146,7 +146,7 @@ macro_rules! properties {
                 (start, (ahead, spread, halves)) in (any_start(), any_calendar()),
                 (before, after) in (any_script(10), any_script(10)),
             ) {
-                let new = if same_grid { new.on_grid_of(&old) } else { new };
+                let new = if same_grid { new.with_alignment_of(&old) } else { new };
                 let (old_limit, Ok(new_limit)) = (Subject::limit(&old).expect("valid"), Subject::limit(&new)) else {
                     return Ok(());
                 };
@@ -174,7 +174,7 @@ mod subjects {
 
 /// Generates the wall clock's offset, the key's spread value, and the lengths of calendar windows in half periods.
 fn any_calendar() -> impl Strategy<Value = (u64, u64, Vec<u64>)> {
-    (any_size(1 << 60), any_word(), prop::collection::vec(1_u64..6, 20))
+    (any_number_up_to(1 << 60), any_word(), prop::collection::vec(1_u64..6, 20))
 }
 
 /// Generates arbitrary words that no algorithm wrote. There may be fewer or more words than a state has.
@@ -184,7 +184,10 @@ fn any_words() -> impl Strategy<Value = Vec<u64>> {
 
 /// Generates instants in any order, with a cost for each.
 fn clock_steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
-    prop::collection::vec((any_size(HORIZON), prop_oneof![Just(u64::MAX), any_size(u64::MAX)]), 1..30)
+    prop::collection::vec(
+        (any_number_up_to(LATEST_INSTANT), prop_oneof![Just(u64::MAX), any_number_up_to(u64::MAX)]),
+        1..30,
+    )
 }
 
 fn check_clock_steps<S: Subject>(subject: &S, steps: &[(u64, u64)]) -> Result<(), TestCaseError> {
@@ -221,19 +224,19 @@ fn largest_valid<T>(amount: u64, make: impl Fn(u64) -> Result<T, LimitError>) ->
 
 /// Generates lengths of windows, periods and leases in nanoseconds. Half of them are short.
 fn any_length() -> impl Strategy<Value = u64> {
-    prop_oneof![1_u64..100, any_size(Rate::MAX_PERIOD.as_nanos()).prop_map(|n| n.max(1))]
+    prop_oneof![1_u64..100, any_number_up_to(Rate::MAX_PERIOD.as_nanos()).prop_map(|n| n.max(1))]
 }
 
 fn any_debt() -> impl Strategy<Value = u64> {
-    prop_oneof![Just(0), any_size(u64::MAX)]
+    prop_oneof![Just(0), any_number_up_to(u64::MAX)]
 }
 
 /// Generates initial amounts. The subjects cap an amount above the limit to the limit.
 fn any_initial() -> impl Strategy<Value = u64> {
-    prop_oneof![2 => Just(u64::MAX), 1 => any_size(u64::MAX)]
+    prop_oneof![2 => Just(u64::MAX), 1 => any_number_up_to(u64::MAX)]
 }
 
 /// Returns the maximum number of windows of this length that start during a clock step.
-fn windows_begun(from: u64, to: u64, length: u64) -> u64 {
+fn max_windows_begun(from: u64, to: u64, length: u64) -> u64 {
     if to > from { (to - from) / length + 1 } else { 0 }
 }

@@ -4,14 +4,14 @@ use proptest::prelude::*;
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Phase, Stamp, Stamps};
 use tollgate_testkit::model::laws::{EqualClocks, arbitrary_state_causes_no_panic};
 use tollgate_testkit::model::lockstep::Lockstep;
-use tollgate_testkit::model::script::{any_rate, any_script, any_size, any_start, any_word, config_with_cases};
+use tollgate_testkit::model::script::{any_number_up_to, any_rate, any_script, any_start, any_word, config_with_cases};
 use tollgate_testkit::model::{
     GroupLimitParams, GroupModel, LeakyParams, LeaseParams, LogParams, TokenParams, WindowParams,
 };
 
 /// Generates a limit of any kind in [`GroupLimitParams`], with a capacity below 15.
 fn any_member() -> impl Strategy<Value = GroupLimitParams> {
-    let lengths = || prop_oneof![1_u64..100, any_size(1 << 50).prop_map(|n| n.max(1))];
+    let lengths = || prop_oneof![1_u64..100, any_number_up_to(1 << 50).prop_map(|n| n.max(1))];
     let buckets = (any_rate(), 1_u64..15, 0_u64..5, any::<bool>()).prop_map(|(rate, burst, max_debt, leaky)| {
         if !leaky {
             return GroupLimitParams::TokenBucket(TokenParams { rate, burst, max_debt, initial: burst });

@@ -3,21 +3,21 @@
 use proptest::prelude::*;
 use tollgate_core::{Cost, Nanos, PacerParams, PacerState, Time};
 use tollgate_testkit::model::PacerModel;
-use tollgate_testkit::model::script::{any_rate, any_size, any_start, any_word, config_with_cases};
+use tollgate_testkit::model::script::{any_number_up_to, any_rate, any_start, any_word, config_with_cases};
 
 /// Generates calls: the time since the last call, and the number of permits.
-fn any_calls() -> impl Strategy<Value = Vec<(Idle, u64)>> {
+fn any_calls() -> impl Strategy<Value = Vec<(IdleTime, u64)>> {
     let idles = prop_oneof![
-        Just(Idle::Nanos(0)),
-        any_size(1 << 50).prop_map(Idle::Nanos),
-        (0..3_i64).prop_map(|more| Idle::Advertised(more - 1)),
+        Just(IdleTime::Nanos(0)),
+        any_number_up_to(1 << 50).prop_map(IdleTime::Nanos),
+        (0..3_i64).prop_map(|more| IdleTime::Advertised(more - 1)),
     ];
-    let permits = prop_oneof![Just(0), 1_u64..20, any_size(1 << 30)];
+    let permits = prop_oneof![Just(0), 1_u64..20, any_number_up_to(1 << 30)];
     prop::collection::vec((idles, permits), 1..40)
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Idle {
+enum IdleTime {
     /// Fixed duration in nanoseconds.
     Nanos(u64),
     /// The advertised wait plus an offset.
@@ -28,14 +28,14 @@ fn run_in_lockstep(
     pacing: &PacerParams,
     mut model: PacerModel,
     start: u64,
-    calls: &[(Idle, u64)],
+    calls: &[(IdleTime, u64)],
     tolerance: impl Fn(u64) -> u64,
 ) {
     let (mut pace, mut now) = (pacing.start(Time::from_nanos(start)), start);
     for (nth, &(idle, permits)) in calls.iter().enumerate() {
         let next = match idle {
-            Idle::Nanos(nanos) => now.saturating_add(nanos),
-            Idle::Advertised(more) => now.saturating_add(model.next_wait(now).saturating_add_signed(more)),
+            IdleTime::Nanos(nanos) => now.saturating_add(nanos),
+            IdleTime::Advertised(more) => now.saturating_add(model.next_wait(now).saturating_add_signed(more)),
         };
         if next < 1 << 62 {
             now = next;
@@ -60,7 +60,7 @@ proptest! {
 
     #[test]
     fn bursty_pacer_equals_its_model(
-        rate in any_rate(), store in any_size(PacerParams::MAX_STORE.as_nanos()), start in any_start(), calls in any_calls(),
+        rate in any_rate(), store in any_number_up_to(PacerParams::MAX_STORE.as_nanos()), start in any_start(), calls in any_calls(),
     ) {
         let pacing = PacerParams::bursty(rate, Nanos::from_nanos(store)).expect("valid params");
         run_in_lockstep(&pacing, PacerModel::bursty(rate, store, start), start, &calls, |_| 0);
@@ -71,33 +71,33 @@ proptest! {
     /// most a nanosecond per call, plus one nanosecond in the report.
     #[test]
     fn warming_pacer_is_at_most_a_tick_per_call_slower_than_its_model(
-        rate in any_rate(), warm_up in any_size(PacerParams::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in any_start(),
+        rate in any_rate(), warm_up in any_number_up_to(PacerParams::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in any_start(),
         permits in prop::collection::vec(1_u64..1_000, 1..30),
     ) {
         let warm_up = warm_up.max(1);
         let pacing = PacerParams::warm_up(rate, Nanos::from_nanos(warm_up), cold).expect("valid params");
-        let calls: Vec<_> = permits.into_iter().map(|permits| (Idle::Nanos(0), permits)).collect();
+        let calls: Vec<_> = permits.into_iter().map(|permits| (IdleTime::Nanos(0), permits)).collect();
         run_in_lockstep(&pacing, PacerModel::warm_up(rate, warm_up, cold, start), start, &calls, |nth| nth + 1);
     }
 
     /// With pauses between calls, the tolerance is 4 ns for each of up to 40 calls.
     #[test]
     fn warming_pacer_with_pauses_stays_within_160_ns_of_its_model(
-        rate in any_rate(), warm_up in any_size(1 << 40), start in any_start(), calls in any_calls(),
+        rate in any_rate(), warm_up in any_number_up_to(1 << 40), start in any_start(), calls in any_calls(),
     ) {
         let warm_up = warm_up.max(1);
         let pacing = PacerParams::warm_up(rate, Nanos::from_nanos(warm_up), 3_000).expect("valid params");
         let mut calls = calls;
         calls.iter_mut().for_each(|(idle, _)| {
-            if let Idle::Advertised(_) = idle {
-                *idle = Idle::Nanos(0);
+            if let IdleTime::Advertised(_) = idle {
+                *idle = IdleTime::Nanos(0);
             }
         });
         let (mut pace, mut model, mut now) =
             (pacing.start(Time::from_nanos(start)), PacerModel::warm_up(rate, warm_up, 3_000, start), start);
         for (idle, permits) in calls {
             // Uses only pauses that end all waiting, so that the pacer and its model are idle now.
-            if let Idle::Nanos(nanos) = idle
+            if let IdleTime::Nanos(nanos) = idle
                 && nanos > 0
             {
                 let free = model.next_wait(now).max(pacing.next_wait(&pace, Time::from_nanos(now)).as_nanos());

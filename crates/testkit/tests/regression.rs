@@ -21,7 +21,7 @@ fn bucket_refuses_beyond_the_range_of_a_word() {
 /// After a clock step, the spent amount that is read is capped to burst plus debt. A refusal must write the capped
 /// amount. Otherwise each further refusal would read the original state again, until the clock has caught up.
 #[test]
-fn refusal_records_a_clock_step_back() {
+fn refusal_after_a_clock_step_back_writes_the_capped_amount() {
     let limit = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap().max_debt(0).unwrap();
     let mut state = [0; 2];
     limit.init(&mut state, &Now::at(3600 * SECOND));

@@ -7,8 +7,8 @@ use tollgate_testkit::rule_model::lockstep::{self, RuleSubject};
 use tollgate_testkit::rule_model::memory::InMemory;
 use tollgate_testkit::rule_model::random::{Act, Rng, Trace};
 use tollgate_testkit::rule_model::rules::Effect;
-use tollgate_testkit::rule_model::settle::Settled;
-use tollgate_testkit::rule_model::{Answer, Exceed, Request, Rule, RuleSet, Verb, general_laws};
+use tollgate_testkit::rule_model::settle::Settlement;
+use tollgate_testkit::rule_model::{Answer, OnExceed, Request, Rule, RuleSet, Verb, general_laws};
 
 const TRACES: u64 = 30;
 
@@ -38,8 +38,8 @@ fn changing_a_limit_and_back_without_charging_changes_nothing() {
 }
 
 #[test]
-fn refund_restores() {
-    general_laws::refund_restores(&mut InMemory::new(), TRACES);
+fn refund_restores_the_state() {
+    general_laws::refund_restores_the_state(&mut InMemory::new(), TRACES);
 }
 
 fn rule_set(rule: Rule) -> RuleSet {
@@ -73,7 +73,7 @@ fn partly_enforced_rule_is_enforced_or_a_shadow_for_each_key() {
     for algorithm in [Algorithm::TokenBucket { delay: None }, Algorithm::SlidingWindow] {
         let rule = Rule { per: vec!["user"], ..Rule::new("r", Effect::Limits(vec![two(algorithm)])) };
         let enforced = three_requests_each(rule.clone());
-        let shadow = three_requests_each(Rule { on_exceed: Exceed::Shadow, ..rule.clone() });
+        let shadow = three_requests_each(Rule { on_exceed: OnExceed::Shadow, ..rule.clone() });
         let mut before = [false; 100];
         for share in [0, 1, 25, 50, 75, 99, 100] {
             let answers = three_requests_each(Rule { enforce: Some(share), ..rule.clone() });
@@ -93,7 +93,7 @@ fn partly_enforced_rule_is_enforced_or_a_shadow_for_each_key() {
 
 /// The engine in memory, with a clock that is ahead by the window offset of one key. The windows of this key
 /// therefore start at multiples of the period.
-struct Shifted {
+struct ShiftedEngine {
     memory: InMemory,
     now: u64,
     /// The key and the period of its windows.
@@ -101,7 +101,7 @@ struct Shifted {
     offset: Option<u64>,
 }
 
-impl RuleSubject for Shifted {
+impl RuleSubject for ShiftedEngine {
     fn tick(&self) -> u64 {
         1
     }
@@ -135,7 +135,7 @@ impl RuleSubject for Shifted {
         self.memory.refund(receipt)
     }
 
-    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settlement {
         self.memory.commit(receipt, cost)
     }
 
@@ -166,9 +166,9 @@ fn spread_window_is_an_epoch_window_shifted_per_key() {
             }
         }
         let key = (Request { attributes, cost: Some(1) }, period);
-        let mut shifted = Shifted { memory: InMemory::new(), now: 0, key, offset: None };
-        if let Err(difference) = lockstep::run(&mut shifted, &trace) {
-            panic!("{}", lockstep::describe(seed, &trace, &difference));
+        let mut shifted = ShiftedEngine { memory: InMemory::new(), now: 0, key, offset: None };
+        if let Err(difference) = lockstep::run_trace(&mut shifted, &trace) {
+            panic!("{}", lockstep::describe_difference(seed, &trace, &difference));
         }
         offsets.insert(shifted.offset.map(|offset| offset * 1_000 / period));
     }

@@ -93,7 +93,7 @@ fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() 
         load.wait_until_refused().await;
         proxy.stall();
         load.wait_for_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
-        proxy.clear();
+        proxy.clear_faults();
         // The time counts from the beginning, because the excess includes the overshoot without a fault.
         let length = epoch.elapsed().as_nanos() as u64;
         wait_until_up(&nodes[0]).await;
@@ -117,7 +117,7 @@ fn lost_answers_admit_nothing_more_and_their_grants_are_restored() {
         load.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
         proxy.delay_by(Duration::from_millis(150));
         load.wait_for_more("failed", |counts| &counts.failed, 2).await;
-        proxy.clear();
+        proxy.clear_faults();
         load.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
         load.wait_until_refused().await;
         assert_within(&load.end().await, 0);
@@ -189,7 +189,7 @@ fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
 fn failover_by_sentinel_forgets_at_most_one_burst_of_leases_and_nothing_that_replicas_acknowledged() {
     block_on(async {
         let mut sentinels = Sentinels::start(Kind::Valkey, "");
-        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
+        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
         fail_over(LEASED, &url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
         assert_ne!(sentinels.primary(), 0);
     });
@@ -199,7 +199,7 @@ fn failover_by_sentinel_forgets_at_most_one_burst_of_leases_and_nothing_that_rep
 fn failover_by_sentinel_forgets_at_most_one_burst_of_views() {
     block_on(async {
         let mut sentinels = Sentinels::start(Kind::Redis, "");
-        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
+        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
         fail_over_views(&connect(&url, LONG_DEADLINE).await, &mut sentinels.servers[0]).await;
         assert_ne!(sentinels.primary(), 0);
     });

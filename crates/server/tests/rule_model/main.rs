@@ -27,7 +27,7 @@ fn number_from_env(name: &str, default: u64) -> u64 {
 fn compare(protocol: &str, mut subject: impl RuleSubject) {
     let (seed, decisions) =
         (number_from_env("TOLLGATE_MODEL_SEED", 1), number_from_env("TOLLGATE_MODEL_DECISIONS", 2_000));
-    let (compared, traces) = lockstep::compare(&mut subject, seed, decisions, &[]);
+    let (compared, traces) = lockstep::compare_random_traces(&mut subject, seed, decisions, &[]);
     println!("{protocol}: {compared} decisions of {traces} traces from seed {seed} agree with the model");
     let found = findings::run_known_traces(&mut subject, &[]);
     assert!(found.is_empty(), "{protocol}: {}", found.join("\n"));

@@ -2,7 +2,7 @@
 
 use tollgate::{Outcome, Retry};
 use tollgate_testkit::rule_model::lockstep::RuleSubject;
-use tollgate_testkit::rule_model::settle::Settled;
+use tollgate_testkit::rule_model::settle::Settlement;
 use tollgate_testkit::rule_model::{Answer, LimitAnswer, Request, RuleSet, Verb};
 
 use crate::common::frame_client::{FrameClient, PATH};
@@ -84,7 +84,7 @@ impl RuleSubject for OverRls {
         self.http.refund(receipt)
     }
 
-    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settlement {
         self.http.commit(receipt, cost)
     }
 

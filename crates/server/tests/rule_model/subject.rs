@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tollgate::core::{Nanos, Report};
 use tollgate::{Outcome, Retry};
 use tollgate_testkit::rule_model::lockstep::RuleSubject;
-use tollgate_testkit::rule_model::settle::Settled;
+use tollgate_testkit::rule_model::settle::Settlement;
 use tollgate_testkit::rule_model::{Answer, LimitAnswer, Request, RuleSet, Verb};
 
 use crate::protocols::Connection;
@@ -74,10 +74,10 @@ impl<C: Connection> RuleSubject for OverNetwork<C> {
         self.connection.refund(receipt, variant)
     }
 
-    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settlement {
         let reply = self.connection.commit(receipt, cost);
         let [refunded, charged, unpaid] = ["refunded", "charged", "unpaid"].map(|name| required_number(&reply, name));
-        Settled { refunded, charged, unpaid }
+        Settlement { refunded, charged, unpaid }
     }
 
     fn renew(&mut self, receipt: &str) -> bool {

@@ -14,13 +14,13 @@ pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject
     let (five, eight, two) =
         (harness.limit_of_each_algorithm(5), harness.limit_of_each_algorithm(8), harness.limit_of_each_algorithm(2));
     for (((name, five), (_, eight)), (_, two)) in five.into_iter().zip(eight).zip(two) {
-        let charge = harness.charge_limit(five, name);
+        let charge = harness.new_charge_with_limit(five, name);
         assert_eq!(harness.check(&charge.clone().cost(3)).await.remaining(), [2], "{name}");
-        let limits_id = harness.limit(eight);
+        let limits_id = harness.register_limit(eight);
         let raised = charge.with_limits(limits_id);
         assert_eq!(harness.peek(&raised).await.remaining(), [5], "{name}");
         assert_eq!(harness.check(&raised).await.remaining(), [4], "{name}");
-        let limits_id = harness.limit(two);
+        let limits_id = harness.register_limit(two);
         let lowered = raised.with_limits(limits_id);
         assert!(!harness.check(&lowered).await.passed(), "{name}");
         assert_eq!(harness.peek(&lowered).await.remaining(), [0], "{name}");
@@ -37,9 +37,9 @@ pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject
             if (from == "concurrency") != (to == "concurrency") {
                 continue;
             }
-            let charge = harness.charge_limit(old, &format!("{from} {to}"));
+            let charge = harness.new_charge_with_limit(old, &format!("{from} {to}"));
             assert!(harness.check(&charge.clone().cost(3)).await.passed(), "{from} to {to}");
-            let limits_id = harness.limit(new);
+            let limits_id = harness.register_limit(new);
             let charge = charge.with_limits(limits_id);
             assert_eq!(harness.check(&charge).await.remaining(), [2], "{from} to {to}");
         }
@@ -52,7 +52,7 @@ pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subj
     let window: Limit = FixedWindow::new(20, YEAR).expect("a window").into();
     let log = harness.log_or_slices(200);
     let limits_id = harness.register_limits([slow_bucket(9)]);
-    let charge = harness.charge_key(limits_id, "k");
+    let charge = harness.new_charge(limits_id, "k");
     assert_eq!(harness.check(&charge.clone().cost(4)).await.remaining(), [5]);
     let limits_id = harness.register_limits([slow_bucket(9), window]);
     let charge = charge.with_limits(limits_id);

@@ -17,7 +17,8 @@ pub(super) fn slow_bucket(burst: u64) -> Limit {
 /// Checks that no charge of a group is applied if one of them is refused.
 pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (a, b) = (harness.charge_limit(slow_bucket(5), "a"), harness.charge_limit(slow_bucket(2), "b"));
+    let (a, b) =
+        (harness.new_charge_with_limit(slow_bucket(5), "a"), harness.new_charge_with_limit(slow_bucket(2), "b"));
     let both = [a.clone(), b.clone()];
     for left in [4, 3] {
         let answers = harness.run_group(StoreVerb::Check, &both).await;
@@ -36,7 +37,8 @@ pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
 /// Checks that each charge of a refused group has its own answer.
 pub async fn refused_group_answers_each_charge(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (rich, poor) = (harness.charge_limit(slow_bucket(5), "rich"), harness.charge_limit(slow_bucket(1), "poor"));
+    let (rich, poor) =
+        (harness.new_charge_with_limit(slow_bucket(5), "rich"), harness.new_charge_with_limit(slow_bucket(1), "poor"));
     let answers = harness.run_group(StoreVerb::Check, &[rich.clone(), poor.clone().cost(2)]).await;
     assert_eq!(answers[1].outcome, Outcome::Deny(Retry::Never));
     assert!(answers[0].passed(), "the first charge would be admitted alone");
@@ -49,7 +51,8 @@ pub async fn refused_group_answers_each_charge(subject: &mut impl Subject) {
 /// Checks that a refused group does not affect the next group.
 pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (a, b) = (harness.charge_limit(slow_bucket(1), "a"), harness.charge_limit(slow_bucket(1), "b"));
+    let (a, b) =
+        (harness.new_charge_with_limit(slow_bucket(1), "a"), harness.new_charge_with_limit(slow_bucket(1), "b"));
     let (two, one, both) = ([a.clone().cost(2)], [b.clone()], [a, b]);
     let answers = harness
         .run_batch(&[
@@ -69,7 +72,7 @@ pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
 /// Checks that the groups of a batch are decided in order.
 pub async fn later_group_sees_earlier_group(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let charge = [harness.charge_limit(slow_bucket(5), "k")];
+    let charge = [harness.new_charge_with_limit(slow_bucket(5), "k")];
     let answers = harness.run_batch(&[(StoreVerb::Check, &charge[..]); 7]).await;
     let passed = answers.iter().map(|answer| answer.as_ref().unwrap()[0].passed());
     assert_eq!(passed.collect::<Vec<_>>(), [true, true, true, true, true, false, false]);
@@ -83,10 +86,10 @@ pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subje
     let mut harness = Harness::new(subject);
     let (log, slots) = (harness.log_or_slices(300), harness.slots_or_window(3));
     let charges = [
-        harness.charge_limit(slow_bucket(5), "a"),
-        harness.charge_limit(log, "b"),
-        harness.charge_limit(slots, "c"),
-        harness.charge_limit(slow_bucket(9), "d"),
+        harness.new_charge_with_limit(slow_bucket(5), "a"),
+        harness.new_charge_with_limit(log, "b"),
+        harness.new_charge_with_limit(slots, "c"),
+        harness.new_charge_with_limit(slow_bucket(9), "d"),
     ];
     let up_to = |cost: u64| charges.clone().map(|charge| charge.ask(Ask::UpTo(Cost::new(cost))));
     for (cost, taken, left) in [(2, 2, [3, 298, 1, 7]), (u64::MAX, 1, [2, 297, 0, 6])] {
@@ -102,8 +105,8 @@ pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subje
 /// Checks groups of twenty charges, and keys of arbitrary bytes and lengths.
 pub async fn large_groups_and_unusual_keys_are_decided(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let limits_id = harness.limit(slow_bucket(2));
-    let mut charges: Vec<_> = (0..20).map(|n| harness.charge_key(limits_id, &format!("k{n}"))).collect();
+    let limits_id = harness.register_limit(slow_bucket(2));
+    let mut charges: Vec<_> = (0..20).map(|n| harness.new_charge(limits_id, &format!("k{n}"))).collect();
     charges[3].key.extend([0, 255, b'\r', b'\n', b'{', b'}', b':', 0]);
     charges[4].key.extend([0, 255, b'\r', b'\n', b'{', b'}', b':']);
     charges[5].key.extend(vec![b'x'; 8_000]);
@@ -111,15 +114,17 @@ pub async fn large_groups_and_unusual_keys_are_decided(subject: &mut impl Subjec
         let answers = harness.run_group(StoreVerb::Check, &charges).await;
         assert_eq!(answers.iter().all(|answer| answer.passed()), passes);
     }
-    let other = harness.charge_key(limits_id, "k20");
+    let other = harness.new_charge(limits_id, "k20");
     assert!(harness.check(&other).await.passed(), "keys are not confused");
 }
 
 /// Checks that concurrent callers together take at most the burst.
 pub async fn concurrent_callers_get_no_more_than_the_limit(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (shared, other) =
-        (harness.charge_limit(slow_bucket(30), "shared"), harness.charge_limit(slow_bucket(100), "other"));
+    let (shared, other) = (
+        harness.new_charge_with_limit(slow_bucket(30), "shared"),
+        harness.new_charge_with_limit(slow_bucket(100), "other"),
+    );
     let harness = &harness;
     let groups = [[shared.clone()].to_vec(), [shared.clone(), other.clone()].to_vec()];
     let callers = (0..50).map(|n| harness.run_group(StoreVerb::Check, &groups[n % 2]));

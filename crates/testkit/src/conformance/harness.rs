@@ -142,21 +142,21 @@ impl<'s, S: Subject> Harness<'s, S> {
         self.limits_by_id.0.len() as u32 - 1
     }
 
-    pub(super) fn limit(&mut self, limit: impl Into<Limit>) -> u32 {
+    pub(super) fn register_limit(&mut self, limit: impl Into<Limit>) -> u32 {
         self.register_limits([limit.into()])
     }
 
     /// Returns a charge of cost 1 against a key.
-    pub(super) fn charge_key(&self, limits_id: u32, key: &str) -> TestCharge {
+    pub(super) fn new_charge(&self, limits_id: u32, key: &str) -> TestCharge {
         let key = [&self.run_id.to_le_bytes(), key.as_bytes()].concat();
         let ask = Ask::Exactly(Cost::ONE);
         TestCharge { limits_id, key, ask, stamps: None, earlier: Vec::new(), windows: Vec::new() }
     }
 
     /// Registers one limit and returns a charge of cost 1 under it.
-    pub(super) fn charge_limit(&mut self, limit: impl Into<Limit>, key: &str) -> TestCharge {
-        let limits_id = self.limit(limit);
-        self.charge_key(limits_id, key)
+    pub(super) fn new_charge_with_limit(&mut self, limit: impl Into<Limit>, key: &str) -> TestCharge {
+        let limits_id = self.register_limit(limit);
+        self.new_charge(limits_id, key)
     }
 
     pub(super) async fn check(&self, charge: &TestCharge) -> ChargeAnswer {
@@ -196,17 +196,24 @@ impl<'s, S: Subject> Harness<'s, S> {
         &self,
         groups: &[(StoreVerb, &[TestCharge])],
     ) -> Vec<Result<Vec<ChargeAnswer>, StoreError>> {
-        let charges: Vec<Vec<Charge<'_>>> =
-            groups.iter().map(|(_, charges)| charges.iter().map(|charge| self.to_store(charge)).collect()).collect();
+        let charges: Vec<Vec<Charge<'_>>> = groups
+            .iter()
+            .map(|(_, charges)| charges.iter().map(|charge| self.to_store_charge(charge)).collect())
+            .collect();
         let store_groups: Vec<Group<'_>> =
             groups.iter().zip(&charges).map(|((verb, _), charges)| Group { verb: *verb, charges }).collect();
         let mut answers = Answers::default();
         self.subject.store().run(Batch { limit_table: &self.limits_by_id, groups: &store_groups }, &mut answers).await;
         assert_eq!(answers.len(), groups.len(), "every group is answered");
-        (0..groups.len()).map(|index| self.answer(&answers, index, groups[index].1)).collect()
+        (0..groups.len()).map(|index| self.collect_answers(&answers, index, groups[index].1)).collect()
     }
 
-    fn answer(&self, answers: &Answers, index: usize, charges: &[TestCharge]) -> Result<Vec<ChargeAnswer>, StoreError> {
+    fn collect_answers(
+        &self,
+        answers: &Answers,
+        index: usize,
+        charges: &[TestCharge],
+    ) -> Result<Vec<ChargeAnswer>, StoreError> {
         let group = answers.group(index)?;
         assert_eq!(group.charges().len(), charges.len(), "every charge is answered");
         let charge_answers = group.charges().iter().zip(charges).map(|(answer, charge)| {
@@ -224,7 +231,7 @@ impl<'s, S: Subject> Harness<'s, S> {
         Ok(charge_answers.collect())
     }
 
-    fn to_store<'q>(&'q self, charge: &'q TestCharge) -> Charge<'q> {
+    fn to_store_charge<'q>(&'q self, charge: &'q TestCharge) -> Charge<'q> {
         Charge {
             key: &charge.key,
             limits_id: charge.limits_id,

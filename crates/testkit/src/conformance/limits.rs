@@ -40,7 +40,7 @@ pub(super) fn limit_of_each_algorithm(limit: u64) -> Vec<(&'static str, Limit)> 
 pub async fn every_algorithm_counts_to_its_limit(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.limit_of_each_algorithm(3) {
-        let charge = harness.charge_limit(limit, name);
+        let charge = harness.new_charge_with_limit(limit, name);
         for left in [2, 1, 0] {
             let answer = harness.check(&charge).await;
             assert_eq!((answer.outcome, answer.taken, answer.remaining()), (Outcome::Allow, 1, vec![left]), "{name}");
@@ -58,7 +58,7 @@ pub async fn every_algorithm_counts_to_its_limit(subject: &mut impl Subject) {
 pub async fn costs_are_counted(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.limit_of_each_algorithm(5) {
-        let charge = harness.charge_limit(limit, name);
+        let charge = harness.new_charge_with_limit(limit, name);
         assert_eq!(harness.check(&charge.clone().cost(6)).await.outcome, Outcome::Deny(Retry::Never), "{name}");
         assert_eq!(harness.check(&charge.clone().cost(3)).await.remaining(), [2], "{name}");
         assert!(!harness.check(&charge.clone().cost(3)).await.passed(), "{name}");
@@ -79,7 +79,7 @@ pub async fn several_limits_on_one_key_decide_as_one(subject: &mut impl Subject)
         harness.slots_or_window(4),
     ];
     let limits_id = harness.register_limits(limits);
-    let charge = harness.charge_key(limits_id, "k");
+    let charge = harness.new_charge(limits_id, "k");
     assert_eq!(harness.check(&charge.clone().cost(3)).await.remaining(), [7, 5, 3, 1]);
     let answer = harness.check(&charge.clone().cost(2)).await;
     assert_eq!((answer.passed(), answer.remaining()), (false, vec![7, 5, 3, 1]), "a refused cost is not charged");
@@ -92,7 +92,7 @@ pub async fn reports_come_in_the_order_of_the_limits(subject: &mut impl Subject)
     let each = harness.limit_of_each_algorithm(9);
     let limits: Vec<Limit> = each.iter().map(|(_, limit)| *limit).take(7).chain([slow_bucket(8)]).collect();
     let limits_id = harness.register_limits(limits);
-    let charge = harness.charge_key(limits_id, "k");
+    let charge = harness.new_charge(limits_id, "k");
     let answer = harness.check(&charge.cost(2)).await;
     let limits: Vec<u64> = answer.reports.iter().map(|report| report.limit).collect();
     assert_eq!(limits, [9, 9, 9, 9, 9, 9, 9, 8]);
@@ -103,7 +103,7 @@ pub async fn reports_come_in_the_order_of_the_limits(subject: &mut impl Subject)
 pub async fn up_to_and_regardless_take_less_and_more(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.limit_of_each_algorithm(5) {
-        let charge = harness.charge_limit(limit, name);
+        let charge = harness.new_charge_with_limit(limit, name);
         let up_to = charge.clone().ask(Ask::UpTo(Cost::new(3)));
         assert_eq!(harness.check(&up_to).await.taken, 3, "{name}");
         let answer = harness.check(&up_to).await;
@@ -111,7 +111,7 @@ pub async fn up_to_and_regardless_take_less_and_more(subject: &mut impl Subject)
         assert!(!harness.check(&up_to).await.passed(), "{name}: no tokens remain");
     }
     let indebted = TokenBucket::new("1/day".parse().expect("a rate"), 5).expect("a bucket").max_debt(4).expect("debt");
-    let charge = harness.charge_limit(indebted, "debt");
+    let charge = harness.new_charge_with_limit(indebted, "debt");
     let regardless = |cost| charge.clone().ask(Ask::Regardless(Cost::new(cost)));
     let answer = harness.check(&regardless(8)).await;
     assert_eq!((answer.passed(), answer.taken, answer.remaining()), (true, 8, vec![0]));
@@ -127,7 +127,7 @@ pub async fn leaky_bucket_returns_delays(subject: &mut impl Subject) {
         return;
     }
     let leaky = LeakyBucket::new("1/h".parse().expect("a rate"), 4).expect("a bucket").free(1).expect("a part");
-    let charge = harness.charge_limit(leaky.max_wait(Nanos::from_secs(3 * 3_600)), "k");
+    let charge = harness.new_charge_with_limit(leaky.max_wait(Nanos::from_secs(3 * 3_600)), "k");
     let hours = |answer: &super::harness::ChargeAnswer| match answer.outcome {
         Outcome::Allow => 0,
         // The store's clock may advance between calls, so waits are slightly below whole hours.
@@ -149,7 +149,7 @@ pub async fn log_keeps_minimum_gap_and_counts_refusals_if_configured(subject: &m
         return;
     }
     let log = SlidingLog::new(9, YEAR).expect("a log");
-    let spaced = harness.charge_limit(log.minimum_gap(unit).expect("a gap"), "spaced");
+    let spaced = harness.new_charge_with_limit(log.minimum_gap(unit).expect("a gap"), "spaced");
     assert!(harness.check(&spaced).await.passed());
     let answer = harness.check(&spaced).await;
     assert!(!answer.passed() && answer.wait() <= unit);
@@ -157,7 +157,7 @@ pub async fn log_keeps_minimum_gap_and_counts_refusals_if_configured(subject: &m
     assert!(harness.check(&spaced).await.passed());
 
     let stubborn = SlidingLog::new(1, Nanos::from_nanos(4 * unit.as_nanos())).expect("a log").count_refused();
-    let charge = harness.charge_limit(stubborn, "stubborn");
+    let charge = harness.new_charge_with_limit(stubborn, "stubborn");
     assert!(harness.check(&charge).await.passed());
     harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
     assert!(!harness.check(&charge).await.passed(), "refused, and the attempt counts");

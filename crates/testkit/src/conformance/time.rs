@@ -15,7 +15,7 @@ fn multiply(unit: Nanos, n: u64) -> Nanos {
 }
 
 /// Returns a limit of two per `length` for every algorithm that reports a wait.
-fn two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
+fn limits_of_two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
     let rate = Rate::new(2, length).expect("a rate");
     let slice = Nanos::from_nanos(length.as_nanos() / 2);
     let fixed = FixedWindow::new(2, length).expect("a window").phase(Phase::FirstRequest);
@@ -34,8 +34,8 @@ fn two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
 pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
     let length = multiply(subject.unit(), 2);
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.without_refused(two_per(length)) {
-        let charge = harness.charge_limit(limit, name);
+    for (name, limit) in harness.without_refused(limits_of_two_per(length)) {
+        let charge = harness.new_charge_with_limit(limit, name);
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         assert!(!harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         harness.subject.wait(multiply(length, 2)).await;
@@ -50,8 +50,8 @@ pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
 pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
     let (unit, tick) = (subject.unit(), subject.tick());
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.without_refused(two_per(multiply(unit, 3))) {
-        let charge = harness.charge_limit(limit, name);
+    for (name, limit) in harness.without_refused(limits_of_two_per(multiply(unit, 3))) {
+        let charge = harness.new_charge_with_limit(limit, name);
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         let wait = harness.check(&charge).await.wait();
         assert!(wait <= multiply(unit, 6), "{name}: {wait}");
@@ -74,7 +74,7 @@ pub async fn lost_lease_expires(subject: &mut impl Subject) {
     if harness.refuses("concurrency") {
         return;
     }
-    let charge = harness.charge_limit(Concurrency::new(1, lease).expect("leases"), "k");
+    let charge = harness.new_charge_with_limit(Concurrency::new(1, lease).expect("leases"), "k");
     let lost = harness.check(&charge).await;
     assert!(lost.passed());
     assert_eq!(harness.check(&charge).await.outcome, Outcome::Deny(Retry::OnRelease));
@@ -90,9 +90,10 @@ pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subjec
     if harness.refuses("calendar window") {
         return;
     }
-    let charge = harness.charge_limit(FixedWindow::new(2, YEAR).expect("a window").phase(Phase::Given(0)), "k");
+    let charge =
+        harness.new_charge_with_limit(FixedWindow::new(2, YEAR).expect("a window").phase(Phase::Given(0)), "k");
     let now = harness
-        .peek(&harness.charge_key(charge.limits_id, "clock").windows(&[window_around(Time::ZERO, u64::MAX)]))
+        .peek(&harness.new_charge(charge.limits_id, "clock").windows(&[window_around(Time::ZERO, u64::MAX)]))
         .await
         .at;
     let hour = 3_600_000_000_000;
@@ -120,7 +121,7 @@ fn window_around(time: Time<tollgate_core::Wall>, nanos: u64) -> Window {
 pub async fn answers_carry_the_store_time(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);
-    let charge = harness.charge_limit(super::groups::slow_bucket(5), "k");
+    let charge = harness.new_charge_with_limit(super::groups::slow_bucket(5), "k");
     let first = harness.check(&charge).await.at;
     harness.subject.wait(unit).await;
     let second = harness.check(&charge).await.at;

@@ -11,7 +11,7 @@ use super::harness::Harness;
 pub async fn peek_changes_nothing(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.limit_of_each_algorithm(3) {
-        let charge = harness.charge_limit(limit, name);
+        let charge = harness.new_charge_with_limit(limit, name);
         for _ in 0..2 {
             let answer = harness.peek(&charge).await;
             assert_eq!((answer.passed(), answer.taken, answer.remaining()), (true, 0, vec![3]), "{name}");
@@ -28,7 +28,7 @@ pub async fn peek_changes_nothing(subject: &mut impl Subject) {
 pub async fn refund_returns_the_charge(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.limit_of_each_algorithm(5) {
-        let charge = harness.charge_limit(limit, name);
+        let charge = harness.new_charge_with_limit(limit, name);
         let first = harness.check(&charge.clone().cost(2)).await;
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         assert_eq!(harness.refund(&charge.clone().with_stamps_of(&first)).await, 2, "{name}");
@@ -45,8 +45,8 @@ pub async fn lease_is_released_once(subject: &mut impl Subject) {
     if harness.refuses("concurrency") {
         return;
     }
-    let charge =
-        harness.charge_limit(tollgate_core::Concurrency::new(3, Nanos::from_secs(3_600)).expect("leases"), "k");
+    let charge = harness
+        .new_charge_with_limit(tollgate_core::Concurrency::new(3, Nanos::from_secs(3_600)).expect("leases"), "k");
     let first = harness.check(&charge.clone().cost(2)).await;
     let second = harness.check(&charge).await;
     assert!(!harness.check(&charge).await.passed());
@@ -66,7 +66,7 @@ pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
         return;
     }
     let leases = tollgate_core::Concurrency::new(2, Nanos::from_nanos(4 * unit.as_nanos())).expect("leases");
-    let charge = harness.charge_limit(leases, "k");
+    let charge = harness.new_charge_with_limit(leases, "k");
     let (kept, lost) = (harness.check(&charge).await, harness.check(&charge).await);
     for _ in 0..2 {
         harness.subject.wait(Nanos::from_nanos(3 * unit.as_nanos())).await;
@@ -76,7 +76,8 @@ pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     assert_eq!(harness.peek(&charge).await.remaining(), [1]);
     assert_eq!(harness.refund(&charge.clone().with_stamps_of(&kept)).await, 1);
     assert_eq!(harness.renew(&charge.clone().with_stamps_of(&kept)).await, 0);
-    let (bucket, fresh) = (harness.charge_limit(slow_bucket(5), "bucket"), harness.charge_limit(leases, "fresh"));
+    let (bucket, fresh) =
+        (harness.new_charge_with_limit(slow_bucket(5), "bucket"), harness.new_charge_with_limit(leases, "fresh"));
     let taken = harness.check(&bucket).await;
     assert_eq!(harness.renew(&bucket.clone().with_stamps_of(&taken)).await, 0, "there is no lease");
     assert_eq!(harness.renew(&fresh.with_stamps_of(&kept)).await, 0, "no slot is held");
@@ -87,7 +88,7 @@ pub async fn refund_applies_only_to_its_window(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);
     let window = FixedWindow::new(5, Nanos::from_nanos(2 * unit.as_nanos())).expect("a window");
-    let charge = harness.charge_limit(window.phase(Phase::FirstRequest), "k");
+    let charge = harness.new_charge_with_limit(window.phase(Phase::FirstRequest), "k");
     let old = harness.check(&charge.clone().cost(2)).await;
     harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
     assert_eq!(harness.check(&charge).await.remaining(), [4]);
@@ -98,7 +99,8 @@ pub async fn refund_applies_only_to_its_window(subject: &mut impl Subject) {
 /// Checks that the refunds of a group are independent.
 pub async fn refunds_of_a_group_are_independent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (used, new) = (harness.charge_limit(slow_bucket(5), "used"), harness.charge_limit(slow_bucket(5), "new"));
+    let (used, new) =
+        (harness.new_charge_with_limit(slow_bucket(5), "used"), harness.new_charge_with_limit(slow_bucket(5), "new"));
     let taken = harness.check(&used.clone().cost(3)).await;
     let answers = harness
         .run_group(StoreVerb::Refund, &[new.clone().with_stamps_of(&taken), used.clone().with_stamps_of(&taken)])
@@ -112,9 +114,9 @@ pub async fn refunds_of_a_group_are_independent(subject: &mut impl Subject) {
 pub async fn reset_affects_one_key(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.limit_of_each_algorithm(3) {
-        let limits_id = harness.limit(limit);
+        let limits_id = harness.register_limit(limit);
         let (charge, other) =
-            (harness.charge_key(limits_id, name), harness.charge_key(limits_id, &format!("other {name}")));
+            (harness.new_charge(limits_id, name), harness.new_charge(limits_id, &format!("other {name}")));
         harness.run_group(StoreVerb::Check, &[charge.clone().cost(3), other.clone().cost(2)]).await;
         harness.reset(&charge).await;
         assert_eq!(harness.peek(&charge).await.remaining(), [3], "{name}");

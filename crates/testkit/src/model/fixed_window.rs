@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tollgate_core::{Ask, FixedWindow, LimitError, Nanos, Now, Outcome, Phase, Report, Retry, SlidingWindow};
 
-use super::{Model, ModelAnswer, first_wait};
+use super::{Model, ModelAnswer, time_until};
 
 /// Parameters of a fixed or sliding window: at most `limit` per `length`.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ impl FixedWindowModel {
         if same && used > 0 {
             self.origin = origin;
         }
-        self.add(now, used);
+        self.add_to_window(now, used);
     }
 
     /// Returns the time on the clock that the windows are aligned to.
@@ -118,12 +118,12 @@ impl FixedWindowModel {
         (used - (present - last) / length * limit).max(0)
     }
 
-    fn add(&mut self, now: &Now<'_>, count: i128) {
+    fn add_to_window(&mut self, now: &Now<'_>, count: i128) {
         let (start, _) = self.window_around(now, self.instant_of_windows(now));
         *self.counts.entry(start).or_default() += count;
     }
 
-    fn end(&self, now: &Now<'_>) -> u64 {
+    fn window_end(&self, now: &Now<'_>) -> u64 {
         self.window_around(now, self.instant_of_windows(now)).1 as u64
     }
 }
@@ -146,14 +146,14 @@ impl Model for FixedWindowModel {
         };
         let receipt = self.charge_window_ends.len();
         if used + cost <= ceiling {
-            self.charge_window_ends.push(self.end(now));
-            self.add(now, cost);
+            self.charge_window_ends.push(self.window_end(now));
+            self.add_to_window(now, cost);
             return ModelAnswer { outcome: Outcome::Allow, taken: cost as u64, receipt };
         }
         let retry = if cost > ceiling {
             Retry::Never
         } else {
-            Retry::After(first_wait(at, |later| self.used_at(now, later) + cost <= ceiling))
+            Retry::After(time_until(at, |later| self.used_at(now, later) + cost <= ceiling))
         };
         ModelAnswer { outcome: Outcome::Deny(retry), taken: 0, receipt }
     }
@@ -161,11 +161,11 @@ impl Model for FixedWindowModel {
     /// Refunds only charges of the current window, and at most the amount used in it.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let used = self.used_at(now, self.instant_of_windows(now));
-        if used == 0 || receipt.is_some_and(|receipt| self.charge_window_ends[receipt] != self.end(now)) {
+        if used == 0 || receipt.is_some_and(|receipt| self.charge_window_ends[receipt] != self.window_end(now)) {
             return 0;
         }
         let accepted = used.min(cost.into());
-        self.add(now, -accepted);
+        self.add_to_window(now, -accepted);
         accepted as u64
     }
 
@@ -175,19 +175,19 @@ impl Model for FixedWindowModel {
         let retry = if cost > limit {
             Retry::Never
         } else {
-            Retry::After(first_wait(at, |later| self.used_at(now, later) + cost <= limit))
+            Retry::After(time_until(at, |later| self.used_at(now, later) + cost <= limit))
         };
         Report {
             limit: self.params.limit,
             remaining: (limit - self.used_at(now, at)).max(0) as u64,
             retry,
-            reset: first_wait(at, |later| self.used_at(now, later) == 0),
+            reset: time_until(at, |later| self.used_at(now, later) == 0),
         }
     }
 
     fn restart(&mut self, now: &Now<'_>) {
         self.charge_window_ends.clear();
         self.restart_windows(now);
-        self.add(now, (self.params.limit - self.params.initial).into());
+        self.add_to_window(now, (self.params.limit - self.params.initial).into());
     }
 }

@@ -2,7 +2,7 @@
 
 use tollgate_core::{Ask, IntervalBucket, LimitError, Nanos, Now, Outcome, Report, Retry, Steps};
 
-use super::{Model, ModelAnswer, first_wait};
+use super::{Model, ModelAnswer, time_until};
 
 /// Parameters of an interval bucket: `refill` tokens are added every `period`, up to `burst`.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,7 @@ impl IntervalBucketModel {
         let left = self.tokens_at(asked) - cost;
         let covered =
             |later: u64| left + self.steps_between(asked, i128::from(later)) * i128::from(self.params.refill) >= 0;
-        first_wait(asked as u64, covered).as_nanos()
+        time_until(asked as u64, covered).as_nanos()
     }
 
     /// Returns whether a cost is admitted at an instant, with or without a wait.
@@ -116,7 +116,7 @@ impl IntervalBucketModel {
         if cost > i128::from(self.params.burst) {
             return Retry::Never;
         }
-        Retry::After(first_wait(now as u64, |later| self.passes(later.into(), cost)))
+        Retry::After(time_until(now as u64, |later| self.passes(later.into(), cost)))
     }
 
     fn remaining(&self, now: i128) -> u64 {
@@ -144,7 +144,7 @@ impl Model for IntervalBucketModel {
             if cost > i128::from(self.params.burst) - floor {
                 return denied(Retry::Never);
             }
-            return denied(Retry::After(first_wait(at as u64, |later| self.tokens_at(later.into()) - cost >= floor)));
+            return denied(Retry::After(time_until(at as u64, |later| self.tokens_at(later.into()) - cost >= floor)));
         }
         let taken = match ask {
             Ask::UpTo(_) => cost.min(self.remaining(at).into()),
@@ -178,7 +178,7 @@ impl Model for IntervalBucketModel {
             limit: self.params.burst,
             remaining: here.remaining(here.at),
             retry: here.retry(here.at, cost.into()),
-            reset: first_wait(here.at as u64, |later| here.tokens_at(later.into()) == full),
+            reset: time_until(here.at as u64, |later| here.tokens_at(later.into()) == full),
         }
     }
 

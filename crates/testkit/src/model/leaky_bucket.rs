@@ -55,7 +55,7 @@ impl LeakyBucketModel {
     pub fn change_params(&mut self, params: LeakyParams, now: &Now<'_>) {
         let part = to_exact(params.rate.per().as_nanos());
         let level = (self.level_at(now) * &part).ceil() / part;
-        self.set(now, level.min(to_exact(params.burst) + to_exact(params.max_debt)));
+        self.set_level(now, level.min(to_exact(params.burst) + to_exact(params.max_debt)));
         self.params = params;
     }
 
@@ -65,7 +65,7 @@ impl LeakyBucketModel {
         (&self.level - elapsed * per_nano(self.params.rate)).max(Exact::zero())
     }
 
-    fn set(&mut self, now: &Now<'_>, level: Exact) {
+    fn set_level(&mut self, now: &Now<'_>, level: Exact) {
         (self.level, self.at) = (level, now.mono().as_nanos());
     }
 
@@ -100,7 +100,7 @@ impl LeakyBucketModel {
             let retry = Retry::After(self.time_until_level(now, ceiling));
             return ModelAnswer { outcome: Outcome::Deny(retry), taken: 0, receipt: 0 };
         }
-        self.set(now, level + to_exact(cost));
+        self.set_level(now, level + to_exact(cost));
         ModelAnswer { outcome, taken: cost, receipt: 0 }
     }
 
@@ -142,7 +142,7 @@ impl Model for LeakyBucketModel {
     fn refund(&mut self, now: &Now<'_>, cost: u64, _: Option<usize>) -> u64 {
         let level = self.level_at(now);
         let accepted = cost.min(ceil(&level));
-        self.set(now, (level - to_exact(cost)).max(Exact::zero()));
+        self.set_level(now, (level - to_exact(cost)).max(Exact::zero()));
         accepted
     }
 

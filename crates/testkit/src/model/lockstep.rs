@@ -7,11 +7,11 @@ use super::script::{ScriptAct, ScriptAmount, ScriptPause, ScriptStep};
 use super::{Law, Model};
 
 /// Latest instant that a script may reach: 73 years. Every state is exact until then.
-pub const HORIZON: u64 = 1 << 61;
+pub const LATEST_INSTANT: u64 = 1 << 61;
 
 /// An admitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admitted {
+pub struct AdmittedRequest {
     /// Time of the request in nanoseconds.
     pub asked: u64,
     /// Time at which the request passes. Later than `asked` if it is delayed.
@@ -20,7 +20,7 @@ pub struct Admitted {
     pub cost: u64,
 }
 
-impl Admitted {
+impl AdmittedRequest {
     fn new(asked: u64, outcome: Outcome, cost: u64) -> Self {
         let wait = match outcome {
             Outcome::Delay(wait) => wait,
@@ -37,7 +37,7 @@ pub fn run_without_model<A: Algorithm, C: InstantClock>(
     clock: &C,
     start: u64,
     script: &[ScriptStep],
-) -> Vec<Admitted> {
+) -> Vec<AdmittedRequest> {
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
     let (mut instant, mut cost, mut admitted) = (start, Cost::ONE, Vec::new());
@@ -56,7 +56,7 @@ pub fn run_without_model<A: Algorithm, C: InstantClock>(
         cost = ask.cost();
         let verdict = limit.decide(state, &now, ask);
         if verdict.taken() > Cost::ZERO {
-            admitted.push(Admitted::new(instant, verdict.outcome(), verdict.taken().get()));
+            admitted.push(AdmittedRequest::new(instant, verdict.outcome(), verdict.taken().get()));
         }
     }
     admitted
@@ -145,10 +145,10 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         laws::reset_is_when_unused(&case);
     }
 
-    /// Waits, unless the wait would end after [`HORIZON`].
+    /// Waits, unless the wait would end after [`LATEST_INSTANT`].
     fn wait(&mut self, pause: ScriptPause) {
         let next = self.instant.saturating_add(pause.to_nanos(&self.last));
-        if next <= HORIZON {
+        if next <= LATEST_INSTANT {
             self.instant = next;
         }
     }

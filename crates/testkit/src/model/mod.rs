@@ -109,7 +109,7 @@ pub fn ceil_nanos(x: &Exact) -> Nanos {
 
 /// Returns the time from `now` until the condition `holds` first becomes true. The condition must stay
 /// true from then on.
-pub fn first_wait(now: u64, holds: impl Fn(u64) -> bool) -> Nanos {
+pub fn time_until(now: u64, holds: impl Fn(u64) -> bool) -> Nanos {
     let (mut low, mut high) = (0, u64::MAX - now);
     while low < high {
         let middle = low.midpoint(high);

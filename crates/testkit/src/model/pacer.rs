@@ -11,14 +11,14 @@ use super::{Exact, ceil, per_nano, to_exact};
 pub struct PacerModel {
     /// Nanoseconds per permit.
     interval: Exact,
-    curve: Curve,
+    curve: PriceCurve,
     stored: Exact,
     next_free: Exact,
 }
 
 /// Capacity and price of stored permits.
 #[derive(Clone, Debug)]
-enum Curve {
+enum PriceCurve {
     /// Stored permits are free, up to `max` permits.
     Free { max: Exact },
     /// Up to `threshold` stored permits cost as much as new permits. Above it, the price rises linearly, up to `cold`
@@ -31,7 +31,7 @@ impl PacerModel {
     pub fn bursty(rate: Rate, store: u64, now: u64) -> Self {
         let interval = per_nano(rate).recip();
         let max = to_exact(store) / &interval;
-        Self { interval, curve: Curve::Free { max }, stored: Exact::zero(), next_free: to_exact(now) }
+        Self { interval, curve: PriceCurve::Free { max }, stored: Exact::zero(), next_free: to_exact(now) }
     }
 
     /// Returns a pacer as defined by Guava. The threshold is half of the permits that pass during the warm-up time.
@@ -42,7 +42,7 @@ impl PacerModel {
         let threshold = &warm_up / &interval / to_exact(2);
         let max = &threshold + to_exact(2) * &warm_up / (&interval + &interval * &cold);
         let stored = max.clone();
-        Self { interval, curve: Curve::Ramp { threshold, max, cold, warm_up }, stored, next_free: to_exact(now) }
+        Self { interval, curve: PriceCurve::Ramp { threshold, max, cold, warm_up }, stored, next_free: to_exact(now) }
     }
 
     /// Returns the wait of a caller that asks now, rounded up.
@@ -67,9 +67,9 @@ impl PacerModel {
             return;
         }
         let (max, cooling) = match &self.curve {
-            Curve::Free { max } => (max, self.interval.clone()),
+            PriceCurve::Free { max } => (max, self.interval.clone()),
             // The pacer fills to its full capacity within the warm-up time.
-            Curve::Ramp { max, warm_up, .. } => (max, warm_up / max),
+            PriceCurve::Ramp { max, warm_up, .. } => (max, warm_up / max),
         };
         self.stored = (&self.stored + (&now - &self.next_free) / cooling).min(max.clone());
         self.next_free = now;
@@ -77,7 +77,7 @@ impl PacerModel {
 
     /// Returns the time in nanoseconds that spending the topmost `spent` stored permits costs.
     fn area_under_curve(&self, spent: &Exact) -> Exact {
-        let Curve::Ramp { threshold, max, cold, .. } = &self.curve else { return Exact::zero() };
+        let PriceCurve::Ramp { threshold, max, cold, .. } = &self.curve else { return Exact::zero() };
         let price = |stored: &Exact| {
             let above = (stored - threshold).max(Exact::zero());
             &self.interval + &self.interval * (cold - to_exact(1)) * above / (max - threshold)

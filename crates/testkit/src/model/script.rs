@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate_core::{Nanos, Rate, Report, Retry};
 
-use super::lockstep::HORIZON;
+use super::lockstep::LATEST_INSTANT;
 
 const DAY: u64 = 86_400_000_000_000;
 
@@ -102,24 +102,24 @@ pub fn config_with_cases(cases: u32) -> ProptestConfig {
 }
 
 /// Generates numbers up to `max`, with every order of magnitude equally likely.
-pub fn any_size(max: u64) -> impl Strategy<Value = u64> {
+pub fn any_number_up_to(max: u64) -> impl Strategy<Value = u64> {
     (0..=max.leading_zeros().abs_diff(64), any::<u64>())
         .prop_map(move |(bits, n)| if bits == 0 { 0 } else { (n >> (64 - bits)).min(max) })
 }
 
 /// Generates numbers of every order of magnitude, and often values near the maximum.
 pub fn any_word() -> impl Strategy<Value = u64> {
-    prop_oneof![4 => any_size(u64::MAX), 1 => Just(u64::MAX), 1 => any_size(16).prop_map(|n| u64::MAX - n)]
+    prop_oneof![4 => any_number_up_to(u64::MAX), 1 => Just(u64::MAX), 1 => any_number_up_to(16).prop_map(|n| u64::MAX - n)]
 }
 
 /// Generates start times at which every state is exact.
 pub fn any_start() -> impl Strategy<Value = u64> {
-    prop_oneof![Just(0), any_size(HORIZON)]
+    prop_oneof![Just(0), any_number_up_to(LATEST_INSTANT)]
 }
 
 /// Generates amounts of at least 1, of every order of magnitude, often below 20.
 pub fn any_amount() -> impl Strategy<Value = u64> {
-    prop_oneof![Just(1), 1_u64..20, any_size(u64::MAX).prop_map(|n| n.max(1))]
+    prop_oneof![Just(1), 1_u64..20, any_number_up_to(u64::MAX).prop_map(|n| n.max(1))]
 }
 
 /// Generates rates that divide a second evenly, rates that do not, and arbitrary rates.
@@ -128,44 +128,44 @@ pub fn any_rate() -> impl Strategy<Value = Rate> {
         .map(|text| text.parse::<Rate>().expect("a rate"));
     prop_oneof![
         3 => proptest::sample::select(named.to_vec()),
-        1 => (any_size(u64::from(u32::MAX)), any_size(Rate::MAX_PERIOD.as_nanos())).prop_map(|(count, per)| {
+        1 => (any_number_up_to(u64::from(u32::MAX)), any_number_up_to(Rate::MAX_PERIOD.as_nanos())).prop_map(|(count, per)| {
             Rate::new(count.max(1), Nanos::from_nanos(per.max(1))).expect("within the bounds of a rate")
         }),
     ]
 }
 
-fn off_by_one() -> impl Strategy<Value = i64> {
+fn any_offset() -> impl Strategy<Value = i64> {
     prop_oneof![2 => Just(0), 1 => Just(-1), 1 => Just(1)]
 }
 
 fn any_pause() -> impl Strategy<Value = ScriptPause> {
     prop_oneof![
         3 => Just(ScriptPause::Nanos(0)),
-        3 => any_size(100 * DAY).prop_map(ScriptPause::Nanos),
-        3 => off_by_one().prop_map(ScriptPause::Retry),
-        1 => off_by_one().prop_map(ScriptPause::Reset),
+        3 => any_number_up_to(100 * DAY).prop_map(ScriptPause::Nanos),
+        3 => any_offset().prop_map(ScriptPause::Retry),
+        1 => any_offset().prop_map(ScriptPause::Reset),
     ]
 }
 
-fn any_ask() -> impl Strategy<Value = ScriptAmount> {
+fn any_script_amount() -> impl Strategy<Value = ScriptAmount> {
     prop_oneof![
         1 => Just(ScriptAmount::Of(0)),
         3 => Just(ScriptAmount::Of(1)),
         2 => (2_u64..10).prop_map(ScriptAmount::Of),
-        2 => off_by_one().prop_map(ScriptAmount::Remaining),
-        2 => off_by_one().prop_map(ScriptAmount::Capacity),
-        1 => off_by_one().prop_map(ScriptAmount::Twice),
-        2 => any_size(u64::MAX).prop_map(ScriptAmount::Of),
+        2 => any_offset().prop_map(ScriptAmount::Remaining),
+        2 => any_offset().prop_map(ScriptAmount::Capacity),
+        1 => any_offset().prop_map(ScriptAmount::Twice),
+        2 => any_number_up_to(u64::MAX).prop_map(ScriptAmount::Of),
         1 => Just(ScriptAmount::Of(u64::MAX)),
     ]
 }
 
 /// Generates operations that only take or peek, so that their results alone determine the admitted amounts.
-fn any_taking() -> impl Strategy<Value = ScriptAct> {
+fn any_taking_act() -> impl Strategy<Value = ScriptAct> {
     prop_oneof![
-        4 => any_ask().prop_map(ScriptAct::Check),
-        1 => any_ask().prop_map(ScriptAct::Peek),
-        2 => any_ask().prop_map(ScriptAct::TakeUpTo),
+        4 => any_script_amount().prop_map(ScriptAct::Check),
+        1 => any_script_amount().prop_map(ScriptAct::Peek),
+        2 => any_script_amount().prop_map(ScriptAct::TakeUpTo),
         1 => Just(ScriptAct::Drain),
     ]
 }
@@ -173,9 +173,9 @@ fn any_taking() -> impl Strategy<Value = ScriptAct> {
 /// Generates operations of every kind.
 fn any_act() -> impl Strategy<Value = ScriptAct> {
     prop_oneof![
-        8 => any_taking(),
-        2 => any_ask().prop_map(ScriptAct::Charge),
-        2 => (any_ask(), proptest::option::of(0_usize..4)).prop_map(|(amount, ago)| ScriptAct::Refund(amount, ago)),
+        8 => any_taking_act(),
+        2 => any_script_amount().prop_map(ScriptAct::Charge),
+        2 => (any_script_amount(), proptest::option::of(0_usize..4)).prop_map(|(amount, ago)| ScriptAct::Refund(amount, ago)),
         1 => Just(ScriptAct::Reset),
     ]
 }
@@ -186,6 +186,9 @@ pub fn any_script(length: usize) -> impl Strategy<Value = Vec<ScriptStep>> {
 }
 
 /// Generates fewer than `length` steps that only take or peek.
-pub fn taking_scripts(length: usize) -> impl Strategy<Value = Vec<ScriptStep>> {
-    proptest::collection::vec((any_pause(), any_taking()).prop_map(|(pause, act)| ScriptStep { pause, act }), 1..length)
+pub fn any_taking_script(length: usize) -> impl Strategy<Value = Vec<ScriptStep>> {
+    proptest::collection::vec(
+        (any_pause(), any_taking_act()).prop_map(|(pause, act)| ScriptStep { pause, act }),
+        1..length,
+    )
 }

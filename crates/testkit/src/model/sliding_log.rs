@@ -3,7 +3,7 @@
 
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingLog};
 
-use super::{Law, Model, ModelAnswer, first_wait};
+use super::{Law, Model, ModelAnswer, time_until};
 
 /// The instants of all units, oldest first.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ impl SlidingLogModel {
     pub fn change_params(&mut self, params: LogParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
         let inside = self.units_inside(now);
-        let kept = inside.max(usize::from(self.until_gap(now) > 0));
+        let kept = inside.max(usize::from(self.time_until_gap_ends(now) > 0));
         self.drop_oldest(self.units.len() - kept);
         // The amount used now stays the same, even if the new window is shorter.
         let oldest = (now + 1).saturating_sub(params.length);
@@ -73,7 +73,7 @@ impl SlidingLogModel {
         self.units.iter().filter(|&&unit| unit + self.params.length > at).count()
     }
 
-    fn write(&mut self, at: u64, cost: u64) {
+    fn record_units(&mut self, at: u64, cost: u64) {
         self.units.extend((0..cost).map(|_| at));
         self.drop_excess_units();
     }
@@ -94,7 +94,7 @@ impl SlidingLogModel {
         self.units.last().filter(|_| self.units.len() > self.initial_units)
     }
 
-    fn until_gap(&self, now: u64) -> u64 {
+    fn time_until_gap_ends(&self, now: u64) -> u64 {
         self.last_request().map_or(0, |last| (last + self.params.gap).saturating_sub(now))
     }
 
@@ -105,9 +105,9 @@ impl SlidingLogModel {
         apart && cost <= ceiling && self.units_inside(at) as u64 <= ceiling - cost
     }
 
-    fn until_new(&self, now: u64) -> u64 {
+    fn time_until_unused(&self, now: u64) -> u64 {
         let inside = self.units.last().map_or(0, |last| (last + self.params.length).saturating_sub(now));
-        inside.max(self.until_gap(now))
+        inside.max(self.time_until_gap_ends(now))
     }
 
     fn take(&mut self, now: u64, cost: u64, ceiling: u64, gap: u64) -> ModelAnswer {
@@ -121,7 +121,7 @@ impl SlidingLogModel {
             Outcome::Deny(Retry::NOW)
         };
         if outcome == Outcome::Allow || self.params.count_refused && cost <= ceiling {
-            self.write(now, cost);
+            self.record_units(now, cost);
         }
         let taken = if outcome == Outcome::Allow { cost } else { 0 };
         ModelAnswer { outcome, taken, receipt: self.charge_times.len().saturating_sub(1) }
@@ -144,7 +144,7 @@ impl Model for SlidingLogModel {
         // The wait assumes that the caller sends nothing in the meantime, and that the refused
         // request itself may have been recorded.
         if answer.outcome == Outcome::Deny(Retry::NOW) {
-            let wait = first_wait(now, |later| match ask {
+            let wait = time_until(now, |later| match ask {
                 Ask::Exactly(_) => self.passes(later, cost, limit, gap),
                 Ask::Regardless(_) => self.passes(later, cost, limit + max_debt, 0),
                 Ask::UpTo(_) => self.passes(later, 1, limit, gap),
@@ -182,13 +182,13 @@ impl Model for SlidingLogModel {
         let retry = if cost > limit {
             Retry::Never
         } else {
-            Retry::After(first_wait(now, |later| self.passes(later, cost, limit, gap)))
+            Retry::After(time_until(now, |later| self.passes(later, cost, limit, gap)))
         };
         Report {
             limit,
             remaining: limit.saturating_sub(self.units_inside(now) as u64),
             retry,
-            reset: Nanos::from_nanos(self.until_new(now)),
+            reset: Nanos::from_nanos(self.time_until_unused(now)),
         }
     }
 
@@ -203,7 +203,7 @@ impl Model for SlidingLogModel {
     fn restart(&mut self, now: &Now<'_>) {
         self.units.clear();
         self.charge_times.clear();
-        self.write(now.mono().as_nanos(), self.params.limit - self.params.initial);
+        self.record_units(now.mono().as_nanos(), self.params.limit - self.params.initial);
         self.initial_units = self.units.len();
     }
 }

@@ -2,7 +2,7 @@
 
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingSlices};
 
-use super::{Model, ModelAnswer, WindowParams, first_wait};
+use super::{Model, ModelAnswer, WindowParams, time_until};
 
 /// Counts per slice.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ impl SlidingSlicesModel {
         if u128::from(cost) > ceiling {
             return Retry::Never;
         }
-        Retry::After(first_wait(at, |later| self.used_at(later) + u128::from(cost) <= ceiling))
+        Retry::After(time_until(at, |later| self.used_at(later) + u128::from(cost) <= ceiling))
     }
 }
 
@@ -128,7 +128,7 @@ impl Model for SlidingSlicesModel {
             limit: self.params.limit,
             remaining: limit.saturating_sub(self.used_at(at)) as u64,
             retry: self.retry(at, cost, limit),
-            reset: first_wait(at, |later| self.used_at(later) == 0),
+            reset: time_until(at, |later| self.used_at(later) == 0),
         }
     }
 

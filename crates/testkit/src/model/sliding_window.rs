@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tollgate_core::{Ask, Nanos, Now, Outcome, Report, Retry};
 
-use super::{Model, ModelAnswer, WindowParams, first_wait};
+use super::{Model, ModelAnswer, WindowParams, time_until};
 
 /// Counts per window. Windows start at multiples of the length.
 #[derive(Clone, Debug)]
@@ -46,35 +46,36 @@ impl SlidingWindowModel {
         at / self.params.length
     }
 
-    fn end(&self, window: u64) -> u64 {
+    fn window_end(&self, window: u64) -> u64 {
         (window + 1) * self.params.length
     }
 
-    fn count(&self, window: u64) -> u64 {
+    fn window_count(&self, window: u64) -> u64 {
         self.counts.get(&window).copied().unwrap_or(0)
     }
 
     fn previous_count(&self, at: u64) -> u64 {
-        self.window_index(at).checked_sub(1).map_or(0, |window| self.count(window))
+        self.window_index(at).checked_sub(1).map_or(0, |window| self.window_count(window))
     }
 
     /// Returns the estimate for the last `length` nanoseconds, multiplied by `length` to make it an
     /// integer.
     fn estimate(&self, at: u64) -> u128 {
-        let overlap = self.end(self.window_index(at)) - at;
-        u128::from(self.previous_count(at)) * u128::from(overlap) + self.scaled(self.count(self.window_index(at)))
+        let overlap = self.window_end(self.window_index(at)) - at;
+        u128::from(self.previous_count(at)) * u128::from(overlap)
+            + self.times_length(self.window_count(self.window_index(at)))
     }
 
-    fn scaled(&self, amount: u64) -> u128 {
+    fn times_length(&self, amount: u64) -> u128 {
         u128::from(amount) * u128::from(self.params.length)
     }
 
     fn passes(&self, at: u64, cost: u64, ceiling: u64) -> bool {
-        cost <= ceiling && self.estimate(at) <= self.scaled(ceiling - cost)
+        cost <= ceiling && self.estimate(at) <= self.times_length(ceiling - cost)
     }
 
     fn remaining(&self, at: u64) -> u64 {
-        let room = self.scaled(self.params.limit).saturating_sub(self.estimate(at));
+        let room = self.times_length(self.params.limit).saturating_sub(self.estimate(at));
         (room / u128::from(self.params.length)) as u64
     }
 
@@ -82,7 +83,7 @@ impl SlidingWindowModel {
         if cost > ceiling {
             return Retry::Never;
         }
-        Retry::After(first_wait(at, |later| self.passes(later, cost, ceiling)))
+        Retry::After(time_until(at, |later| self.passes(later, cost, ceiling)))
     }
 }
 
@@ -101,7 +102,7 @@ impl Model for SlidingWindowModel {
             return ModelAnswer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt };
         }
         let window = self.window_index(at);
-        self.charge_window_ends.push(self.end(window));
+        self.charge_window_ends.push(self.window_end(window));
         *self.counts.entry(window).or_default() += cost;
         ModelAnswer { outcome: Outcome::Allow, taken: cost, receipt }
     }
@@ -110,9 +111,11 @@ impl Model for SlidingWindowModel {
     /// receipt, refunds in the current window.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let present = self.window_index(now.wall().as_nanos());
-        let end = receipt.map_or(self.end(present), |receipt| self.charge_window_ends[receipt]);
-        let found =
-            [Some(present), present.checked_sub(1)].into_iter().flatten().find(|&window| self.end(window) == end);
+        let end = receipt.map_or(self.window_end(present), |receipt| self.charge_window_ends[receipt]);
+        let found = [Some(present), present.checked_sub(1)]
+            .into_iter()
+            .flatten()
+            .find(|&window| self.window_end(window) == end);
         let Some(count) = found.and_then(|window| self.counts.get_mut(&window)) else { return 0 };
         let accepted = cost.min(*count);
         *count -= accepted;
@@ -122,10 +125,10 @@ impl Model for SlidingWindowModel {
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
         let at = now.wall().as_nanos();
         let present = self.window_index(at);
-        let reset = if self.count(present) > 0 {
-            self.end(present + 1) - at
+        let reset = if self.window_count(present) > 0 {
+            self.window_end(present + 1) - at
         } else if self.previous_count(at) > 0 {
-            self.end(present) - at
+            self.window_end(present) - at
         } else {
             0
         };

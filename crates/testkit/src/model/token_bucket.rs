@@ -56,11 +56,11 @@ impl TokenBucketModel {
         let part = to_exact(params.rate.per().as_nanos());
         let spent = ((to_exact(self.params.burst) - self.tokens_at(now)) * &part).ceil() / part;
         let deepest = to_exact(params.burst) + to_exact(params.max_debt);
-        self.set(now, to_exact(params.burst) - spent.min(deepest));
+        self.set_tokens(now, to_exact(params.burst) - spent.min(deepest));
         self.params = params;
     }
 
-    fn set(&mut self, now: &Now<'_>, tokens: Exact) {
+    fn set_tokens(&mut self, now: &Now<'_>, tokens: Exact) {
         (self.tokens, self.at) = (tokens, now.mono().as_nanos());
     }
 
@@ -74,7 +74,7 @@ impl TokenBucketModel {
     fn take(&mut self, now: &Now<'_>, cost: u64, floor: &Exact) -> ModelAnswer {
         let left = self.tokens_at(now) - to_exact(cost);
         let outcome = if left >= *floor {
-            self.set(now, left);
+            self.set_tokens(now, left);
             Outcome::Allow
         } else if to_exact(self.params.burst) - to_exact(cost) < *floor {
             Outcome::Deny(Retry::Never)
@@ -103,7 +103,7 @@ impl Model for TokenBucketModel {
     fn refund(&mut self, now: &Now<'_>, cost: u64, _: Option<usize>) -> u64 {
         let (tokens, full) = (self.tokens_at(now), to_exact(self.params.burst));
         let accepted = cost.min(ceil(&(&full - &tokens)));
-        self.set(now, (tokens + to_exact(cost)).min(full));
+        self.set_tokens(now, (tokens + to_exact(cost)).min(full));
         accepted
     }
 
@@ -122,6 +122,6 @@ impl Model for TokenBucketModel {
     }
 
     fn restart(&mut self, now: &Now<'_>) {
-        self.set(now, to_exact(self.params.initial));
+        self.set_tokens(now, to_exact(self.params.initial));
     }
 }

@@ -13,7 +13,7 @@
 
 use tollgate_core::{Cost, Mono, Nanos, PacerParams, PacerState, Rate, Time};
 
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip, StepResult, TraceStep};
 
 const TRUNCATED_TO_MICROSECONDS: KnownDifference = KnownDifference {
     name: "truncated to whole microseconds",
@@ -36,7 +36,7 @@ const WAITS_OF_CENTURIES: KnownDifference = KnownDifference {
 const MICRO: u64 = 1_000;
 
 /// Returns a player that replays a case.
-pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
     let config = &case.config;
     let kind = match case.algorithm.as_str() {
         "smooth_bursty" => {
@@ -50,10 +50,10 @@ pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     };
     let rate = config.field("permits_per_second").as_f64();
     let state = GuavaState::read(config.field("create"))?;
-    Ok(Box::new(Guava { kind, rate, state }))
+    Ok(Box::new(GuavaPlayer { kind, rate, state }))
 }
 
-struct Guava {
+struct GuavaPlayer {
     kind: GuavaKind,
     /// `None` if the rate is infinite.
     rate: Option<f64>,
@@ -84,7 +84,7 @@ struct GuavaState {
 }
 
 impl GuavaState {
-    fn read(result: &serde_json::Value) -> Read<Self> {
+    fn read(result: &serde_json::Value) -> ReadResult<Self> {
         let state = result.field("state");
         Ok(Self { stored: state.field("stored").as_f64(), next_free_us: state.count("next_free_us")? })
     }
@@ -95,8 +95,8 @@ impl GuavaState {
     }
 }
 
-impl Player for Guava {
-    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
+impl Player for GuavaPlayer {
+    fn compare(&self, step: &TraceStep) -> ReadResult<StepResult> {
         let pacing = match self.kind.pacing_at_rate(self.rate) {
             Ok(pacing) => pacing,
             Err(rule) => return Ok(StepResult::ByRule(rule)),
@@ -121,9 +121,9 @@ impl Player for Guava {
                 }
             }
             "acquire" | "try_acquire" => {
-                let timeout = args.maybe_int("timeout_us").map_or(u64::MAX, |timeout| timeout.max(0) as u64);
+                let timeout = args.optional_int("timeout_us").map_or(u64::MAX, |timeout| timeout.max(0) as u64);
                 let (here, wait) = here.after_reserve(args.count("permits")?, Nanos::from_micros(timeout));
-                let ok = args.maybe_int("timeout_us").is_none() || result.read_bool("ok")?;
+                let ok = args.optional_int("timeout_us").is_none() || result.read_bool("ok")?;
                 let slept = wait.map_or(0, |wait| wait.as_nanos().div_ceil(MICRO));
                 let verdict = Comparison::new().expect_equal("ok", ok, wait.is_some()).expect_equal(
                     "slept_us",
@@ -136,7 +136,7 @@ impl Player for Guava {
         }
     }
 
-    fn follow(&mut self, step: &TraceStep) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> ReadResult<()> {
         if step.result.get("state").is_some() {
             self.state = GuavaState::read(&step.result)?;
         }
@@ -167,7 +167,7 @@ impl OwnPacer {
     }
 
     /// Compares the recorded state with ours. A refused call does not update the state of Guava.
-    fn compare(&self, verdict: Comparison, step: &TraceStep) -> Read<StepResult> {
+    fn compare(&self, verdict: Comparison, step: &TraceStep) -> ReadResult<StepResult> {
         let after = GuavaState::read(&step.result)?;
         let recorded = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
         let next = self.now.saturating_add(self.pacing.next_wait(&self.pace, self.now));

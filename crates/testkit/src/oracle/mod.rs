@@ -21,7 +21,7 @@ mod tally;
 mod trace;
 
 pub use tally::{Comparison, KnownDifference, Mismatch, Skip, StepResult, Tally};
-pub use trace::{Case, Fields, Read, TraceDirectory, TraceStep};
+pub use trace::{Case, Fields, ReadResult, TraceDirectory, TraceStep};
 
 /// Replays one case: tracks the recorded state of the reference and compares it with ours.
 pub trait Player {
@@ -29,13 +29,13 @@ pub trait Player {
     ///
     /// # Errors
     /// Returns an error if the step cannot be compared.
-    fn compare(&self, step: &TraceStep) -> Read<StepResult>;
+    fn compare(&self, step: &TraceStep) -> ReadResult<StepResult>;
 
     /// Advances to the state after the step, whether or not the step was compared.
     ///
     /// # Errors
     /// Returns an error if the state after the step is unknown.
-    fn follow(&mut self, step: &TraceStep) -> Read<()>;
+    fn follow(&mut self, step: &TraceStep) -> ReadResult<()>;
 }
 
 /// A trace file and its player.
@@ -46,7 +46,7 @@ pub struct Replay {
     /// Name of the replay in the output.
     pub title: &'static str,
     /// Creates the player for a case, or returns the reason why the case cannot be replayed.
-    new_player: fn(&Case) -> Read<Box<dyn Player>>,
+    new_player: fn(&Case) -> ReadResult<Box<dyn Player>>,
 }
 
 /// All replays.
@@ -112,8 +112,8 @@ fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
 
 /// Returns the time by which a blocking call advanced the clock, in units of the reference's clock.
 fn time_slept(case: &Case, step: &TraceStep) -> i64 {
-    let parked = step.result.maybe_int("now_ns").map(|now| now - i128::from(step.at));
+    let parked = step.result.optional_int("now_ns").map(|now| now - i128::from(step.at));
     let advances = case.config.field("sleep_advances_clock").as_bool() == Some(true);
-    let slept = step.result.maybe_int("slept_us").filter(|_| advances);
+    let slept = step.result.optional_int("slept_us").filter(|_| advances);
     parked.or(slept).and_then(|slept| slept.try_into().ok()).unwrap_or(0)
 }

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use tollgate_core::{Algorithm, Ask, Cost, LeakyBucket, Nanos, Now, Outcome, Rate};
 
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip, StepResult, TraceStep};
 
 const DRAINS_IN_THOUSANDTHS: KnownDifference = KnownDifference {
     name: "drained in whole thousandths",
@@ -33,12 +33,12 @@ const MILLI: u64 = 1_000_000;
 const MAX_EXCESS_MILLI: i128 = u64::MAX as i128;
 
 /// Returns a player that replays a case.
-pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
-    let limits = case.config.list("limits")?.iter().map(NginxLimit::new).collect::<Read<_>>()?;
-    Ok(Box::new(Nginx { limits, keys: HashMap::new() }))
+pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
+    let limits = case.config.list("limits")?.iter().map(NginxLimit::new).collect::<ReadResult<_>>()?;
+    Ok(Box::new(NginxPlayer { limits, keys: HashMap::new() }))
 }
 
-struct Nginx {
+struct NginxPlayer {
     limits: Vec<NginxLimit>,
     /// State of each limit, by key.
     keys: HashMap<String, Vec<NginxExcess>>,
@@ -51,8 +51,8 @@ struct NginxExcess {
     at: i128,
 }
 
-impl Player for Nginx {
-    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
+impl Player for NginxPlayer {
+    fn compare(&self, step: &TraceStep) -> ReadResult<StepResult> {
         let known = self.keys.get(step.args.read_text("key")?);
         let exact = self.compare_from(step, |limit, index| {
             limit.load(known.map(|known| &known[index]), |excess| (excess.milli + 1_000, excess.at))
@@ -68,7 +68,7 @@ impl Player for Nginx {
         }))
     }
 
-    fn follow(&mut self, step: &TraceStep) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> ReadResult<()> {
         if step.result.read_text("outcome")? == "rejected" {
             return Ok(());
         }
@@ -82,7 +82,7 @@ impl Player for Nginx {
         for (limit, excess) in limits.iter().zip(excesses.iter_mut()) {
             *excess = NginxExcess { milli: limit.excess_after(excess, step).0, at };
         }
-        if let Some(recorded) = step.result.maybe_int("excess_milli") {
+        if let Some(recorded) = step.result.optional_int("excess_milli") {
             excesses.get_mut(logged_zone_index(&step.result)).ok_or(Skip::Field("by_limit"))?.milli =
                 recorded.clamp(0, MAX_EXCESS_MILLI);
         }
@@ -90,9 +90,9 @@ impl Player for Nginx {
     }
 }
 
-impl Nginx {
+impl NginxPlayer {
     /// Runs the request on our limits, in the states returned by `load`, and compares the results.
-    fn compare_from(&self, step: &TraceStep, load: impl Fn(&NginxLimit, usize) -> [u64; 2]) -> Read<StepResult> {
+    fn compare_from(&self, step: &TraceStep, load: impl Fn(&NginxLimit, usize) -> [u64; 2]) -> ReadResult<StepResult> {
         let now = Now::at(step.at_nanos(MILLI)?);
         let mut states: Vec<_> = self.limits.iter().enumerate().map(|(index, limit)| load(limit, index)).collect();
         let limits = || self.limits.iter().map(|limit| &limit.ours);
@@ -108,7 +108,7 @@ impl Nginx {
         let comparison = Comparison::new()
             .expect_equal("passes", step.result.read_text("outcome")? != "rejected", outcome.is_admitted())
             .expect_equal("delay_ms", step.result.count("delay_ms")?, delay_ms);
-        let Some(excess) = step.result.maybe_int("excess_milli") else {
+        let Some(excess) = step.result.optional_int("excess_milli") else {
             return Ok(comparison.result());
         };
         let index = logged_zone_index(&step.result);
@@ -120,7 +120,7 @@ impl Nginx {
 
 /// Returns the index of the zone whose excess was logged.
 fn logged_zone_index(result: &Value) -> usize {
-    result.maybe_int("by_limit").map_or(0, |index| usize::try_from(index).unwrap_or(usize::MAX))
+    result.optional_int("by_limit").map_or(0, |index| usize::try_from(index).unwrap_or(usize::MAX))
 }
 
 struct NginxLimit {
@@ -130,7 +130,7 @@ struct NginxLimit {
 }
 
 impl NginxLimit {
-    fn new(config: &Value) -> Read<Self> {
+    fn new(config: &Value) -> ReadResult<Self> {
         let (rate_milli, burst) = (config.count("rate_milli_per_s")?, config.count("burst")?);
         let capacity = burst.checked_add(1).ok_or(Skip::RefusedLimit)?;
         let free = match config.read_text("mode")? {

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tollgate::redis_cell::Throttle;
 use tollgate_core::{Now, Rate};
 
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip, StepResult, TraceStep};
 
 const BEYOND_64_BIT_NANOSECONDS: KnownDifference = KnownDifference {
     name: "beyond 64-bit nanoseconds",
@@ -40,13 +40,13 @@ const MINUS_ONE_REMAINING: KnownDifference = KnownDifference {
 };
 
 /// Returns the player that loads each state from the record.
-pub(super) fn new_stepwise_player(_: &Case) -> Read<Box<dyn Player>> {
-    Ok(Box::new(Stepwise::default()))
+pub(super) fn new_stepwise_player(_: &Case) -> ReadResult<Box<dyn Player>> {
+    Ok(Box::new(StepwisePlayer::default()))
 }
 
 /// Returns the player that continues from its own states.
-pub(super) fn new_free_player(_: &Case) -> Read<Box<dyn Player>> {
-    Ok(Box::new(Free::default()))
+pub(super) fn new_free_player(_: &Case) -> ReadResult<Box<dyn Player>> {
+    Ok(Box::new(FreePlayer::default()))
 }
 
 /// A Redis key: its arrival time and, if it expires, the last millisecond in which it exists.
@@ -63,23 +63,23 @@ impl CellKey {
 }
 
 #[derive(Default)]
-struct Stepwise(HashMap<String, CellKey>);
+struct StepwisePlayer(HashMap<String, CellKey>);
 
-impl Player for Stepwise {
-    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
-        let Some(call) = Call::read(step)? else { return Ok(StepResult::Equal) };
+impl Player for StepwisePlayer {
+    fn compare(&self, step: &TraceStep) -> ReadResult<StepResult> {
+        let Some(call) = ThrottleCall::read(step)? else { return Ok(StepResult::Equal) };
         let now = step.at_nanos(1)?;
         let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
         call.compare(step, found)
     }
 
-    fn follow(&mut self, step: &TraceStep) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> ReadResult<()> {
         if step.result.get("server_aborted").is_some() {
             self.0.clear();
-        } else if let Some(call) = Call::read(step)? {
+        } else if let Some(call) = ThrottleCall::read(step)? {
             self.0.remove(&call.key);
-            if let Some(arrival) = step.result.maybe_int("stored_tat_ns") {
-                let until_ms = step.result.maybe_int("expire_at_ms").filter(|&until| until >= 0);
+            if let Some(arrival) = step.result.optional_int("stored_tat_ns") {
+                let until_ms = step.result.optional_int("expire_at_ms").filter(|&until| until >= 0);
                 self.0.insert(call.key, CellKey { arrival: arrival as u64, until_ms });
             }
         } else {
@@ -90,11 +90,11 @@ impl Player for Stepwise {
 }
 
 #[derive(Default)]
-struct Free(HashMap<String, CellKey>);
+struct FreePlayer(HashMap<String, CellKey>);
 
-impl Player for Free {
-    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
-        let Some(call) = Call::read(step)? else { return Ok(StepResult::Equal) };
+impl Player for FreePlayer {
+    fn compare(&self, step: &TraceStep) -> ReadResult<StepResult> {
+        let Some(call) = ThrottleCall::read(step)? else { return Ok(StepResult::Equal) };
         let Some(kept) = self.0.get(&call.key) else { return call.compare(step, 0) };
         let forgotten = !kept.is_found(step.at_nanos(1)?);
         let as_new = call.compare(step, 0)?;
@@ -103,10 +103,10 @@ impl Player for Free {
             .or_known_difference(&FORGOTTEN_EARLY, || forgotten && as_new.is_explained()))
     }
 
-    fn follow(&mut self, step: &TraceStep) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> ReadResult<()> {
         if step.result.get("server_aborted").is_some() {
             self.0.clear();
-        } else if let Some(call) = Call::read(step)? {
+        } else if let Some(call) = ThrottleCall::read(step)? {
             let now = step.at_nanos(1)?;
             let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
             if let Ok(([0, ..], arrival)) = call.decide(found, now) {
@@ -123,7 +123,7 @@ impl Player for Free {
 }
 
 /// Runs a plain command that sets a key. If the value is not a number, the next call fails.
-fn prepare(keys: &mut HashMap<String, CellKey>, args: &Value) -> Read<()> {
+fn prepare(keys: &mut HashMap<String, CellKey>, args: &Value) -> ReadResult<()> {
     let argv: Vec<_> = args.list("argv")?.iter().filter_map(Value::as_str).collect();
     if let ["SET", key, value] = argv[..]
         && let Ok(arrival) = value.parse()
@@ -134,20 +134,20 @@ fn prepare(keys: &mut HashMap<String, CellKey>, args: &Value) -> Read<()> {
 }
 
 /// A recorded `CL.THROTTLE` call.
-struct Call {
+struct ThrottleCall {
     key: String,
     /// Burst, count, period, quantity. `None` if an argument is missing or not a number.
     numbers: Option<[i64; 4]>,
 }
 
-impl Call {
+impl ThrottleCall {
     /// Reads the call of a step. Returns `None` for a command that only prepares a key.
-    fn read(step: &TraceStep) -> Read<Option<Self>> {
+    fn read(step: &TraceStep) -> ReadResult<Option<Self>> {
         if step.op != "cl_throttle" {
             return Ok(None);
         }
         if step.args.get("argv").is_none() {
-            let number = |name| step.args.maybe_int(name).and_then(|number| i64::try_from(number).ok());
+            let number = |name| step.args.optional_int(name).and_then(|number| i64::try_from(number).ok());
             let quantity = if step.args.get("quantity").is_some() { number("quantity") } else { Some(1) };
             let numbers = [number("max_burst"), number("count"), number("period_s"), quantity];
             return Ok(Some(Self { key: step.args.read_text("key")?.to_owned(), numbers: all_present(numbers) }));
@@ -174,7 +174,7 @@ impl Call {
     }
 
     /// Compares the replies for a key with this arrival time.
-    fn compare(&self, step: &TraceStep, arrival: u64) -> Read<StepResult> {
+    fn compare(&self, step: &TraceStep, arrival: u64) -> ReadResult<StepResult> {
         let now = step.at_nanos(1)?;
         if arrival.saturating_sub(now) > Rate::MAX_FILL.as_nanos() {
             return Err(Skip::ImpossibleState);
@@ -190,12 +190,16 @@ impl Call {
             .result()
             .or_known_difference(&BEYOND_64_BIT_NANOSECONDS, || self.is_beyond_time())
             .or_known_difference(&MORE_THAN_A_MILLION_PER_SECOND, || {
-                self.interval() < 1_000 && ours.as_ref().is_ok_and(|ours| is_ours(&with_number(&recorded, 2, ours[2])))
+                self.interval() < 1_000
+                    && ours.as_ref().is_ok_and(|ours| is_ours(&with_replaced_number(&recorded, 2, ours[2])))
             })
-            .or_known_difference(&MINUS_ONE_REMAINING, || recorded[2] == -1 && is_ours(&with_number(&recorded, 2, 0)))
+            .or_known_difference(&MINUS_ONE_REMAINING, || {
+                recorded[2] == -1 && is_ours(&with_replaced_number(&recorded, 2, 0))
+            })
             .or_known_difference(&CREDIT_ABOVE_BURST, || {
-                let full = with_number(&with_number(&recorded, 2, recorded[1]), 4, 0);
-                step.result.maybe_int("stored_tat_ns").is_some_and(|stored| stored < i128::from(now)) && is_ours(&full)
+                let full = with_replaced_number(&with_replaced_number(&recorded, 2, recorded[1]), 4, 0);
+                step.result.optional_int("stored_tat_ns").is_some_and(|stored| stored < i128::from(now))
+                    && is_ours(&full)
             }))
     }
 
@@ -221,7 +225,7 @@ fn all_present(numbers: [Option<i64>; 4]) -> Option<[i64; 4]> {
 }
 
 /// Returns the recorded reply with one number replaced.
-fn with_number(recorded: &[i64], index: usize, number: i64) -> Vec<i64> {
+fn with_replaced_number(recorded: &[i64], index: usize, number: i64) -> Vec<i64> {
     let mut reply = recorded.to_vec();
     reply[index] = number;
     reply

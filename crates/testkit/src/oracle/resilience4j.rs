@@ -13,7 +13,7 @@ use serde_json::Value;
 use tollgate_core::{Algorithm, Ask, Cost, IntervalBucket, LimitError, Nanos, Now, Outcome, Rate, Retry, Steps};
 
 use super::trace::to_nanos;
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip, StepResult, TraceStep};
 
 const RATE_ABOVE_ONE_PER_NANOSECOND: KnownDifference = KnownDifference {
     name: "more than one permit per nanosecond",
@@ -45,25 +45,25 @@ const ZERO_COST_WAITS: KnownDifference = KnownDifference {
 };
 
 /// Returns a player that replays a case.
-pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
     let config = &case.config;
     let seen = RecordedState::read(config.field("create"))?;
     let period = config.count("refresh_period_ns")?;
     if period == 0 {
         return Err(Skip::RefusedLimit);
     }
-    Ok(Box::new(Resilience {
+    Ok(Box::new(Resilience4jPlayer {
         limit: config.read_int("limit_for_period")?,
         period,
         start: case.start().ok_or(Skip::Field("start_ns"))?,
         timeout: config.count("timeout_ns")?,
-        stored: Stored { permits: seen.available, cycle: 0 },
+        stored: StoredPermits { permits: seen.available, cycle: 0 },
         at: 0,
         seen,
     }))
 }
 
-struct Resilience {
+struct Resilience4jPlayer {
     limit: i128,
     period: u64,
     /// Construction time, by a clock with any origin. All other times are relative to this time.
@@ -72,12 +72,12 @@ struct Resilience {
     /// Last recorded state, and its time.
     seen: RecordedState,
     at: u64,
-    stored: Stored,
+    stored: StoredPermits,
 }
 
 /// Permits and cycle after the last call that tried to take permits. Only the next such call updates them.
 #[derive(Clone, Copy)]
-struct Stored {
+struct StoredPermits {
     permits: i128,
     cycle: i128,
 }
@@ -90,7 +90,7 @@ struct RecordedState {
 }
 
 impl RecordedState {
-    fn read(result: &Value) -> Read<Self> {
+    fn read(result: &Value) -> ReadResult<Self> {
         let state = result.field("state");
         Ok(Self { available: state.read_int("available")?, wait_for_one: state.read_int("nanos_to_wait_for_one")? })
     }
@@ -104,10 +104,11 @@ struct OwnBuckets {
     now: u64,
 }
 
-impl Resilience {
+impl Resilience4jPlayer {
     /// Returns the start and end of a step. The end is later if the call slept.
-    fn start_and_end(&self, step: &TraceStep) -> Read<(u64, u64)> {
-        let end = step.result.maybe_int("now_ns").map_or(Ok(step.at), i64::try_from).map_err(|_| Skip::BeyondTime)?;
+    fn start_and_end(&self, step: &TraceStep) -> ReadResult<(u64, u64)> {
+        let end =
+            step.result.optional_int("now_ns").map_or(Ok(step.at), i64::try_from).map_err(|_| Skip::BeyondTime)?;
         let since_start = |at: i64| to_nanos(at.checked_sub(self.start).ok_or(Skip::BeyondTime)?, 1);
         Ok((since_start(step.at)?, since_start(end)?))
     }
@@ -138,13 +139,13 @@ impl Resilience {
     }
 
     /// Returns the permits and cycle that the reference computes from its stored permits, at `now` and under `limit`.
-    fn stored_at(&self, now: u64, limit: i128) -> Stored {
+    fn stored_at(&self, now: u64, limit: i128) -> StoredPermits {
         let cycle = i128::from(now / self.period);
         let permits = match cycle - self.stored.cycle {
             0 => self.stored.permits,
             cycles => (self.stored.permits + cycles * limit).min(limit),
         };
-        Stored { permits, cycle }
+        StoredPermits { permits, cycle }
     }
 }
 
@@ -182,8 +183,8 @@ impl OwnBuckets {
     }
 }
 
-impl Player for Resilience {
-    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
+impl Player for Resilience4jPlayer {
+    fn compare(&self, step: &TraceStep) -> ReadResult<StepResult> {
         let (now, then) = self.start_and_end(step)?;
         let after = RecordedState::read(&step.result)?;
         let mut ours = match self.load(now) {
@@ -221,7 +222,7 @@ impl Player for Resilience {
         })
     }
 
-    fn follow(&mut self, step: &TraceStep) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> ReadResult<()> {
         self.seen = RecordedState::read(&step.result)?;
         let (now, then) = self.start_and_end(step)?;
         self.at = then;
@@ -232,10 +233,10 @@ impl Player for Resilience {
         match step.op.as_str() {
             "change_limit_for_period" => self.limit = step.args.read_int("limit_for_period")?,
             "change_timeout_duration" => self.timeout = step.args.count("timeout_ns")?,
-            "drain_permissions" => self.stored = Stored { permits: self.seen.available, ..there },
+            "drain_permissions" => self.stored = StoredPermits { permits: self.seen.available, ..there },
             "reserve_permission" | "acquire_permission" => {
                 let taken = if step.result.read_bool("ok")? { step.args.read_int("permits")? } else { 0 };
-                self.stored = Stored { permits: there.permits - taken, ..there };
+                self.stored = StoredPermits { permits: there.permits - taken, ..there };
             }
             _ => {}
         }
@@ -243,14 +244,14 @@ impl Player for Resilience {
     }
 }
 
-impl Resilience {
+impl Resilience4jPlayer {
     fn compare_taking(
         &self,
         step: &TraceStep,
         mut ours: OwnBuckets,
         after: RecordedState,
         then: u64,
-    ) -> Read<StepResult> {
+    ) -> ReadResult<StepResult> {
         let (permits, ok) = (step.args.read_int("permits")?, step.result.read_bool("ok")?);
         let (now, _) = self.start_and_end(step)?;
         let Ok(cost) = u64::try_from(permits) else {
@@ -261,7 +262,7 @@ impl Resilience {
                 after.available > self.limit || self.seen.available - permits > self.limit
             }));
         };
-        let recorded = match step.result.maybe_int("wait_ns") {
+        let recorded = match step.result.optional_int("wait_ns") {
             Some(wait) => wait,
             None if ok => step.result.read_int("parked_ns")?,
             None => -1,

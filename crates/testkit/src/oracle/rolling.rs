@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Retry, SlidingLog};
 
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip, StepResult, TraceStep};
 
 const FRACTIONAL_MAXIMUM: KnownDifference = KnownDifference {
     name: "fractional maximum",
@@ -36,18 +36,18 @@ const REFUSAL_REPORTED_AS_ZERO: KnownDifference = KnownDifference {
 const MICRO: u64 = 1_000;
 
 /// Returns a player that replays a case.
-pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
     let config = &case.config;
     let interval = from_millis(config.read_double("interval_ms")?);
     let gap = if config.get("min_difference_ms").is_some() { config.read_double("min_difference_ms")? } else { 0.0 };
     let most = config.read_double("max_in_interval")?;
     let plain = SlidingLog::new(most as u64, interval).and_then(|log| log.minimum_gap(from_millis(gap)));
-    Ok(Box::new(Rolling {
+    Ok(Box::new(RollingPlayer {
         plain: plain.map_err(|_| Skip::RefusedLimit)?,
         gap: from_millis(gap),
         fractional: most.fract() != 0.0,
-        store: if case.algorithm == "rolling_window_memory" { Store::Memory } else { Store::Redis },
-        version: if case.oracle.ends_with("-0.1.11") { Version::Early } else { Version::Late },
+        store: if case.algorithm == "rolling_window_memory" { RollingStore::Memory } else { RollingStore::Redis },
+        version: if case.oracle.ends_with("-0.1.11") { RollingVersion::Early } else { RollingVersion::Late },
         attempts: HashMap::new(),
     }))
 }
@@ -57,32 +57,32 @@ fn from_millis(millis: f64) -> Nanos {
 }
 
 #[derive(PartialEq, Eq)]
-enum Store {
+enum RollingStore {
     Memory,
     Redis,
 }
 
 #[derive(PartialEq, Eq)]
-enum Version {
+enum RollingVersion {
     /// 0.1.11.
     Early,
     /// 0.4.2.
     Late,
 }
 
-struct Rolling {
+struct RollingPlayer {
     /// Our log without [`count_refused`](SlidingLog::count_refused).
     plain: SlidingLog,
     gap: Nanos,
     fractional: bool,
-    store: Store,
-    version: Version,
+    store: RollingStore,
+    version: RollingVersion,
     /// Times of the attempts in nanoseconds, by id.
     attempts: HashMap<String, Vec<u64>>,
 }
 
-impl Player for Rolling {
-    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
+impl Player for RollingPlayer {
+    fn compare(&self, step: &TraceStep) -> ReadResult<StepResult> {
         if step.op == "clear" {
             return Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).result());
         }
@@ -98,7 +98,7 @@ impl Player for Rolling {
             }))
     }
 
-    fn follow(&mut self, step: &TraceStep) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> ReadResult<()> {
         let now = step.at_nanos(MICRO)?;
         let id = step.args.read_text("id")?;
         let mut attempts = self.attempts.remove(id).unwrap_or_default();
@@ -114,18 +114,18 @@ impl Player for Rolling {
     }
 }
 
-impl Rolling {
+impl RollingPlayer {
     fn is_inside(&self, at: u64, now: u64) -> bool {
         now - at < self.plain.length().as_nanos()
     }
 
     fn timer_forgot(&self, attempts: &[u64], now: u64) -> bool {
         let longest = Nanos::from_millis(i32::MAX as u64);
-        let timer_fails = self.store == Store::Memory && self.plain.length() > longest;
+        let timer_fails = self.store == RollingStore::Memory && self.plain.length() > longest;
         timer_fails && attempts.last().is_some_and(|&last| now - last >= 1_000 * MICRO)
     }
 
-    fn compare_from(&self, step: &TraceStep, attempts: &[u64]) -> Read<StepResult> {
+    fn compare_from(&self, step: &TraceStep, attempts: &[u64]) -> ReadResult<StepResult> {
         let counting = self.plain.count_refused();
         let mut state = vec![0; counting.words()];
         let attempt = |state: &mut [u64], at| counting.decide(state, &Now::at(at), Ask::Exactly(Cost::ONE)).outcome();
@@ -137,7 +137,7 @@ impl Rolling {
         let before = self.plain.weigh(state.as_slice(), &now, Ask::Exactly(Cost::ONE)).outcome();
         let passes = attempt(&mut state, at).is_admitted();
         let after = counting.report(state.as_slice(), &now, Cost::ONE);
-        if self.version == Version::Early {
+        if self.version == RollingVersion::Early {
             return self.compare_early(step, before, after.remaining);
         }
         let result = &step.result;
@@ -157,7 +157,7 @@ impl Rolling {
 
     /// Compares the only function of 0.1.11, which returns a wait (zero if admitted) and the
     /// remaining amount.
-    fn compare_early(&self, step: &TraceStep, before: Outcome, remaining: u64) -> Read<StepResult> {
+    fn compare_early(&self, step: &TraceStep, before: Outcome, remaining: u64) -> ReadResult<StepResult> {
         let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
         let (told_ms, ours_ms) = (step.result.count("wait_ms")?, ours.as_nanos() / 1_000_000);
         let told_remaining = step.result.read_int("remaining")?.max(0);
@@ -173,7 +173,7 @@ impl Rolling {
         Ok(compare(!refused, ours_ms)
             .or_known_difference(&REFUSAL_REPORTED_AS_ZERO, || refused && compare(true, ours_ms) == StepResult::Equal)
             .or_known_difference(&WHOLE_GAP_REPORTED, || {
-                refused && self.store == Store::Redis && compare(false, gap_ms.max(ours_ms)) == StepResult::Equal
+                refused && self.store == RollingStore::Redis && compare(false, gap_ms.max(ours_ms)) == StepResult::Equal
             }))
     }
 }

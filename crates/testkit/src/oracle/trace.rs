@@ -45,7 +45,7 @@ impl TraceStep {
     ///
     /// # Errors
     /// Returns an error if the time is before 1970 or too far in the future for our clocks.
-    pub fn at_nanos(&self, unit: u64) -> Read<u64> {
+    pub fn at_nanos(&self, unit: u64) -> ReadResult<u64> {
         to_nanos(self.at, unit)
     }
 
@@ -76,13 +76,13 @@ fn as_integer(number: &serde_json::Number) -> Option<i128> {
 }
 
 /// A value, or the reason why a step that needs it is skipped.
-pub type Read<T> = Result<T, Skip>;
+pub type ReadResult<T> = Result<T, Skip>;
 
 /// Latest usable time, early enough that adding a wait does not overflow.
 const LATEST_NANOS: u64 = u64::MAX / 4;
 
 /// Converts a time in units of `unit` nanoseconds.
-pub(super) fn to_nanos(at: i64, unit: u64) -> Read<u64> {
+pub(super) fn to_nanos(at: i64, unit: u64) -> ReadResult<u64> {
     let at = u64::try_from(at).map_err(|_| Skip::BeforeTime)?;
     at.checked_mul(unit).filter(|nanos| *nanos <= LATEST_NANOS).ok_or(Skip::BeyondTime)
 }
@@ -94,35 +94,35 @@ pub trait Fields {
     fn field(&self, name: &str) -> &Value;
 
     /// Returns an integer, if the field contains one.
-    fn maybe_int(&self, name: &str) -> Option<i128>;
+    fn optional_int(&self, name: &str) -> Option<i128>;
 
     /// Reads an integer.
-    fn read_int(&self, name: &'static str) -> Read<i128> {
-        self.maybe_int(name).ok_or(Skip::Field(name))
+    fn read_int(&self, name: &'static str) -> ReadResult<i128> {
+        self.optional_int(name).ok_or(Skip::Field(name))
     }
 
     /// Reads a non-negative integer.
-    fn count(&self, name: &'static str) -> Read<u64> {
+    fn count(&self, name: &'static str) -> ReadResult<u64> {
         u64::try_from(self.read_int(name)?).map_err(|_| Skip::Field(name))
     }
 
     /// Reads a boolean.
-    fn read_bool(&self, name: &'static str) -> Read<bool> {
+    fn read_bool(&self, name: &'static str) -> ReadResult<bool> {
         self.field(name).as_bool().ok_or(Skip::Field(name))
     }
 
     /// Reads a number that the reference returns as a double.
-    fn read_double(&self, name: &'static str) -> Read<f64> {
+    fn read_double(&self, name: &'static str) -> ReadResult<f64> {
         self.field(name).as_f64().ok_or(Skip::Field(name))
     }
 
     /// Reads a string.
-    fn read_text(&self, name: &'static str) -> Read<&str> {
+    fn read_text(&self, name: &'static str) -> ReadResult<&str> {
         self.field(name).as_str().ok_or(Skip::Field(name))
     }
 
     /// Reads a list.
-    fn list(&self, name: &'static str) -> Read<&[Value]> {
+    fn list(&self, name: &'static str) -> ReadResult<&[Value]> {
         self.field(name).as_array().map(Vec::as_slice).ok_or(Skip::Field(name))
     }
 }
@@ -132,7 +132,7 @@ impl Fields for Value {
         self.get(name).unwrap_or(&Value::Null)
     }
 
-    fn maybe_int(&self, name: &str) -> Option<i128> {
+    fn optional_int(&self, name: &str) -> Option<i128> {
         self.field(name).as_number().and_then(as_integer)
     }
 }
@@ -155,7 +155,7 @@ impl TraceDirectory {
     pub fn read(&self, name: &str) -> io::Result<Vec<Case>> {
         let plain = self.0.join(format!("{name}.jsonl"));
         let packed = self.0.join(format!("{name}.jsonl.gz"));
-        let input: Box<dyn io::Read> = if plain.exists() {
+        let input: Box<dyn io::ReadResult> = if plain.exists() {
             Box::new(File::open(plain)?)
         } else {
             let file = File::open(&packed).map_err(|error| {
@@ -175,13 +175,13 @@ impl Case {
     pub fn parse(line: &str) -> io::Result<Self> {
         let value: Value = serde_json::from_str(line)?;
         let text = |name| Ok(value.read_text(name)?.to_owned());
-        let read = || -> Read<Self> {
+        let read = || -> ReadResult<Self> {
             Ok(Self {
                 oracle: text("oracle")?,
                 algorithm: text("algorithm")?,
                 name: text("case")?,
                 config: value.field("config").clone(),
-                steps: value.list("steps")?.iter().map(parse_step).collect::<Read<_>>()?,
+                steps: value.list("steps")?.iter().map(parse_step).collect::<ReadResult<_>>()?,
             })
         };
         read().map_err(|skip| io::Error::new(io::ErrorKind::InvalidData, format!("not a case: {skip}")))
@@ -189,13 +189,13 @@ impl Case {
 
     /// Returns the start time of the case, in units of the reference's clock.
     pub(super) fn start(&self) -> Option<i64> {
-        let start = ["start_ns", "start_us", "start_ms"].into_iter().find_map(|name| self.config.maybe_int(name));
+        let start = ["start_ns", "start_us", "start_ms"].into_iter().find_map(|name| self.config.optional_int(name));
         start.and_then(|start| start.try_into().ok())
     }
 }
 
-fn parse_step(value: &Value) -> Read<TraceStep> {
-    let at = ["at_ns", "at_us", "at_ms"].into_iter().find_map(|unit| value.maybe_int(unit));
+fn parse_step(value: &Value) -> ReadResult<TraceStep> {
+    let at = ["at_ns", "at_us", "at_ms"].into_iter().find_map(|unit| value.optional_int(unit));
     Ok(TraceStep {
         at: at.and_then(|at| at.try_into().ok()).ok_or(Skip::Field("at"))?,
         op: value.read_text("op")?.to_owned(),

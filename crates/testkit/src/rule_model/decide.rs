@@ -7,7 +7,7 @@ use tollgate_core::{Nanos, Outcome, Report, Retry};
 use super::ban::BanState;
 use super::limit::{Algorithm, Ask, Limit};
 use super::rules::{Effect, OnChange, Request, Rule, RuleSet};
-use super::settle::{Receipt, Taken};
+use super::settle::{CounterCharge, Receipt};
 use super::states::State;
 use super::{Answer, LimitAnswer, Verb};
 
@@ -38,7 +38,7 @@ pub(super) struct Charge {
 }
 
 /// The outcome of a group of charges.
-struct Decided {
+struct GroupDecision {
     outcome: Outcome,
     /// Amount that each charge takes.
     taken: Vec<u64>,
@@ -82,7 +82,7 @@ impl RuleModel {
         };
         let (shadows, enforced): (Vec<Rule>, Vec<Rule>) = matched.into_iter().partition(Rule::is_shadow);
         let enforced = self.charges_of(&enforced, request);
-        let enforced = self.without_exhausted(verb, enforced);
+        let enforced = self.drop_exhausted(verb, enforced);
         let shadow_denies = shadows.iter().any(|rule| rule.effect_for(request, self.at) == Effect::Deny);
         let mut shadows = self.charges_of(&shadows, request);
         let mut receipt = Receipt::default();
@@ -132,7 +132,7 @@ impl RuleModel {
     }
 
     /// Drops charges to rules marked `suffices` that have no capacity, if another rule marked `suffices` has capacity.
-    fn without_exhausted(&self, verb: Verb, mut charges: Vec<Charge>) -> Vec<Charge> {
+    fn drop_exhausted(&self, verb: Verb, mut charges: Vec<Charge>) -> Vec<Charge> {
         let passes = |charge: &Charge| {
             let alone = std::slice::from_ref(charge);
             charge.rule.suffices && self.weigh(verb, alone).outcome.is_admitted()
@@ -161,7 +161,7 @@ impl RuleModel {
     fn known_states(&self, key: &Key, limits: &[Limit]) -> Option<&Vec<State>> {
         let states = self.counters.get(key)?;
         let seen = |(position, state): (usize, &State)| {
-            limits.get(position).map_or(state.clone(), |limit| state.seen_by(limit))
+            limits.get(position).map_or(state.clone(), |limit| state.as_seen_under(limit))
         };
         let is_used = |state: State| state.unused_from(self.at) > self.at;
         let is_known =
@@ -173,32 +173,32 @@ impl RuleModel {
     pub(super) fn state_of_limit(&self, key: &Key, position: usize, limits: &[Limit]) -> State {
         let limit = &limits[position];
         match self.known_states(key, limits) {
-            Some(states) => {
-                states.get(position).map_or_else(|| State::unused_state(limit, self.at), |state| state.seen_by(limit))
-            }
+            Some(states) => states
+                .get(position)
+                .map_or_else(|| State::unused_state(limit, self.at), |state| state.as_seen_under(limit)),
             None => State::new(limit, self.at),
         }
     }
 
     /// Decides several charges together, all or none, and applies the result.
-    fn decide_group(&mut self, verb: Verb, charges: &[Charge], receipt: &mut Receipt) -> Decided {
+    fn decide_group(&mut self, verb: Verb, charges: &[Charge], receipt: &mut Receipt) -> GroupDecision {
         let decided = self.weigh(verb, charges);
         if verb == Verb::Peek {
             return decided;
         }
-        self.begin_keys(charges);
+        self.start_new_keys(charges);
         if decided.outcome.is_admitted() {
             for (charge, taken) in charges.iter().zip(&decided.taken) {
                 self.take(charge, *taken, receipt);
             }
             return decided;
         }
-        self.count_refused(charges, verb);
-        self.count_refusals(charges, decided)
+        self.record_refusals_in_logs(charges, verb);
+        self.count_refusals_for_bans(charges, decided)
     }
 
     /// Decides several charges together without changing anything.
-    fn weigh(&self, verb: Verb, charges: &[Charge]) -> Decided {
+    fn weigh(&self, verb: Verb, charges: &[Charge]) -> GroupDecision {
         let mut taken: Vec<u64> = charges.iter().map(|charge| charge.cost).collect();
         if verb == Verb::TakeUpTo && charges.iter().any(|charge| charge.cost > 0) {
             // All charges take as much as the tightest limit has, but at least 1.
@@ -234,7 +234,7 @@ impl RuleModel {
         if let Some(retry) = soonest {
             outcome = stricter_of(outcome, Outcome::Deny(retry));
         }
-        Decided { outcome: self.to_ticks(outcome), taken, refused, banned }
+        GroupDecision { outcome: self.to_ticks(outcome), taken, refused, banned }
     }
 
     /// Returns the outcome of every limit of a charge separately.
@@ -248,9 +248,9 @@ impl RuleModel {
         let decide = |(position, limit): (usize, &Limit)| {
             let mut state = self.state_of_limit(&charge.key, position, &charge.limits);
             // A log that counts refusals advertises the wait as if this refusal were already recorded.
-            let attempt = self.attempt_to_record(verb, charge, position, limit);
+            let attempt = self.refused_amount_to_record(verb, charge, position, limit);
             if attempt > 0 {
-                state.count_refused(self.at, attempt);
+                state.record_refusal(self.at, attempt);
                 let ask = if verb == Verb::TakeUpTo { Ask::Exactly(1) } else { ask };
                 return Outcome::Deny(limit.retry(&state, self.at, ask));
             }
@@ -272,7 +272,7 @@ impl RuleModel {
     }
 
     /// Starts the new keys whose `initial` is below the capacity, because such a key starts with its first request.
-    pub(super) fn begin_keys(&mut self, charges: &[Charge]) {
+    pub(super) fn start_new_keys(&mut self, charges: &[Charge]) {
         for charge in charges {
             let limits = &charge.limits;
             if self.known_states(&charge.key, limits).is_none() && limits.iter().any(|limit| limit.spent_at_first() > 0)
@@ -301,12 +301,12 @@ impl RuleModel {
         let rule = charge.rule.id.clone();
         let limits = (!own).then(|| limits.clone());
         let shadow = charge.rule.is_shadow();
-        receipt.taken.push(Taken { rule, key: charge.key.clone(), cost: amount, stamps, shadow, limits });
+        receipt.taken.push(CounterCharge { rule, key: charge.key.clone(), cost: amount, stamps, shadow, limits });
     }
 
     /// Returns the amount that a log with counted refusals records for this request. Returns 0 if the log does not
     /// refuse the request, or would always refuse it.
-    fn attempt_to_record(&self, verb: Verb, charge: &Charge, position: usize, limit: &Limit) -> u64 {
+    fn refused_amount_to_record(&self, verb: Verb, charge: &Charge, position: usize, limit: &Limit) -> u64 {
         let Algorithm::SlidingLog { count_refused: true, .. } = limit.algorithm else { return 0 };
         let state = self.state_of_limit(&charge.key, position, &charge.limits);
         let ask = match verb {
@@ -321,21 +321,21 @@ impl RuleModel {
     }
 
     /// Records the refusal in each refusing log that counts refusals.
-    pub(super) fn count_refused(&mut self, charges: &[Charge], verb: Verb) {
+    pub(super) fn record_refusals_in_logs(&mut self, charges: &[Charge], verb: Verb) {
         for charge in charges {
             for (position, limit) in charge.limits.iter().enumerate() {
-                let attempt = self.attempt_to_record(verb, charge, position, limit);
+                let attempt = self.refused_amount_to_record(verb, charge, position, limit);
                 if let Some(states) = self.counters.get_mut(&charge.key).filter(|_| attempt > 0)
                     && let Some(state) = states.get_mut(position)
                 {
-                    state.count_refused(self.at, attempt);
+                    state.record_refusal(self.at, attempt);
                 }
             }
         }
     }
 
     /// Counts refusals by a rule's own limits towards its ban.
-    fn count_refusals(&mut self, charges: &[Charge], mut decided: Decided) -> Decided {
+    fn count_refusals_for_bans(&mut self, charges: &[Charge], mut decided: GroupDecision) -> GroupDecision {
         for (charge, refused) in charges.iter().zip(&decided.refused) {
             let Some(ban) = charge.rule.ban.filter(|_| *refused) else { continue };
             let state = self.bans.entry(charge.key.clone()).or_default();

@@ -1,5 +1,5 @@
 //! The laws of `laws.rs` for any store. A law runs recorded traces with and without an irrelevant difference, and
-//! compares the answers. `refund_restores` compares answers of one run.
+//! compares the answers. `refund_restores_the_state` compares answers of one run.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub fn assert_all_laws<S: RuleSubject>(subject: &mut S, traces: u64) {
     peek_changes_nothing(subject, traces);
     refused_request_changes_no_other_answer(subject, traces);
     changing_a_limit_and_back_without_charging_changes_nothing(subject, traces);
-    refund_restores(subject, traces);
+    refund_restores_the_state(subject, traces);
 }
 
 /// Runs `law` on recorded traces without the topics in `left_out`.
@@ -182,7 +182,7 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
             }
         }
         // A refused request may start a ban or a key, so traces with bans or initial amounts are not compared.
-        let touched = [Topic::Ban, Topic::Initial].iter().any(|topic| topic.is_in(trace));
+        let touched = [Topic::Ban, Topic::Initial].iter().any(|topic| topic.occurs_in(trace));
         let unlimited = trace.versions.iter().flat_map(|set| &set.rules).any(|rule| {
             let passes = |effect: &Effect| matches!(effect, Effect::Unlimited | Effect::Allow);
             passes(&rule.effect) || rule.is_shadow() || rule.overrides.iter().any(|other| passes(&other.effect))
@@ -202,7 +202,7 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
 ///
 /// # Panics
 /// Panics if the law does not hold.
-pub fn refund_restores<S: RuleSubject>(subject: &mut S, traces: u64) {
+pub fn refund_restores_the_state<S: RuleSubject>(subject: &mut S, traces: u64) {
     for_traces(
         subject,
         traces,

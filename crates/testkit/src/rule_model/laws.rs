@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::lockstep::{self, RuleSubject};
 use super::random::Trace;
-use super::settle::{Receipt, Settled};
+use super::settle::{Receipt, Settlement};
 use super::{Answer, Request, RuleModel, RuleSet, Verb};
 
 /// An operation with its absolute time and its number in the recorded trace.
@@ -45,7 +45,7 @@ pub enum OperationResult {
     /// A decision.
     Decided(Answer),
     /// A settlement, or the amount or count that an operation returned.
-    Settled(Settled),
+    Settled(Settlement),
     /// Nothing to compare.
     Nothing,
 }
@@ -103,7 +103,7 @@ impl RuleSubject for Recorder {
         self.model.refund(&receipt)
     }
 
-    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settlement {
         let (number, receipt) = self.parse_receipt(receipt);
         self.record_operation(LawOperation::Commit(number, cost));
         self.model.commit(&receipt, cost)
@@ -128,7 +128,7 @@ impl RuleSubject for Recorder {
 pub fn record(trace: &Trace, tick: u64) -> Vec<RecordedOperation> {
     let model = RuleModel::new(tick, trace.start);
     let mut recorder = Recorder { tick, model, operations: Vec::new(), receipts: Vec::new() };
-    lockstep::run(&mut recorder, trace).expect("the model agrees with itself");
+    lockstep::run_trace(&mut recorder, trace).expect("the model agrees with itself");
     recorder.operations
 }
 
@@ -141,7 +141,7 @@ pub fn replay<S: RuleSubject>(
     subject.begin(start);
     let mut receipts: BTreeMap<usize, String> = BTreeMap::new();
     let (mut came, mut now) = (BTreeMap::new(), start);
-    let number = |refunded: u64| OperationResult::Settled(Settled { refunded, ..Settled::default() });
+    let number = |refunded: u64| OperationResult::Settled(Settlement { refunded, ..Settlement::default() });
     for deed in operations {
         if deed.at > now {
             subject.advance_to(deed.at);

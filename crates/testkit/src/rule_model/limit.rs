@@ -229,7 +229,7 @@ impl Limit {
 
     /// Returns the number of steps of an interval bucket in `(from, to]`.
     fn steps_between(&self, state: &State, from: u64, to: u64) -> u64 {
-        let origin = state.origin_under(self, from);
+        let origin = state.step_origin_under(self, from);
         let number = |at: u64| (i128::from(at) - i128::from(origin)).div_euclid(self.period.into());
         u64::try_from(number(to) - number(from)).expect("time goes forward")
     }
@@ -252,7 +252,7 @@ impl Limit {
                     Algorithm::SlidingLog { gap: own, .. } => own.max(state.limit.period),
                     _ => 0,
                 };
-                state.last_unit().map_or(0, |last| last + remembered.min(*gap))
+                state.last_request_time().map_or(0, |last| last + remembered.min(*gap))
             }
             _ => 0,
         }
@@ -285,7 +285,7 @@ impl Limit {
         let when =
             |steps: u64| state.when_spent_at_most(at, self.max_spent_for(ask) + whole_tokens(steps * self.count));
         let (When::At(surely), When::At(perhaps)) = (when(fewer), when(fewer + 1)) else { return Retry::OnRelease };
-        let origin = state.origin_under(self, perhaps);
+        let origin = state.step_origin_under(self, perhaps);
         let into_step = (i128::from(perhaps + max_wait) - i128::from(origin)).rem_euclid(self.period.into());
         let next_step = perhaps + self.period - u64::try_from(into_step).expect("less than a period");
         let passing = [surely, perhaps, next_step].into_iter().filter(|instant| self.passes(state, *instant, ask));

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use tollgate_core::{Outcome, Retry};
 
 use super::random::{Act, Amount, Pause, Rng, Step, Topic, Trace};
-use super::settle::{Receipt, Settled};
+use super::settle::{Receipt, Settlement};
 use super::{Answer, Request, RuleModel, RuleSet, Verb};
 
 /// The program under test.
@@ -25,7 +25,7 @@ pub trait RuleSubject {
     /// Refunds the charges of a receipt. Returns the accepted amount.
     fn refund(&mut self, receipt: &str) -> u64;
     /// Settles a reservation.
-    fn commit(&mut self, receipt: &str, cost: u64) -> Settled;
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settlement;
     /// Renews the leases of a receipt. Returns whether all leases were still held.
     fn renew(&mut self, receipt: &str) -> bool;
     /// Resets the counters of a request. Returns their number.
@@ -46,7 +46,7 @@ pub struct Difference {
 }
 
 /// A model and a program, side by side.
-struct Pair<'a, S> {
+struct ModelAndSubject<'a, S> {
     subject: &'a mut S,
     model: RuleModel,
     refundable_charges: Vec<(String, Receipt)>,
@@ -59,20 +59,21 @@ struct Pair<'a, S> {
 ///
 /// # Errors
 /// Returns the first difference.
-pub fn run<S: RuleSubject>(subject: &mut S, trace: &Trace) -> Result<u64, Difference> {
+pub fn run_trace<S: RuleSubject>(subject: &mut S, trace: &Trace) -> Result<u64, Difference> {
     subject.begin(trace.start);
     let mut model = RuleModel::new(subject.tick(), trace.start);
     let Some(first) = trace.versions.first() else { return Ok(0) };
     subject.put(first);
     model.put(first);
-    let mut pair = Pair { subject, model, refundable_charges: Vec::new(), last: None, answer: None, decisions: 0 };
+    let mut pair =
+        ModelAndSubject { subject, model, refundable_charges: Vec::new(), last: None, answer: None, decisions: 0 };
     for (number, step) in trace.steps.iter().enumerate() {
         pair.step(step, &trace.versions).map_err(|what| Difference { step: number, what })?;
     }
     Ok(pair.decisions)
 }
 
-impl<S: RuleSubject> Pair<'_, S> {
+impl<S: RuleSubject> ModelAndSubject<'_, S> {
     fn step(&mut self, step: &Step, versions: &[RuleSet]) -> Result<(), String> {
         self.wait(step.pause);
         match &step.act {
@@ -198,7 +199,7 @@ fn expect_equal<T: PartialEq + std::fmt::Debug>(
 
 /// Drops steps and rules from a trace while it still shows a difference. Returns the shortened trace and its
 /// difference. If no run repeats the difference, returns the trace and `found`.
-pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace, mut found: Difference) -> (Trace, Difference) {
+pub fn shorten_trace<S: RuleSubject>(subject: &mut S, mut trace: Trace, mut found: Difference) -> (Trace, Difference) {
     trace.steps.truncate(found.step + 1);
     let mut size = trace.steps.len() / 2;
     while size > 0 {
@@ -206,7 +207,7 @@ pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace, mut found: Dif
         while from < trace.steps.len() {
             let mut shorter = trace.clone();
             shorter.steps.drain(from..(from + size).min(trace.steps.len()));
-            match run(subject, &shorter) {
+            match run_trace(subject, &shorter) {
                 Err(difference) => (trace, found) = (shorter, difference),
                 Ok(_) => from += size,
             }
@@ -216,7 +217,7 @@ pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace, mut found: Dif
     for id in ["r0", "r1", "r2"] {
         let mut smaller = trace.clone();
         smaller.versions.iter_mut().for_each(|version| version.rules.retain(|rule| rule.id != id));
-        if let Err(difference) = run(subject, &smaller) {
+        if let Err(difference) = run_trace(subject, &smaller) {
             (trace, found) = (smaller, difference);
         }
     }
@@ -229,15 +230,20 @@ pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace, mut found: Dif
 ///
 /// # Panics
 /// Panics if there is a difference. The message contains the shortened trace.
-pub fn compare<S: RuleSubject>(subject: &mut S, first_seed: u64, decisions: u64, left_out: &[Topic]) -> (u64, u64) {
+pub fn compare_random_traces<S: RuleSubject>(
+    subject: &mut S,
+    first_seed: u64,
+    decisions: u64,
+    left_out: &[Topic],
+) -> (u64, u64) {
     let (mut compared, mut traces, mut seed) = (0, 0, first_seed);
     while compared < decisions {
         let plain = Trace::random(&mut Rng::new(seed), subject.tick(), 60);
         let extended = plain.clone().with_extensions(&mut Rng::new(seed));
         for trace in [plain, extended].into_iter().filter_map(|trace| trace.without_topics(left_out)) {
-            let count = run(subject, &trace).unwrap_or_else(|found| {
-                let (trace, difference) = shorten(subject, trace, found);
-                panic!("{}", describe(seed, &trace, &difference))
+            let count = run_trace(subject, &trace).unwrap_or_else(|found| {
+                let (trace, difference) = shorten_trace(subject, trace, found);
+                panic!("{}", describe_difference(seed, &trace, &difference))
             });
             (compared, traces) = (compared + count, traces + 1);
             if compared >= decisions {
@@ -250,7 +256,7 @@ pub fn compare<S: RuleSubject>(subject: &mut S, first_seed: u64, decisions: u64,
 }
 
 /// Formats a difference so that it can be verified by hand.
-pub fn describe(seed: u64, trace: &Trace, difference: &Difference) -> String {
+pub fn describe_difference(seed: u64, trace: &Trace, difference: &Difference) -> String {
     let mut text = format!("seed {seed}: the model and the program differ\n");
     let mut line = |line: String| writeln!(text, "{line}").expect("writing to a string cannot fail");
     trace.versions.iter().enumerate().for_each(|(n, version)| line(format!("# version {n}\n{}", version.text())));

@@ -9,7 +9,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Attribute, Decision, Decisions, Engine, Item, MemoryStore, Receipt, Request as Asked, Store};
 
 use super::lockstep::RuleSubject;
-use super::settle::Settled;
+use super::settle::Settlement;
 use super::{Answer, LimitAnswer, Request, RuleSet, Verb};
 
 /// The engine in this process.
@@ -58,19 +58,21 @@ impl RuleSubject for InMemory {
     }
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
-        poll_ready_future(ask(&self.engine, verb, request))
+        poll_ready_future(decide_request(&self.engine, verb, request))
     }
 
     fn refund(&mut self, receipt: &str) -> u64 {
-        poll_ready_future(self.engine.refund(&read(receipt))).expect("memory answers").get()
+        poll_ready_future(self.engine.refund(&parse_receipt(receipt))).expect("memory answers").get()
     }
 
-    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
-        to_settled(poll_ready_future(self.engine.commit(&read(receipt), Cost::new(cost))).expect("memory answers"))
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settlement {
+        to_settlement(
+            poll_ready_future(self.engine.commit(&parse_receipt(receipt), Cost::new(cost))).expect("memory answers"),
+        )
     }
 
     fn renew(&mut self, receipt: &str) -> bool {
-        poll_ready_future(self.engine.renew(&read(receipt))).expect("memory answers")
+        poll_ready_future(self.engine.renew(&parse_receipt(receipt))).expect("memory answers")
     }
 
     fn reset(&mut self, request: &Request) -> usize {
@@ -93,7 +95,11 @@ pub fn put<S: Store, F: Store>(engine: &Engine<S, F>, rules: &RuleSet) {
 ///
 /// # Panics
 /// Panics if the request is invalid.
-pub async fn ask<S: Store, F: Store>(engine: &Engine<S, F>, verb: Verb, request: &Request) -> (Answer, String) {
+pub async fn decide_request<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    verb: Verb,
+    request: &Request,
+) -> (Answer, String) {
     let attributes = attributes_of(request);
     let items = [Item { cost: request.cost.map(Cost::new), ..Item::new(&attributes) }];
     let asked = Asked::new("d", &items);
@@ -105,11 +111,11 @@ pub async fn ask<S: Store, F: Store>(engine: &Engine<S, F>, verb: Verb, request:
         Verb::Charge => engine.charge(&asked, &mut decisions).await,
     };
     let decision = decision.expect("a request that is understood");
-    (answer(verb, &decision), decision.receipt().to_string())
+    (to_answer(verb, &decision), decision.receipt().to_string())
 }
 
 /// Converts a decision to an answer.
-pub fn answer(verb: Verb, decision: &Decision<'_>) -> Answer {
+pub fn to_answer(verb: Verb, decision: &Decision<'_>) -> Answer {
     let limits = decision.reports().map(|limit| LimitAnswer {
         rule: limit.rule.to_owned(),
         shadow: limit.shadow,
@@ -142,13 +148,13 @@ fn attributes_of(request: &Request) -> Vec<Attribute<'_>> {
 ///
 /// # Panics
 /// Panics if the string is not a receipt.
-pub fn read(receipt: &str) -> Receipt {
+pub fn parse_receipt(receipt: &str) -> Receipt {
     receipt.parse().expect("a receipt of the engine")
 }
 
 /// Returns the result of a commit.
-pub fn to_settled(settled: tollgate_engine::CommitResult) -> Settled {
-    Settled { refunded: settled.refunded.get(), charged: settled.charged.get(), unpaid: settled.unpaid.get() }
+pub fn to_settlement(settled: tollgate_engine::CommitResult) -> Settlement {
+    Settlement { refunded: settled.refunded.get(), charged: settled.charged.get(), unpaid: settled.unpaid.get() }
 }
 
 /// Returns the result of a future of the memory store. Such a future is ready at the first poll.

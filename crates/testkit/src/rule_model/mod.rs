@@ -42,7 +42,7 @@ use tollgate_core::{Outcome, Report, Retry};
 
 pub use decide::RuleModel;
 pub use limit::{Algorithm, Limit, StepAlignment, Windows};
-pub use rules::{Ban, Cost, Exceed, OnChange, Override, Request, Rule, RuleSet, Schedule};
+pub use rules::{Ban, Cost, OnChange, OnExceed, Override, Request, Rule, RuleSet, Schedule};
 
 /// An exact number of tokens.
 pub type Tokens = Ratio<i128>;

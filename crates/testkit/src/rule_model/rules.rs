@@ -31,7 +31,7 @@ pub struct Rule {
     /// Cost of a request that does not state a cost.
     pub cost: Cost,
     /// Effect when a limit is exceeded.
-    pub on_exceed: Exceed,
+    pub on_exceed: OnExceed,
     /// Whether the spent amount is kept when `limits` change.
     pub on_change: OnChange,
     /// Ban for repeated refusals.
@@ -89,7 +89,7 @@ pub enum Cost {
 
 /// Effect when a limit is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exceed {
+pub enum OnExceed {
     /// Refuses the request.
     Deny,
     /// Admits and reports the request.
@@ -161,7 +161,7 @@ impl Rule {
             effect,
             overrides: Vec::new(),
             cost: Cost::Number(1),
-            on_exceed: Exceed::Deny,
+            on_exceed: OnExceed::Deny,
             on_change: OnChange::Keep,
             ban: None,
             schedule: None,
@@ -208,7 +208,7 @@ impl Rule {
 
     /// Returns whether the rule only reports refusals.
     pub fn is_shadow(&self) -> bool {
-        self.on_exceed == Exceed::Shadow || self.enforce == Some(0)
+        self.on_exceed == OnExceed::Shadow || self.enforce == Some(0)
     }
 
     fn text(&self) -> String {
@@ -227,9 +227,9 @@ impl Rule {
             Cost::From { max, missing } => put("cost", format!("{{from: weight, max: {max}, missing: {missing}}}")),
         }
         match self.on_exceed {
-            Exceed::Deny => {}
-            Exceed::Shadow => put("on_exceed", "shadow".into()),
-            Exceed::Delay(wait) => put("on_exceed", format!("{{delay: {{max_wait: {}}}}}", format_length(wait))),
+            OnExceed::Deny => {}
+            OnExceed::Shadow => put("on_exceed", "shadow".into()),
+            OnExceed::Delay(wait) => put("on_exceed", format!("{{delay: {{max_wait: {}}}}}", format_length(wait))),
         }
         if self.on_change == OnChange::Reset {
             put("on_change", "reset".into());

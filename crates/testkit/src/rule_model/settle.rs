@@ -12,12 +12,12 @@ use super::states::Stamp;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// Charges by counter.
-    pub taken: Vec<Taken>,
+    pub taken: Vec<CounterCharge>,
 }
 
 /// A charge to one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct CounterCharge {
     /// Id of the rule.
     pub rule: String,
     /// Key of the counter.
@@ -34,7 +34,7 @@ pub struct Taken {
 
 /// The result of a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct Settlement {
     /// Refunded amount: the reserved amount beyond the actual cost.
     pub refunded: u64,
     /// Charged amount: the actual cost beyond the reserved amount.
@@ -55,7 +55,7 @@ impl RuleModel {
 
     /// Refunds a decision's charges. Returns the smallest amount that any counter accepted.
     pub fn refund(&mut self, receipt: &Receipt) -> u64 {
-        let known: Vec<&Taken> = receipt.taken.iter().filter(|taken| self.limits_of(taken).is_some()).collect();
+        let known: Vec<&CounterCharge> = receipt.taken.iter().filter(|taken| self.limits_of(taken).is_some()).collect();
         let mut least = None;
         for taken in known {
             let at = self.at;
@@ -69,34 +69,34 @@ impl RuleModel {
     }
 
     /// Settles a reservation at its actual cost.
-    pub fn commit(&mut self, receipt: &Receipt, cost: u64) -> Settled {
+    pub fn commit(&mut self, receipt: &Receipt, cost: u64) -> Settlement {
         let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost);
-        let too_much = too_much.map(|taken| Taken { cost: taken.cost - cost, ..taken.clone() }).collect();
+        let too_much = too_much.map(|taken| CounterCharge { cost: taken.cost - cost, ..taken.clone() }).collect();
         let refunded = self.refund(&Receipt { taken: too_much });
         // The missing amount is charged to all enforced counters or to none. Then it is charged to the shadow rules as
         // a separate group, which changes only their later reports.
-        let (shadows, enforced): (Vec<Taken>, Vec<Taken>) =
+        let (shadows, enforced): (Vec<CounterCharge>, Vec<CounterCharge>) =
             receipt.taken.iter().filter(|taken| taken.cost < cost).cloned().partition(|taken| taken.shadow);
         let most = enforced.iter().filter(|taken| self.limits_of(taken).is_some()).map(|taken| cost - taken.cost).max();
-        let (charged, unpaid) = match (most, self.charge_more(&enforced, cost)) {
+        let (charged, unpaid) = match (most, self.charge_missing_amount(&enforced, cost)) {
             (None, _) => (0, 0),
             (Some(most), true) => (most, 0),
-            (Some(most), false) => return Settled { refunded, charged: 0, unpaid: most },
+            (Some(most), false) => return Settlement { refunded, charged: 0, unpaid: most },
         };
-        self.charge_more(&shadows, cost);
-        Settled { refunded, charged, unpaid }
+        self.charge_missing_amount(&shadows, cost);
+        Settlement { refunded, charged, unpaid }
     }
 
     /// Charges the missing amount to all of these counters, into debt, as [`Verb::Charge`] does. If one counter
     /// refuses, charges nothing and returns `false`.
-    fn charge_more(&mut self, taken: &[Taken], cost: u64) -> bool {
+    fn charge_missing_amount(&mut self, taken: &[CounterCharge], cost: u64) -> bool {
         let owed = taken.iter().filter_map(|taken| {
             let limits = self.limits_of(taken)?;
             let rule = self.rules.find(&taken.rule)?.clone();
             Some(Charge { rule, key: taken.key.clone(), limits, cost: cost - taken.cost })
         });
         let owed: Vec<Charge> = owed.collect();
-        self.begin_keys(&owed);
+        self.start_new_keys(&owed);
         let passes = |charge: &Charge| {
             let mut limits = charge.limits.iter().enumerate();
             limits.all(|(position, limit)| {
@@ -111,7 +111,7 @@ impl RuleModel {
         if all {
             owed.iter().for_each(|charge| self.take(charge, charge.cost, &mut Receipt::default()));
         } else {
-            self.count_refused(&owed, Verb::Charge);
+            self.record_refusals_in_logs(&owed, Verb::Charge);
         }
         all
     }
@@ -151,7 +151,7 @@ impl RuleModel {
 
     /// Returns the current limits of a counter: the limits of the override if the rule still has an equal override,
     /// otherwise the rule's own limits.
-    fn limits_of(&self, taken: &Taken) -> Option<Vec<Limit>> {
+    fn limits_of(&self, taken: &CounterCharge) -> Option<Vec<Limit>> {
         let rule = self.rules.find(&taken.rule)?;
         let overrides = rule.overrides.iter().filter_map(|other| match rule.effect_by(other) {
             Effect::Limits(limits) => Some(limits),

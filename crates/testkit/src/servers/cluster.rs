@@ -34,8 +34,8 @@ impl BusProxies {
     }
 
     /// Connects the servers again.
-    pub fn clear(&self) {
-        self.proxies.iter().for_each(Proxy::clear);
+    pub fn reconnect(&self) {
+        self.proxies.iter().for_each(Proxy::clear_faults);
     }
 }
 

@@ -25,7 +25,7 @@ pub use netns::Namespaces;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use resp::{Link, Reply};
-pub use sentinel::{MASTER, REPLICA_SIDE_ADDRESS, Sentinels};
+pub use sentinel::{PRIMARY_NAME, REPLICA_SIDE_ADDRESS, Sentinels};
 pub use tls::Certificates;
 
 /// Kind of server.
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    fn how_to_get(self) -> &'static str {
+    fn installation_hint(self) -> &'static str {
         match self {
             Self::Redis => {
                 "this test needs `redis-server` on the PATH: `apt-get install redis-server`, or run `scripts/test`"
@@ -199,7 +199,7 @@ impl Server {
             .args(&self.options)
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let mut process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", self.kind.how_to_get()));
+        let mut process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", self.kind.installation_hint()));
         let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
         let ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains("Ready to accept connections"));
         // Drain the rest of the output. The thread ends with the server.

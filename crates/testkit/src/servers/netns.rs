@@ -30,7 +30,7 @@ impl Namespaces {
     /// Creates a switch and `hosts` hosts, each with a cable.
     ///
     /// # Errors
-    /// Returns an error if network namespaces cannot be created, because `ip` is missing or the user is not root.
+    /// Returns an error if network namespaces cannot be created, because `try_run_ip` is missing or the user is not root.
     pub fn new(hosts: usize) -> Result<Self, String> {
         static CREATED_NETWORKS: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), CREATED_NETWORKS.fetch_add(1, Ordering::Relaxed));
@@ -40,28 +40,28 @@ impl Namespaces {
     }
 
     fn build(mut self, hosts: usize) -> Result<Self, String> {
-        let switch = self.switch();
-        ip(&format!("netns add {switch}"))?;
-        ip(&format!("-n {switch} link add bridge type bridge"))?;
-        ip(&format!("-n {switch} link set bridge up"))?;
+        let switch = self.switch_name();
+        try_run_ip(&format!("netns add {switch}"))?;
+        try_run_ip(&format!("-n {switch} link add bridge type bridge"))?;
+        try_run_ip(&format!("-n {switch} link set bridge up"))?;
         for host in 0..hosts {
-            let (name, control) = (self.host(host), format!("{}c{host}", self.name));
-            ip(&format!("netns add {name}"))?;
+            let (name, control) = (self.host_name(host), format!("{}c{host}", self.name));
+            try_run_ip(&format!("netns add {name}"))?;
             self.hosts += 1;
             // `ip netns exec` shows this file as /etc/hosts.
             fs::create_dir_all(self.etc_folder(host)).map_err(|error| error.to_string())?;
-            self.name_addresses(host, &[]);
-            ip(&format!("-n {name} link set lo up"))?;
-            ip(&format!("-n {name} link add eth0 type veth peer name port{host} netns {switch}"))?;
-            ip(&format!("-n {switch} link set port{host} master bridge up"))?;
-            ip(&format!("-n {name} addr add {}/24 dev eth0", self.address(host)))?;
-            ip(&format!("-n {name} link set eth0 up"))?;
+            self.set_host_names(host, &[]);
+            try_run_ip(&format!("-n {name} link set lo up"))?;
+            try_run_ip(&format!("-n {name} link add eth0 type veth peer name port{host} netns {switch}"))?;
+            try_run_ip(&format!("-n {switch} link set port{host} master bridge up"))?;
+            try_run_ip(&format!("-n {name} addr add {}/24 dev eth0", self.address(host)))?;
+            try_run_ip(&format!("-n {name} link set eth0 up"))?;
             let [outside, inside] = self.control_addresses(host);
-            ip(&format!("link add {control} type veth peer name control netns {name}"))?;
-            ip(&format!("addr add {outside}/30 dev {control}"))?;
-            ip(&format!("link set {control} up"))?;
-            ip(&format!("-n {name} addr add {inside}/30 dev control"))?;
-            ip(&format!("-n {name} link set control up"))?;
+            try_run_ip(&format!("link add {control} type veth peer name control netns {name}"))?;
+            try_run_ip(&format!("addr add {outside}/30 dev {control}"))?;
+            try_run_ip(&format!("link set {control} up"))?;
+            try_run_ip(&format!("-n {name} addr add {inside}/30 dev control"))?;
+            try_run_ip(&format!("-n {name} link set control up"))?;
         }
         Ok(self)
     }
@@ -79,47 +79,47 @@ impl Namespaces {
     /// Returns a command that runs a program on a host. The process id of the command is the program's process id.
     pub fn command(&self, host: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.host(host), program]);
+        command.args(["netns", "exec", &self.host_name(host), program]);
         command
     }
 
     /// Unplugs a host's cable, which isolates the host from all others.
     ///
     /// # Panics
-    /// Panics if `ip` fails.
+    /// Panics if `try_run_ip` fails.
     pub fn unplug(&self, host: usize) {
-        run(&format!("-n {} link set port{host} down", self.switch()));
+        run_ip(&format!("-n {} link set port{host} down", self.switch_name()));
     }
 
     /// Reconnects a host's cable.
     ///
     /// # Panics
-    /// Panics if `ip` fails.
+    /// Panics if `try_run_ip` fails.
     pub fn plug(&self, host: usize) {
-        run(&format!("-n {} link set port{host} up", self.switch()));
+        run_ip(&format!("-n {} link set port{host} up", self.switch_name()));
     }
 
     /// Drops all packets from one host to another. The other direction still works.
     ///
     /// # Panics
-    /// Panics if `ip` fails.
+    /// Panics if `try_run_ip` fails.
     pub fn block(&self, from: usize, to: usize) {
-        run(&format!("-n {} route add blackhole {}/32", self.host(from), self.address(to)));
+        run_ip(&format!("-n {} route add blackhole {}/32", self.host_name(from), self.address(to)));
     }
 
     /// Ends [`block`](Self::block).
     ///
     /// # Panics
-    /// Panics if `ip` fails.
+    /// Panics if `try_run_ip` fails.
     pub fn unblock(&self, from: usize, to: usize) {
-        run(&format!("-n {} route del blackhole {}/32", self.host(from), self.address(to)));
+        run_ip(&format!("-n {} route del blackhole {}/32", self.host_name(from), self.address(to)));
     }
 
     /// Replaces the host names that a host can resolve.
     ///
     /// # Panics
     /// Panics if the file cannot be written.
-    pub fn name_addresses(&self, host: usize, names: &[(&str, Ipv4Addr)]) {
+    pub fn set_host_names(&self, host: usize, names: &[(&str, Ipv4Addr)]) {
         let line = |(name, address): &(&str, Ipv4Addr)| format!("{address} {name}\n");
         let lines: String = names.iter().map(line).collect();
         // Writes the file in place, because programs on the host see this inode.
@@ -127,16 +127,16 @@ impl Namespaces {
             .expect("a file for names");
     }
 
-    fn switch(&self) -> String {
+    fn switch_name(&self) -> String {
         format!("{}s", self.name)
     }
 
-    fn host(&self, host: usize) -> String {
+    fn host_name(&self, host: usize) -> String {
         format!("{}h{host}", self.name)
     }
 
     fn etc_folder(&self, host: usize) -> PathBuf {
-        PathBuf::from("/etc/netns").join(self.host(host))
+        PathBuf::from("/etc/netns").join(self.host_name(host))
     }
 
     /// Returns the addresses at both ends of a control cable.
@@ -152,15 +152,15 @@ impl Drop for Namespaces {
     fn drop(&mut self) {
         for host in 0..self.hosts {
             // Ignores errors, because some namespaces may not have been created.
-            let _ = ip(&format!("netns del {}", self.host(host)));
+            let _ = try_run_ip(&format!("netns del {}", self.host_name(host)));
             let _ = fs::remove_dir_all(self.etc_folder(host));
         }
-        let _ = ip(&format!("netns del {}", self.switch()));
+        let _ = try_run_ip(&format!("netns del {}", self.switch_name()));
     }
 }
 
-/// Runs `ip` with these arguments.
-fn ip(arguments: &str) -> Result<(), String> {
+/// Runs `try_run_ip` with these arguments.
+fn try_run_ip(arguments: &str) -> Result<(), String> {
     let output = Command::new("ip").args(arguments.split(' ')).output().map_err(|error| format!("ip: {error}"))?;
     if output.status.success() {
         return Ok(());
@@ -168,8 +168,8 @@ fn ip(arguments: &str) -> Result<(), String> {
     Err(format!("`ip {arguments}`: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-fn run(arguments: &str) {
-    if let Err(why) = ip(arguments) {
+fn run_ip(arguments: &str) {
+    if let Err(why) = try_run_ip(arguments) {
         panic!("{why}");
     }
 }

@@ -145,7 +145,7 @@ impl Drop for Postgres {
     }
 }
 
-const HOW_TO_GET: &str =
+const INSTALLATION_HINT: &str =
     "this test needs PostgreSQL: `apt-get install postgresql`, or have `initdb`, `postgres` and `psql` on the PATH";
 
 /// Returns whether this process is root. PostgreSQL refuses to run as root.

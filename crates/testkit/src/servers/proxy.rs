@@ -79,14 +79,14 @@ impl Proxy {
     }
 
     /// Ends all faults. Bytes that were held back are forwarded now.
-    pub fn clear(&self) {
+    pub fn clear_faults(&self) {
         let mut network_state = self.shared.network_state();
         (network_state.stalled, network_state.cut_off, network_state.delay) = (false, None, Duration::ZERO);
         self.shared.changed.notify_all();
     }
 
     /// Closes all connections.
-    pub fn cut(&self) {
+    pub fn close_connections(&self) {
         for stream in self.shared.network_state().streams.drain(..) {
             // The connection may already be closed.
             let _ = stream.shutdown(Shutdown::Both);

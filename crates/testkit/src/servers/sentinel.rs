@@ -10,7 +10,7 @@ use crate::eventually::eventually;
 use super::{Certificates, Kind, Link, Proxy, Reply, Server, free_port, is_listening};
 
 /// Name under which the sentinels monitor the primary.
-pub const MASTER: &str = "limits";
+pub const PRIMARY_NAME: &str = "limits";
 
 /// Address from which replicas and sentinels connect if they reach the primary through a proxy.
 pub const REPLICA_SIDE_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -47,7 +47,7 @@ impl Sentinels {
     pub fn start(kind: Kind, password: &str) -> Self {
         let primary = Server::start_with(kind, &ACCEPT_ANY_LOOPBACK);
         let port = primary.port();
-        Self::start_around(primary, kind, port, password, None)
+        Self::start_with_primary(primary, kind, port, password, None)
     }
 
     /// Like [`start`](Self::start), but replicas, sentinels and clients reach the primary through a proxy. Replicas
@@ -59,7 +59,7 @@ impl Sentinels {
     pub fn start_behind_proxy(kind: Kind) -> (Self, Proxy) {
         let primary = Server::start_with(kind, &ACCEPT_ANY_LOOPBACK);
         let proxy = Proxy::to(primary.port());
-        (Self::start_around(primary, kind, proxy.port(), "", None), proxy)
+        (Self::start_with_primary(primary, kind, proxy.port(), "", None), proxy)
     }
 
     /// Like [`start`](Self::start), but all connections use TLS.
@@ -70,10 +70,10 @@ impl Sentinels {
         let port = free_port();
         let options = tls_options(certificates, port);
         let options: Vec<&str> = options.iter().map(String::as_str).chain(ACCEPT_ANY_LOOPBACK).collect();
-        Self::start_around(Server::start_with(Kind::Redis, &options), Kind::Redis, port, "", Some(certificates))
+        Self::start_with_primary(Server::start_with(Kind::Redis, &options), Kind::Redis, port, "", Some(certificates))
     }
 
-    fn start_around(
+    fn start_with_primary(
         primary: Server,
         kind: Kind,
         port: u16,
@@ -98,7 +98,7 @@ impl Sentinels {
         let new = Self { servers, sentinels };
         for sentinel in &new.sentinels {
             let mut link = sentinel.connect(password);
-            let count = |link: &mut Link, what: &str| match link.command(&["SENTINEL", what, MASTER]) {
+            let count = |link: &mut Link, what: &str| match link.command(&["SENTINEL", what, PRIMARY_NAME]) {
                 Reply::List(list) => list.len(),
                 _ => 0,
             };
@@ -110,7 +110,7 @@ impl Sentinels {
     }
 
     /// Returns the sentinels' addresses as a comma-separated list for a URL.
-    pub fn seeds(&self) -> String {
+    pub fn addresses(&self) -> String {
         let seeds: Vec<String> = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.client_port)).collect();
         seeds.join(",")
     }
@@ -122,7 +122,7 @@ impl Sentinels {
     pub fn start_failover(&self, password: &str) {
         let mut link = self.sentinels[0].connect(password);
         eventually("the failover begins", || {
-            link.command(&["SENTINEL", "FAILOVER", MASTER]) == Reply::Status("OK".to_owned())
+            link.command(&["SENTINEL", "FAILOVER", PRIMARY_NAME]) == Reply::Status("OK".to_owned())
         });
     }
 
@@ -166,7 +166,7 @@ impl Sentinel {
         std::fs::write(&file, text).expect("a temporary directory takes files");
         let mut command = Command::new(kind.program());
         command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", kind.how_to_get()));
+        let process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", kind.installation_hint()));
         eventually("a sentinel listens", || is_listening(port));
         let client_port = if certificates.is_some() { tls_port } else { port };
         Self { port, client_port, process, _directory: directory }

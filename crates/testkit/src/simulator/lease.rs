@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tollgate_share::lease::{Exchange, Grant, Holder, Level, Need, Pool, PoolLimit, TakeResult};
 
-use super::{Clock, Queue, Random, SimulatedLink};
+use super::{EventQueue, Random, SimulatedClock, SimulatedLink};
 use crate::history::{Bound, Checker};
 
 const MILLI: u64 = 1_000_000;
@@ -16,7 +16,7 @@ pub enum LeaseDefect {
     /// The unchanged protocol.
     None,
     /// The pool refills up to the burst even while tokens are leased out.
-    NoFloor,
+    RefillsLeasedTokens,
 }
 
 /// Totals of a run.
@@ -35,10 +35,10 @@ pub struct LeaseOutcome {
 enum LeaseEvent {
     /// A request at a node, with its cost.
     Request(usize, u64),
-    ToStore(usize, Flight, Exchange),
+    ToStore(usize, ExchangeInFlight, Exchange),
     /// The answer to an exchange, and the time at which the pool decided it.
-    ToNode(usize, Flight, Grant, u64),
-    Deadline(usize, Flight),
+    ToNode(usize, ExchangeInFlight, Grant, u64),
+    Deadline(usize, ExchangeInFlight),
     Poll(usize),
     Crash(usize),
     Pause(usize, u64),
@@ -47,17 +47,17 @@ enum LeaseEvent {
 
 /// A node's exchange in flight. Every exchange has a new number, even after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Flight {
+struct ExchangeInFlight {
     number: u64,
     need: Need,
 }
 
 struct LeaseNode {
     holder: Holder,
-    clock: Clock,
+    clock: SimulatedClock,
     to_store: SimulatedLink,
     to_node: SimulatedLink,
-    flight: Option<Flight>,
+    flight: Option<ExchangeInFlight>,
     waiting: Vec<u64>,
     paused_until: u64,
 }
@@ -65,12 +65,12 @@ struct LeaseNode {
 /// One simulation run.
 pub struct LeaseSimulation {
     random: Random,
-    queue: Queue<LeaseEvent>,
+    queue: EventQueue<LeaseEvent>,
     nodes: Vec<LeaseNode>,
     /// The limits of the key: one or two.
     pool_limits: Vec<PoolLimit>,
     pool: Option<Pool>,
-    store_clock: Clock,
+    store_clock: SimulatedClock,
     length: u64,
     deadline: u64,
     next_flight: u64,
@@ -80,8 +80,8 @@ pub struct LeaseSimulation {
     history: Vec<(u64, u64, u64)>,
     /// For each limit, the excess that the faults of this run permit.
     excess: Vec<u64>,
-    /// The pool's levels as if no tokens were leased out. Used by [`LeaseDefect::NoFloor`].
-    unfloored: Vec<Level>,
+    /// The pool's levels as if no tokens were leased out. Used by [`LeaseDefect::RefillsLeasedTokens`].
+    levels_without_leases: Vec<Level>,
     outcome: LeaseOutcome,
 }
 
@@ -89,12 +89,12 @@ impl LeaseSimulation {
     /// Draws a run in which every kind of fault may occur.
     pub fn draw(seed: u64, defect: LeaseDefect) -> Self {
         let mut random = Random::new(seed);
-        let length = random.within(2, 12) * SECOND;
-        let mut pool_limits = vec![draw_meter(&mut random)];
+        let length = random.between(2, 12) * SECOND;
+        let mut pool_limits = vec![draw_pool_limit(&mut random)];
         if random.happens_in_percent(25) {
-            pool_limits.push(draw_meter(&mut random));
+            pool_limits.push(draw_pool_limit(&mut random));
         }
-        let nodes = random.within(1, 6);
+        let nodes = random.between(1, 6);
         let mut simulation = Self::new(random, pool_limits, nodes as usize, length, defect);
         simulation.draw_faults();
         simulation.draw_requests();
@@ -125,13 +125,13 @@ impl LeaseSimulation {
     }
 
     fn new(mut random: Random, pool_limits: Vec<PoolLimit>, nodes: usize, length: u64, defect: LeaseDefect) -> Self {
-        let mut queue = Queue::default();
+        let mut queue = EventQueue::default();
         let nodes = (0..nodes)
             .map(|index| {
                 queue.add(random.below(20 * MILLI), LeaseEvent::Poll(index));
                 LeaseNode {
                     holder: Holder::default(),
-                    clock: Clock::draw(&mut random),
+                    clock: SimulatedClock::draw(&mut random),
                     to_store: SimulatedLink::draw(&mut random, length),
                     to_node: SimulatedLink::draw(&mut random, length),
                     flight: None,
@@ -146,14 +146,14 @@ impl LeaseSimulation {
             excess: vec![0; pool_limits.len()],
             pool_limits,
             pool: None,
-            store_clock: Clock::new(1_000_000 * SECOND + random.below(SECOND), 10_000),
+            store_clock: SimulatedClock::new(1_000_000 * SECOND + random.below(SECOND), 10_000),
             length,
             deadline: random.pick(&[10, 10, 50]) * MILLI,
             next_flight: 0,
             next_epoch: 1,
             defect,
             history: Vec::new(),
-            unfloored: Vec::new(),
+            levels_without_leases: Vec::new(),
             outcome: LeaseOutcome::default(),
             random,
         }
@@ -199,11 +199,11 @@ impl LeaseSimulation {
     fn draw_requests(&mut self) {
         let (nodes, length) = (self.nodes.len() as u64, self.length);
         let burst = self.pool_limits.iter().map(PoolLimit::capacity).min().unwrap_or(1);
-        for _ in 0..self.random.within(1, 40) {
+        for _ in 0..self.random.between(1, 40) {
             let (node, start) = (self.random.below(nodes) as usize, self.random.below(length));
-            let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, burst) };
+            let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.between(1, burst) };
             let apart = self.random.pick(&[0, 0, 100_000, MILLI, 10 * MILLI, 200 * MILLI]);
-            for number in 0..self.random.within(1, (2 * burst / cost).clamp(1, 80)) {
+            for number in 0..self.random.between(1, (2 * burst / cost).clamp(1, 80)) {
                 self.queue.add(start + number * apart, LeaseEvent::Request(node, cost));
             }
         }
@@ -241,9 +241,9 @@ impl LeaseSimulation {
                 self.outcome.requested += cost;
                 self.request(now, node, cost);
             }
-            LeaseEvent::ToStore(node, flight, exchange) => self.at_store(now, node, flight, &exchange),
+            LeaseEvent::ToStore(node, flight, exchange) => self.receive_at_store(now, node, flight, &exchange),
             LeaseEvent::ToNode(node, flight, grant, decided) => self.on_answer(now, node, flight, &grant, decided),
-            LeaseEvent::Deadline(node, flight) => self.give_up(now, node, flight),
+            LeaseEvent::Deadline(node, flight) => self.abandon_exchange(now, node, flight),
             LeaseEvent::Poll(node) => {
                 self.queue.add(now + 20 * MILLI, LeaseEvent::Poll(node));
                 let local = self.nodes[node].clock.shown_at(now);
@@ -290,7 +290,7 @@ impl LeaseSimulation {
 
     fn send(&mut self, now: u64, node: usize, need: Need) {
         self.next_flight += 1;
-        let flight = Flight { number: self.next_flight, need };
+        let flight = ExchangeInFlight { number: self.next_flight, need };
         let local = self.nodes[node].clock.shown_at(now);
         let exchange = self.nodes[node].holder.exchange(local, need);
         self.nodes[node].flight = Some(flight);
@@ -298,46 +298,46 @@ impl LeaseSimulation {
         self.deliver(now, node, flight, exchange);
     }
 
-    fn deliver(&mut self, now: u64, node: usize, flight: Flight, exchange: Exchange) {
+    fn deliver(&mut self, now: u64, node: usize, flight: ExchangeInFlight, exchange: Exchange) {
         if let Some(arrives) = self.nodes[node].to_store.deliver(&mut self.random, now) {
             self.queue.add(arrives, LeaseEvent::ToStore(node, flight, exchange));
         }
     }
 
-    fn at_store(&mut self, now: u64, node: usize, flight: Flight, exchange: &Exchange) {
+    fn receive_at_store(&mut self, now: u64, node: usize, flight: ExchangeInFlight, exchange: &Exchange) {
         self.outcome.calls += 1;
         let time = self.store_clock.shown_at(now);
         if self.pool.is_none() {
             self.next_epoch += 1;
-            self.unfloored.clear();
+            self.levels_without_leases.clear();
         }
         let pool = self.pool.get_or_insert_with(|| Pool::new(&self.pool_limits, self.next_epoch, time));
-        if self.unfloored.is_empty() {
-            self.unfloored.clone_from(&pool.levels);
+        if self.levels_without_leases.is_empty() {
+            self.levels_without_leases.clone_from(&pool.levels);
         }
-        if self.defect == LeaseDefect::NoFloor {
-            pool.levels.clone_from(&self.unfloored);
+        if self.defect == LeaseDefect::RefillsLeasedTokens {
+            pool.levels.clone_from(&self.levels_without_leases);
         }
         let grant = pool.exchange(&self.pool_limits, time, exchange);
-        if self.defect == LeaseDefect::NoFloor {
+        if self.defect == LeaseDefect::RefillsLeasedTokens {
             // Computes the levels as if no tokens were leased out.
             let spent = match flight.need {
                 Need::Spend(_) if grant.refused.is_none() => grant.taken,
                 _ => 0,
             };
             let back = exchange.settle.iter().map(|settle| settle.back).sum();
-            for (pool_limit, level) in self.pool_limits.iter().zip(&mut self.unfloored) {
+            for (pool_limit, level) in self.pool_limits.iter().zip(&mut self.levels_without_leases) {
                 let current = pool_limit.refund(pool_limit.level_at(*level, time), back);
                 *level = pool_limit.take(current, time, spent + grant.leased);
             }
-            pool.levels.clone_from(&self.unfloored);
+            pool.levels.clone_from(&self.levels_without_leases);
         }
         if let Some(arrives) = self.nodes[node].to_node.deliver(&mut self.random, now) {
             self.queue.add(arrives, LeaseEvent::ToNode(node, flight, grant, now));
         }
     }
 
-    fn on_answer(&mut self, now: u64, node: usize, flight: Flight, grant: &Grant, decided: u64) {
+    fn on_answer(&mut self, now: u64, node: usize, flight: ExchangeInFlight, grant: &Grant, decided: u64) {
         // Answers after the deadline are ignored.
         if self.nodes[node].flight != Some(flight) {
             return;
@@ -352,18 +352,18 @@ impl LeaseSimulation {
                 _ => {}
             }
         }
-        self.try_waiting(now, node);
+        self.retry_waiting_requests(now, node);
     }
 
-    fn give_up(&mut self, now: u64, node: usize, flight: Flight) {
+    fn abandon_exchange(&mut self, now: u64, node: usize, flight: ExchangeInFlight) {
         if self.nodes[node].flight == Some(flight) {
             self.nodes[node].flight = None;
             self.nodes[node].holder.on_unknown();
-            self.try_waiting(now, node);
+            self.retry_waiting_requests(now, node);
         }
     }
 
-    fn try_waiting(&mut self, now: u64, node: usize) {
+    fn retry_waiting_requests(&mut self, now: u64, node: usize) {
         for cost in std::mem::take(&mut self.nodes[node].waiting) {
             self.request(now, node, cost);
         }
@@ -395,7 +395,7 @@ impl LeaseSimulation {
     }
 }
 
-fn draw_meter(random: &mut Random) -> PoolLimit {
+fn draw_pool_limit(random: &mut Random) -> PoolLimit {
     let burst = random.pick(&[1, 3, 10, 50, 200, 1_000]);
     if random.happens_in_percent(70) {
         let count = random.pick(&[1, 7, 10, 100, 1_000]);

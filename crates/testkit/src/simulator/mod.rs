@@ -23,7 +23,7 @@ pub mod tally;
 mod tests;
 mod world;
 
-pub use world::{Clock, Queue, Random, SimulatedLink};
+pub use world::{EventQueue, Random, SimulatedClock, SimulatedLink};
 
 /// Returns the seeds to run: `ordinary` of them, or `TOLLGATE_SEEDS` if set.
 pub fn seeds_to_run(ordinary: u64) -> std::ops::Range<u64> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Now, Rate, TokenBucket};
 use tollgate_share::parts::{Action, Parts, Reply, Verdict};
 
-use super::{Queue, Random, SimulatedLink};
+use super::{EventQueue, Random, SimulatedLink};
 use crate::history::{Bound, Checker};
 
 const MILLI: u64 = 1_000_000;
@@ -81,7 +81,7 @@ struct PartsGroup {
 /// One simulation run.
 pub struct PartsSimulation {
     random: Random,
-    queue: Queue<PartsEvent>,
+    queue: EventQueue<PartsEvent>,
     places: Vec<PartsPlace>,
     /// Links between each node and each place, in both directions.
     links: Vec<Vec<(SimulatedLink, SimulatedLink)>>,
@@ -104,8 +104,8 @@ impl PartsSimulation {
     /// Draws a run.
     pub fn draw(seed: u64, defect: PartsDefect) -> Self {
         let mut random = Random::new(seed);
-        let length = random.within(1, 3) * SECOND;
-        let places: Vec<PartsPlace> = (0..random.within(2, 4))
+        let length = random.between(1, 3) * SECOND;
+        let places: Vec<PartsPlace> = (0..random.between(2, 4))
             .map(|_| {
                 let burst = random.pick(&[1, 2, 5, 20, 100]);
                 let rate = Rate::per_second(random.pick(&[1, 10, 100])).unwrap_or_else(|error| panic!("{error}"));
@@ -115,13 +115,13 @@ impl PartsSimulation {
                 PartsPlace { limit, burst, rate, words, taken: 0, history: Vec::new(), held_intervals: Vec::new() }
             })
             .collect();
-        let nodes = random.within(1, 4) as usize;
+        let nodes = random.between(1, 4) as usize;
         let link = |random: &mut Random| (SimulatedLink::draw(random, length), SimulatedLink::draw(random, length));
         let links = (0..nodes).map(|_| places.iter().map(|_| link(&mut random)).collect()).collect();
-        let mut queue = Queue::default();
-        for _ in 0..random.within(10, 100) {
+        let mut queue = EventQueue::default();
+        for _ in 0..random.between(10, 100) {
             let at = SECOND + random.below(length);
-            for _ in 0..random.within(1, 4) {
+            for _ in 0..random.between(1, 4) {
                 queue.add(at + random.below(MILLI), PartsEvent::Group(random.below(nodes as u64) as usize));
             }
         }
@@ -152,7 +152,9 @@ impl PartsSimulation {
         while let Some((now, event)) = self.queue.pop() {
             match event {
                 PartsEvent::Group(node) => self.begin(now, node),
-                PartsEvent::ToPlace { node, place, group, what } => self.at_place(now, node, place, group, what),
+                PartsEvent::ToPlace { node, place, group, what } => {
+                    self.receive_at_place(now, node, place, group, what)
+                }
                 PartsEvent::ToNode { group, part, reply, charged_at } => {
                     self.on_reply(now, group, part, reply, charged_at);
                 }
@@ -170,7 +172,7 @@ impl PartsSimulation {
         }
         let suspects: Vec<bool> = places.iter().map(|_| self.random.happens_in_percent(10)).collect();
         let least = places.iter().map(|place| self.places[*place].burst).min().unwrap_or(1);
-        let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, least) };
+        let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.between(1, least) };
         let mut actions = Vec::new();
         let parts = Parts::new(&suspects, &mut actions);
         let (charged_at, ask_numbers) = (vec![None; places.len()], vec![0; places.len()]);
@@ -252,7 +254,7 @@ impl PartsSimulation {
         }
     }
 
-    fn at_place(&mut self, now: u64, node: usize, place: usize, number: u64, what: PartsMessage) {
+    fn receive_at_place(&mut self, now: u64, node: usize, place: usize, number: u64, what: PartsMessage) {
         let Some(group) = self.groups.get(&number) else { return };
         let (cost, part) = (group.cost, group.places.iter().position(|one| *one == place).unwrap_or(0));
         let state = &mut self.places[place];
@@ -328,7 +330,7 @@ impl PartsSimulation {
         for (number, place) in self.places.iter().enumerate() {
             let refill = (u128::from(longest_chain(&place.held_intervals)) * u128::from(place.rate.count()))
                 .div_ceil(u128::from(place.rate.per().as_nanos()));
-            let bound = Bound::of(place.rate, place.burst + place.burst.min(refill as u64));
+            let bound = Bound::from_rate(place.rate, place.burst + place.burst.min(refill as u64));
             let mut history = place.history.clone();
             history.sort_unstable();
             Checker::new(&bound)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limit, Limits, Nanos, Now, Rate, Stamps, TokenBucket, Verdict};
 use tollgate_share::shares::{Arrears, LimitUsage, ShareStart, fits_store_remaining, share_of_node, with_arrears};
 
-use super::{Clock, Queue, Random};
+use super::{EventQueue, Random, SimulatedClock};
 use crate::history::{Bound, Checker};
 
 const MILLI: u64 = 1_000_000;
@@ -32,8 +32,8 @@ enum SharesEvent {
     Lost(Option<usize>, u64),
 }
 
-struct Node {
-    clock: Clock,
+struct SharesNode {
+    clock: SimulatedClock,
     /// The number of nodes, as this node believes.
     nodes: u32,
     /// Time until which the node cannot reach the store.
@@ -50,8 +50,8 @@ struct Node {
 /// One simulation run.
 pub struct SharesSimulation {
     random: Random,
-    queue: Queue<SharesEvent>,
-    nodes: Vec<Node>,
+    queue: EventQueue<SharesEvent>,
+    nodes: Vec<SharesNode>,
     limits: Limits,
     owing: Limits,
     rate: Option<Rate>,
@@ -71,34 +71,34 @@ impl SharesSimulation {
     /// Draws a run.
     pub fn draw(seed: u64, defect: SharesDefect) -> Self {
         let mut random = Random::new(seed);
-        let length = random.within(1, 20) * SECOND;
+        let length = random.between(1, 20) * SECOND;
         let burst = random.pick(&[1, 4, 10, 50, 200]);
         let (limit, rate, window) = draw_limit(&mut random, burst);
         let limits: Limits = limit.into();
-        let count = random.within(1, 6);
-        let mut queue = Queue::default();
-        let nodes = (0..count).map(|_| Node::draw(&mut random, count)).collect::<Vec<_>>();
+        let count = random.between(1, 6);
+        let mut queue = EventQueue::default();
+        let nodes = (0..count).map(|_| SharesNode::draw(&mut random, count)).collect::<Vec<_>>();
         // Most costs are small, and none exceeds the burst.
-        let max_cost = if random.happens_in_percent(60) { 1 } else { random.within(1, burst) };
+        let max_cost = if random.happens_in_percent(60) { 1 } else { random.between(1, burst) };
         let mut faults = Vec::new();
-        for _ in 0..random.within(1, 6) {
+        for _ in 0..random.between(1, 6) {
             let at = random.below(length);
             let lasts = random.pick(&[MILLI, 50 * MILLI, SECOND, 5 * SECOND]);
             let node = random.happens_in_percent(30).then(|| random.below(count) as usize);
             faults.push(lasts);
             queue.add(at, SharesEvent::Lost(node, at + lasts));
         }
-        for _ in 0..random.within(1, 40) {
+        for _ in 0..random.between(1, 40) {
             let (node, start) = (random.below(count) as usize, random.below(length));
-            let (cost, apart) = (random.within(1, max_cost), random.pick(&[0, 0, MILLI, 10 * MILLI, 200 * MILLI]));
-            for number in 0..random.within(1, (2 * burst / cost).clamp(1, 60)) {
+            let (cost, apart) = (random.between(1, max_cost), random.pick(&[0, 0, MILLI, 10 * MILLI, 200 * MILLI]));
+            for number in 0..random.between(1, (2 * burst / cost).clamp(1, 60)) {
                 queue.add(start + number * apart, SharesEvent::Request(node, cost));
             }
         }
         // The store repeatedly fails and recovers, and requests arrive only while it is down.
         if random.happens_in_percent(30) {
             (0..count as usize).for_each(|node| queue.add(0, SharesEvent::Request(node, 1)));
-            for number in 1..random.within(2, 12) {
+            for number in 1..random.between(2, 12) {
                 let at = number * 300 * MILLI;
                 faults.push(5 * MILLI);
                 queue.add(at, SharesEvent::Lost(None, at + 5 * MILLI));
@@ -136,16 +136,16 @@ impl SharesSimulation {
         while let Some((now, event)) = self.queue.pop() {
             match event {
                 SharesEvent::Request(node, cost) => self.request(now, node, cost),
-                SharesEvent::Repay(node) if self.nodes[node].lost_until <= now => self.repay(now, node),
+                SharesEvent::Repay(node) if self.nodes[node].lost_until <= now => self.charge_arrears(now, node),
                 SharesEvent::Repay(_) => {}
-                SharesEvent::Lost(node, until) => self.lose(now, node, until),
+                SharesEvent::Lost(node, until) => self.lose_store(now, node, until),
             }
         }
         self.check()?;
         Ok(self.history.iter().map(|(_, cost)| cost).sum())
     }
 
-    fn lose(&mut self, now: u64, node: Option<usize>, until: u64) {
+    fn lose_store(&mut self, now: u64, node: Option<usize>, until: u64) {
         let lost = node.map_or(0..self.nodes.len(), |node| node..node + 1);
         for index in lost {
             let node = &mut self.nodes[index];
@@ -162,7 +162,7 @@ impl SharesSimulation {
 
     fn request(&mut self, now: u64, node: usize, cost: u64) {
         if self.nodes[node].lost_until <= now {
-            self.repay(now, node);
+            self.charge_arrears(now, node);
             if self.ask_store(now, node, Ask::Exactly(Cost::new(cost))) {
                 self.history.push((now, cost));
             }
@@ -188,7 +188,7 @@ impl SharesSimulation {
         verdict.is_admitted()
     }
 
-    fn repay(&mut self, now: u64, node: usize) {
+    fn charge_arrears(&mut self, now: u64, node: usize) {
         let state = &mut self.nodes[node];
         let share = share_of_node(&self.limits, state.nodes);
         let due = state.arrears.due(&share.as_slice()[0], state.clock.shown_at(now));
@@ -238,7 +238,7 @@ impl SharesSimulation {
             u64::try_from(refill.min(capacity.into()) + by_shares.saturating_sub(refill)).unwrap_or(u64::MAX)
         };
         let excess = shares + self.faults.iter().map(|length| refilled(*length)).sum::<u64>();
-        let bound = Bound::of(rate, capacity + excess);
+        let bound = Bound::from_rate(rate, capacity + excess);
         Checker::new(&bound)
             .admit_all(&events)
             .map_err(|over| format!("B = {capacity}, {rate}, {} nodes, E = {excess}: {over:?}", self.nodes.len()))
@@ -248,12 +248,12 @@ impl SharesSimulation {
 /// Store time at the start of a run. It lies within a window, not at its boundary.
 const STORE_START: u64 = 1_000_000 * SECOND + SECOND / 3;
 
-impl Node {
+impl SharesNode {
     fn draw(random: &mut Random, count: u64) -> Self {
         // The node may not have noticed the last change of the node count.
-        let known = if random.happens_in_percent(80) { count } else { random.within(count.max(2) - 1, count + 1) };
+        let known = if random.happens_in_percent(80) { count } else { random.between(count.max(2) - 1, count + 1) };
         Self {
-            clock: Clock::draw(random),
+            clock: SimulatedClock::draw(random),
             nodes: u32::try_from(known).unwrap_or(1),
             lost_until: 0,
             has_noticed: false,

@@ -9,7 +9,7 @@ use tollgate_core::{
 };
 use tollgate_share::tally::{Charge, Payload, Tally, merge, with_debt};
 
-use super::{Clock, Queue, Random, SimulatedLink};
+use super::{EventQueue, Random, SimulatedClock, SimulatedLink};
 use crate::history::{Bound, Checker};
 
 const MILLI: u64 = 1_000_000;
@@ -59,7 +59,7 @@ struct TallyAnswer {
 struct TallyNode {
     id: u64,
     tally: Tally,
-    clock: Clock,
+    clock: SimulatedClock,
     to_store: SimulatedLink,
     to_node: SimulatedLink,
     /// Store time minus this node's time, measured at the last answer.
@@ -75,7 +75,7 @@ struct TallyNode {
 /// One simulation run.
 pub struct TallySimulation {
     random: Random,
-    queue: Queue<TallyEvent>,
+    queue: EventQueue<TallyEvent>,
     nodes: Vec<TallyNode>,
     limits: Arc<Limits>,
     capacity: u64,
@@ -83,7 +83,7 @@ pub struct TallySimulation {
     window: u64,
     words: Option<Vec<u64>>,
     seen: BTreeMap<u64, u64>,
-    store_clock: Clock,
+    store_clock: SimulatedClock,
     length: u64,
     sync_every: u64,
     next_id: u64,
@@ -105,12 +105,12 @@ impl TallySimulation {
     /// Draws a run in which every kind of fault may occur.
     pub fn draw(seed: u64, defect: TallyDefect) -> Self {
         let mut random = Random::new(seed);
-        let length = random.within(1, 5) * SECOND;
+        let length = random.between(1, 5) * SECOND;
         let burst = random.pick(&[1, 4, 10, 50, 200]);
         let (limit, rate, window) = draw_limit(&mut random, burst);
         let limits = Arc::new(with_debt(&limit.into()).unwrap_or_else(|| panic!("both algorithms can be merged")));
-        let nodes = random.within(1, 6) as usize;
-        let mut queue = Queue::default();
+        let nodes = random.between(1, 6) as usize;
+        let mut queue = EventQueue::default();
         let sync_every = random.pick(&[50, 100, 100, 500]) * MILLI;
         let nodes = (0..nodes)
             .map(|index| {
@@ -118,7 +118,7 @@ impl TallySimulation {
                 TallyNode {
                     id: index as u64,
                     tally: Tally::default(),
-                    clock: Clock::draw(&mut random),
+                    clock: SimulatedClock::draw(&mut random),
                     to_store: SimulatedLink::draw(&mut random, length),
                     to_node: SimulatedLink::draw(&mut random, length),
                     offset: None,
@@ -139,7 +139,7 @@ impl TallySimulation {
             window,
             words: None,
             seen: BTreeMap::new(),
-            store_clock: Clock::new(1_000_000 * SECOND + random.below(SECOND), 10_000),
+            store_clock: SimulatedClock::new(1_000_000 * SECOND + random.below(SECOND), 10_000),
             length,
             sync_every,
             defect,
@@ -176,11 +176,11 @@ impl TallySimulation {
             self.losses = 1;
             self.queue.add(self.random.below(length), TallyEvent::StoreLost);
         }
-        for _ in 0..self.random.within(1, 25) {
+        for _ in 0..self.random.between(1, 25) {
             let (node, start) = (self.random.below(nodes) as usize, self.random.below(length));
-            let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, self.capacity) };
+            let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.between(1, self.capacity) };
             let apart = self.random.pick(&[0, 0, MILLI, 10 * MILLI, 200 * MILLI]);
-            for number in 0..self.random.within(1, (2 * self.capacity / cost).clamp(1, 60)) {
+            for number in 0..self.random.between(1, (2 * self.capacity / cost).clamp(1, 60)) {
                 if start + number * apart < length {
                     self.queue.add(start + number * apart, TallyEvent::Request(node, cost));
                 }
@@ -220,7 +220,7 @@ impl TallySimulation {
                 self.queue.add(now + self.sync_every, TallyEvent::Sync(node));
                 self.sync(now, node);
             }
-            TallyEvent::ToStore(node, message) => self.at_store(now, node, &message),
+            TallyEvent::ToStore(node, message) => self.receive_at_store(now, node, &message),
             TallyEvent::ToNode(node, answer) => self.on_answer(now, node, &answer),
             TallyEvent::Crash(node) => {
                 self.crashes += 1;
@@ -302,7 +302,7 @@ impl TallySimulation {
         }
     }
 
-    fn at_store(&mut self, now: u64, node: usize, message: &Message) {
+    fn receive_at_store(&mut self, now: u64, node: usize, message: &Message) {
         let time = self.store_clock.shown_at(now);
         let words = self.words.get_or_insert_with(|| {
             let mut words = vec![0; self.limits.words()];
@@ -405,7 +405,7 @@ impl TallySimulation {
         let stepped: u64 = self.steps[0].iter().map(|by| refill_in(*by).min(self.capacity)).sum();
         let jitter = u64::from(rate.count()) * 30 / (rate.per().as_nanos() / MILLI).max(1);
         let drift = (others + 1) * (refill.div_ceil(100) + jitter + 2);
-        let bound = Bound::of(rate, self.capacity + others * (self.capacity + refill) + drift + stepped);
+        let bound = Bound::from_rate(rate, self.capacity + others * (self.capacity + refill) + drift + stepped);
         Checker::new(&bound)
             .admit_all(&events)
             .map_err(|excess| format!("B = {}, {rate}, {others} others, δ = {delta} ns: {excess:?}", self.capacity))

@@ -76,7 +76,7 @@ fn planted_defects_are_found() {
     let parts = |defect| found(&|seed| parts::PartsSimulation::draw(seed, defect).run().is_err());
     let shares = |defect| found(&|seed| shares::SharesSimulation::draw(seed, defect).run().is_err());
     let counts = [
-        ("a pool that refills leased tokens", lease(lease::LeaseDefect::NoFloor)),
+        ("a pool that refills leased tokens", lease(lease::LeaseDefect::RefillsLeasedTokens)),
         ("a merge applied twice", tally(tally::TallyDefect::MergedTwice)),
         ("a payload that is not resent", tally(tally::TallyDefect::NotResent)),
         ("a refund applied twice", parts(parts::PartsDefect::RefundedTwice)),

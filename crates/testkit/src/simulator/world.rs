@@ -22,7 +22,7 @@ impl Random {
     }
 
     /// Returns a number from `low` to `high`, inclusive.
-    pub fn within(&mut self, low: u64, high: u64) -> u64 {
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
@@ -39,50 +39,50 @@ impl Random {
 
 /// Events in time order. Events of the same instant keep their insertion order.
 #[derive(Debug)]
-pub struct Queue<E> {
-    events: BinaryHeap<Scheduled<E>>,
+pub struct EventQueue<E> {
+    events: BinaryHeap<ScheduledEvent<E>>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Scheduled<E> {
+struct ScheduledEvent<E> {
     at: u64,
     number: u64,
     event: E,
 }
 
-impl<E> Ord for Scheduled<E> {
+impl<E> Ord for ScheduledEvent<E> {
     /// Reverses the order of times, because the heap returns the greatest element first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
 }
 
-impl<E> PartialOrd for Scheduled<E> {
+impl<E> PartialOrd for ScheduledEvent<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> PartialEq for Scheduled<E> {
+impl<E> PartialEq for ScheduledEvent<E> {
     fn eq(&self, other: &Self) -> bool {
         self.number == other.number
     }
 }
 
-impl<E> Eq for Scheduled<E> {}
+impl<E> Eq for ScheduledEvent<E> {}
 
-impl<E> Default for Queue<E> {
+impl<E> Default for EventQueue<E> {
     fn default() -> Self {
         Self { events: BinaryHeap::new(), next: 0 }
     }
 }
 
-impl<E> Queue<E> {
+impl<E> EventQueue<E> {
     /// Adds an event at an instant.
     pub fn add(&mut self, at: u64, event: E) {
         self.next += 1;
-        self.events.push(Scheduled { at, number: self.next, event });
+        self.events.push(ScheduledEvent { at, number: self.next, event });
     }
 
     /// Removes the next event.
@@ -123,7 +123,7 @@ impl SimulatedLink {
 
     /// Returns the arrival time of a message sent now, or `None` if it is lost.
     pub fn deliver(&mut self, random: &mut Random, now: u64) -> Option<u64> {
-        let arrives = (now + random.within(self.delay.0, self.delay.1)).max(self.last);
+        let arrives = (now + random.between(self.delay.0, self.delay.1)).max(self.last);
         let is_cut = self.cuts.iter().any(|(start, end)| (start..end).contains(&&now));
         if is_cut || random.happens_in_percent(self.loss) {
             return None;
@@ -135,7 +135,7 @@ impl SimulatedLink {
 
 /// A clock with its own start, a slightly different rate, and steps.
 #[derive(Clone, Debug)]
-pub struct Clock {
+pub struct SimulatedClock {
     start: u64,
     /// Rate in ten-thousandths of true time.
     rate: u64,
@@ -143,7 +143,7 @@ pub struct Clock {
     steps: Vec<(u64, i64)>,
 }
 
-impl Clock {
+impl SimulatedClock {
     /// Returns a clock that shows `start` at time zero and runs at `rate` ten-thousandths of true time.
     pub fn new(start: u64, rate: u64) -> Self {
         Self { start, rate, steps: Vec::new() }
@@ -151,7 +151,7 @@ impl Clock {
 
     /// Draws a node's clock: any start, and a rate within 1%.
     pub fn draw(random: &mut Random) -> Self {
-        Self::new(random.below(1 << 50), random.within(9_900, 10_100))
+        Self::new(random.below(1 << 50), random.between(9_900, 10_100))
     }
 
     /// Adds a step at an instant.

@@ -3,7 +3,7 @@ use crate::*;
 properties!(LeaseParams);
 
 impl Subject for LeaseParams {
-    row!(
+    subject_types!(
         Concurrency,
         ConcurrencyModel,
         |own, model, now| own.limit(),
@@ -24,7 +24,7 @@ impl Subject for LeaseParams {
 
     /// Checks that at most `limit` is admitted within any lease length, because nothing is
     /// released.
-    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+    fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         for (nth, last) in events.iter().enumerate() {
             let inside = |at: u64| last.passes - at < self.lease.as_nanos();
             let held: u64 = events[..=nth].iter().filter(|event| inside(event.passes)).map(|event| event.cost).sum();
@@ -64,7 +64,7 @@ fn any_acts() -> impl Strategy<Value = Vec<(u64, ScriptAct)>> {
         1 => (0_usize..12, 0_u64..4).prop_map(|(ago, cost)| ScriptAct::GiveBack(ago, cost)),
         3 => (0_usize..12).prop_map(ScriptAct::Renew),
     ];
-    prop::collection::vec((prop_oneof![2 => Just(0), 2 => 0_u64..60, 1 => any_size(1 << 50)], act), 1..80)
+    prop::collection::vec((prop_oneof![2 => Just(0), 2 => 0_u64..60, 1 => any_number_up_to(1 << 50)], act), 1..80)
 }
 
 proptest! {

@@ -1,12 +1,12 @@
 use crate::*;
 
-properties!(Fixed);
+properties!(FixedWindowSubject);
 
 #[derive(Clone, Copy, Debug)]
-struct Fixed(WindowParams);
+struct FixedWindowSubject(WindowParams);
 
-impl Subject for Fixed {
-    row!(
+impl Subject for FixedWindowSubject {
+    subject_types!(
         FixedWindow,
         FixedWindowModel,
         |own, model, now| own.0.fixed(),
@@ -22,14 +22,16 @@ impl Subject for Fixed {
             let max_debt = if phase == Phase::Given(0) { 0 } else { max_debt };
             let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase };
             match params.fixed() {
-                Err(LimitError::FillTooLong { max, .. }) => Fixed(WindowParams { max_debt: max, ..params }),
-                Ok(_) | Err(_) => Fixed(params),
+                Err(LimitError::FillTooLong { max, .. }) => {
+                    FixedWindowSubject(WindowParams { max_debt: max, ..params })
+                }
+                Ok(_) | Err(_) => FixedWindowSubject(params),
             }
         });
         parameters.boxed()
     }
 
-    fn on_grid_of(self, old: &Self) -> Self {
+    fn with_alignment_of(self, old: &Self) -> Self {
         Self(WindowParams { length: old.0.length, phase: old.0.phase, max_debt: 0, ..self.0 })
     }
 
@@ -50,7 +52,7 @@ impl Subject for Fixed {
 
     /// Checks that at most `limit × (⌊T / length⌋ + 2)` is admitted in any interval, and at most `limit` in each
     /// aligned window. The same holds if a calendar window is missing.
-    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+    fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         let (limit, length) = (u128::from(self.0.limit), self.0.length);
         for (nth, last) in events.iter().enumerate() {
             let (mut sum, mut of_window) = (0, 0);
@@ -78,7 +80,7 @@ impl Subject for Fixed {
 
     /// Only forward steps start windows.
     fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
-        to_exact(windows_begun(from, to, self.0.length)) * to_exact(self.0.limit)
+        to_exact(max_windows_begun(from, to, self.0.length)) * to_exact(self.0.limit)
     }
 
     /// Returns one window plus the tolerance: another window, or one second of clock difference between threads.

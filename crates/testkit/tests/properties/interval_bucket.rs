@@ -3,7 +3,7 @@ use crate::*;
 properties!(IntervalParams);
 
 impl Subject for IntervalParams {
-    row!(
+    subject_types!(
         IntervalBucket,
         IntervalBucketModel,
         |own, model, now| own.limit(),
@@ -12,7 +12,7 @@ impl Subject for IntervalParams {
     );
 
     fn any_params() -> BoxedStrategy<Self> {
-        let waits = prop_oneof![2 => Just(0), 2 => 1_u64..300, 1 => any_size(Rate::MAX_PERIOD.as_nanos())];
+        let waits = prop_oneof![2 => Just(0), 2 => 1_u64..300, 1 => any_number_up_to(Rate::MAX_PERIOD.as_nanos())];
         let offsets = prop_oneof![Just(None), any_word().prop_map(Some)];
         let parameters = ((any_amount(), any_length(), any_amount(), offsets), (waits, any_debt(), any_initial()));
         let parameters = parameters.prop_map(|((refill, period, burst, offset), (max_wait, max_debt, initial))| {
@@ -27,7 +27,7 @@ impl Subject for IntervalParams {
         parameters.boxed()
     }
 
-    fn on_grid_of(self, old: &Self) -> Self {
+    fn with_alignment_of(self, old: &Self) -> Self {
         if self.refill > old.period {
             return self;
         }
@@ -36,12 +36,12 @@ impl Subject for IntervalParams {
     }
 
     fn any_start() -> BoxedStrategy<u64> {
-        any_size(1 << 62).boxed()
+        any_number_up_to(1 << 62).boxed()
     }
 
     /// Checks that any interval admits at most the burst plus the refill of its steps. If requests can
     /// wait, a step exactly at the start of the interval also counts.
-    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+    fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         let period = i128::from(self.period);
         let steps_between = |from: i128, to: i128| match self.steps {
             // The alignment is unknown here, so the largest possible number of steps is used.
@@ -74,7 +74,7 @@ impl Subject for IntervalParams {
 
     /// Only forward steps refill.
     fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
-        to_exact(windows_begun(from, to, self.period)) * to_exact(self.refill)
+        to_exact(max_windows_begun(from, to, self.period)) * to_exact(self.refill)
     }
 
     /// Returns the refill time of the largest possible debt, plus one second of clock difference between threads.

@@ -3,7 +3,7 @@ use crate::*;
 properties!(LeakyParams);
 
 impl Subject for LeakyParams {
-    row!(
+    subject_types!(
         LeakyBucket,
         LeakyBucketModel,
         |own, model, now| own.limit(),
@@ -12,8 +12,9 @@ impl Subject for LeakyParams {
     );
 
     fn any_params() -> BoxedStrategy<Self> {
-        let frees = prop_oneof![Just(0), Just(u64::MAX), any_size(u64::MAX)];
-        let waits = prop_oneof![2 => Just(u64::MAX), 1 => Just(0), 2 => any_size(u64::MAX)].prop_map(Nanos::from_nanos);
+        let frees = prop_oneof![Just(0), Just(u64::MAX), any_number_up_to(u64::MAX)];
+        let waits =
+            prop_oneof![2 => Just(u64::MAX), 1 => Just(0), 2 => any_number_up_to(u64::MAX)].prop_map(Nanos::from_nanos);
         let parameters = (any_rate(), any_amount(), frees, waits, any_debt(), any_initial());
         let parameters = parameters.prop_map(|(rate, burst, free, max_wait, max_debt, initial)| {
             let burst = largest_valid(burst, |n| LeakyBucket::new(rate, n));
@@ -25,9 +26,9 @@ impl Subject for LeakyParams {
     }
 
     /// Checks that at most `burst + rate × T` is admitted in any interval `T`.
-    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+    fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.asked, event.cost)).collect();
-        prop_assert_eq!(first_excess_by_pairs(&Bound::of(self.rate, self.burst), &events), None);
+        prop_assert_eq!(first_excess_by_pairs(&Bound::from_rate(self.rate, self.burst), &events), None);
         Ok(())
     }
 
@@ -59,7 +60,7 @@ proptest! {
     /// Within any interval of length `T`, at most `free + c + rate × (T + 1 ns)` leaves the bucket, where `c` is the
     /// cost of the first request. Requests leave in order of arrival. No request waits longer than `max_wait`.
     #[test]
-    fn outflow_is_steady(params in LeakyParams::any_params(), start in any_start(), script in taking_scripts(60)) {
+    fn outflow_is_steady(params in LeakyParams::any_params(), start in any_start(), script in any_taking_script(60)) {
         let mut events = run_without_model(&params.limit().expect("valid"), &EqualClocks, start, &script);
         events.retain(|event| event.passes < u64::MAX);
         // All amounts are multiplied by the period to make them integers.

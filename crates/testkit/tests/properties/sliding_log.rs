@@ -3,7 +3,7 @@ use crate::*;
 properties!(LogParams);
 
 impl Subject for LogParams {
-    row!(
+    subject_types!(
         SlidingLog,
         SlidingLogModel,
         |own, model, now| own.limit(),
@@ -15,7 +15,7 @@ impl Subject for LogParams {
         let limits = prop_oneof![4 => 1_u64..12, 1 => 1_u64..=60];
         let debts = prop_oneof![Just(0), 0_u64..12];
         let initials = prop_oneof![3 => Just(u64::MAX), 1 => 0_u64..12];
-        let gaps = prop_oneof![3 => Just(0), 1 => 1_u64..100, 1 => any_size(Rate::MAX_PERIOD.as_nanos())];
+        let gaps = prop_oneof![3 => Just(0), 1 => 1_u64..100, 1 => any_number_up_to(Rate::MAX_PERIOD.as_nanos())];
         let parameters = (limits, any_length(), debts, initials, gaps, prop::bool::weighted(0.25));
         let parameters = parameters.prop_map(|(limit, length, max_debt, initial, gap, count_refused)| {
             let initial = initial.min(limit);
@@ -25,7 +25,7 @@ impl Subject for LogParams {
     }
 
     /// Checks that any window admits at most `limit`, and that requests are never closer than the minimum gap.
-    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+    fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         for (nth, last) in events.iter().enumerate() {
             let inside = |asked: u64| last.passes - asked < self.length;
             let sum: u64 = events[..=nth].iter().filter(|event| inside(event.passes)).map(|event| event.cost).sum();

@@ -1,15 +1,15 @@
 use crate::*;
 
-properties!(Slices);
+properties!(SlidingSlicesSubject);
 
 #[derive(Clone, Copy, Debug)]
-struct Slices {
+struct SlidingSlicesSubject {
     params: WindowParams,
     precision: u64,
 }
 
-impl Subject for Slices {
-    row!(
+impl Subject for SlidingSlicesSubject {
+    subject_types!(
         SlidingSlices,
         SlidingSlicesModel,
         |own, model, now| own.params.slices(own.precision),
@@ -26,12 +26,12 @@ impl Subject for Slices {
                 Err(LimitError::FillTooLong { max, .. }) => WindowParams { max_debt: max, ..params },
                 Ok(_) | Err(_) => params,
             };
-            Slices { params, precision }
+            SlidingSlicesSubject { params, precision }
         });
         parameters.boxed()
     }
 
-    fn on_grid_of(self, old: &Self) -> Self {
+    fn with_alignment_of(self, old: &Self) -> Self {
         let (length, precision) = (self.params.length, old.precision);
         let fits = length.div_ceil(precision) <= SlidingSlices::MAX_SLICES && precision <= length;
         if fits { Self { precision, ..self } } else { self }
@@ -39,7 +39,7 @@ impl Subject for Slices {
 
     /// Checks that any interval of the window's length admits at most the limit. Checks only intervals up to the year
     /// 2262, because the end of the clock's range may cut the last slice short.
-    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+    fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         let events = || events.iter().filter(|event| event.passes < 1 << 63);
         for last in events() {
             let inside = |at: u64| at <= last.passes && last.passes - at < self.params.length;
@@ -59,7 +59,7 @@ impl Subject for Slices {
 
     /// Only forward steps expire charges.
     fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
-        to_exact(windows_begun(from, to, self.params.length)) * to_exact(self.params.limit)
+        to_exact(max_windows_begun(from, to, self.params.length)) * to_exact(self.params.limit)
     }
 
     /// Returns one window and slice plus the tolerance: another window, or one second of clock difference between

@@ -1,12 +1,12 @@
 use crate::*;
 
-properties!(Sliding);
+properties!(SlidingWindowSubject);
 
 #[derive(Clone, Copy, Debug)]
-struct Sliding(WindowParams);
+struct SlidingWindowSubject(WindowParams);
 
-impl Subject for Sliding {
-    row!(
+impl Subject for SlidingWindowSubject {
+    subject_types!(
         SlidingWindow,
         SlidingWindowModel,
         |own, model, now| own.0.sliding(),
@@ -19,20 +19,22 @@ impl Subject for Sliding {
             (any_amount(), any_length(), any_debt(), any_initial()).prop_map(|(limit, length, max_debt, initial)| {
                 let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
                 match params.sliding() {
-                    Err(LimitError::FillTooLong { max, .. }) => Sliding(WindowParams { max_debt: max, ..params }),
-                    Ok(_) | Err(_) => Sliding(params),
+                    Err(LimitError::FillTooLong { max, .. }) => {
+                        SlidingWindowSubject(WindowParams { max_debt: max, ..params })
+                    }
+                    Ok(_) | Err(_) => SlidingWindowSubject(params),
                 }
             });
         parameters.boxed()
     }
 
-    fn on_grid_of(self, old: &Self) -> Self {
+    fn with_alignment_of(self, old: &Self) -> Self {
         Self(WindowParams { length: old.0.length, max_debt: 0, ..self.0 })
     }
 
     /// Checks that any interval admits at most `limit + limit / length × T`, and any aligned window at most `limit`.
     /// Checks only intervals up to the year 2262, because the end of the clock's range may cut the last window short.
-    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+    fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         let events = events.iter().map(|event| (event.passes, event.cost)).filter(|&(at, _)| at < 1 << 63);
         let (events, length): (Vec<_>, _) = (events.collect(), self.0.length);
         let bound = Bound::new(self.0.limit, self.0.limit, length);
@@ -56,7 +58,7 @@ impl Subject for Sliding {
 
     /// Only forward steps start windows.
     fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
-        to_exact(windows_begun(from, to, self.0.length)) * to_exact(self.0.limit)
+        to_exact(max_windows_begun(from, to, self.0.length)) * to_exact(self.0.limit)
     }
 
     /// Returns two windows plus the tolerance: another window, or one second of clock difference between threads.

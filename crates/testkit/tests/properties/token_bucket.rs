@@ -3,7 +3,7 @@ use crate::*;
 properties!(TokenParams);
 
 impl Subject for TokenParams {
-    row!(
+    subject_types!(
         TokenBucket,
         TokenBucketModel,
         |own, model, now| own.limit(),
@@ -24,9 +24,9 @@ impl Subject for TokenParams {
 
     /// Checks that at most `burst + rate × T` is admitted in any interval `T`, up to the end of
     /// representable time.
-    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+    fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.passes, event.cost)).collect();
-        let bound = Bound::of(self.rate, self.burst);
+        let bound = Bound::from_rate(self.rate, self.burst);
         prop_assert_eq!(first_excess_by_pairs(&bound, &events), None);
         prop_assert_eq!(Checker::new(&bound).admit_all(&events), Ok(()));
         Ok(())

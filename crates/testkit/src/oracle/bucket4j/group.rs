@@ -7,7 +7,7 @@ use tollgate_core::{
 };
 
 use super::NEVER;
-use crate::oracle::{Comparison, Fields, Read, Skip, TraceStep};
+use crate::oracle::{Comparison, Fields, ReadResult, Skip, TraceStep};
 
 /// One bandwidth: our limit and its refill alignment.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub(super) struct Bandwidth {
 
 impl Bandwidth {
     /// Returns the bandwidth of a configuration, or `None` if the refill takes longer than our limits allow.
-    pub(super) fn new(config: &Value, start: u64) -> Read<Option<Self>> {
+    pub(super) fn new(config: &Value, start: u64) -> ReadResult<Option<Self>> {
         let (refill, period, capacity) =
             (config.count("refill_tokens")?, config.count("period_ns")?, config.count("capacity")?);
         if period == 0 {
@@ -44,7 +44,7 @@ impl Bandwidth {
         Self { limit, id, refill, period, capacity, initial, phase }.with_limit()
     }
 
-    fn with_limit(mut self) -> Read<Option<Self>> {
+    fn with_limit(mut self) -> ReadResult<Option<Self>> {
         let deepest = u128::from(Rate::MAX_FILL.as_nanos()) * u128::from(self.refill) / u128::from(self.period);
         let steps = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill);
         let deepest = self.phase.map_or(u64::try_from(deepest).unwrap_or(u64::MAX), |_| steps);
@@ -74,7 +74,7 @@ impl Bandwidth {
 
     /// Returns this bandwidth as the replacement of `old`, which has the same id. It refills from
     /// the last refill of `old`.
-    pub(super) fn replacing(mut self, old: &Self, now: u64) -> Read<Option<Self>> {
+    pub(super) fn replacing(mut self, old: &Self, now: u64) -> ReadResult<Option<Self>> {
         if self.phase.is_some() {
             let refilled = |phase: u64| phase + now.saturating_sub(phase) / old.period * old.period;
             self.phase = Some(old.phase.map_or(now, refilled));
@@ -188,11 +188,11 @@ impl BandwidthStep<'_> {
 
 /// All bandwidths of a limiter during a step.
 #[derive(Clone)]
-pub(super) struct Group<'a>(pub(super) Vec<BandwidthStep<'a>>);
+pub(super) struct BandwidthGroup<'a>(pub(super) Vec<BandwidthStep<'a>>);
 
-impl Group<'_> {
+impl BandwidthGroup<'_> {
     /// Runs the operation and compares its result.
-    pub(super) fn run(&mut self, step: &TraceStep) -> Read<Comparison> {
+    pub(super) fn run(&mut self, step: &TraceStep) -> ReadResult<Comparison> {
         let result = &step.result;
         let tokens = || step.args.count("tokens").map(Cost::new);
         let comparison = Comparison::new();
@@ -204,7 +204,7 @@ impl Group<'_> {
             "try_consume_and_return_remaining" => {
                 let wait = self.wait(tokens()?);
                 let ok = self.take(Ask::Exactly(tokens()?));
-                self.probe(result, ok, wait)?.expect_at_most_one_more(
+                self.compare_probe(result, ok, wait)?.expect_at_most_one_more(
                     "reset",
                     result.read_int("nanos_to_reset")?,
                     self.reset(),
@@ -212,7 +212,7 @@ impl Group<'_> {
             }
             "estimate_ability_to_consume" => {
                 let wait = self.wait(tokens()?);
-                self.probe(result, self.passes(Ask::Exactly(tokens()?)), wait)?
+                self.compare_probe(result, self.passes(Ask::Exactly(tokens()?)), wait)?
             }
             "try_consume_as_much_as_possible" => {
                 let taken = self.take_up_to(Cost::new(step.args.count("limit")?));
@@ -255,7 +255,7 @@ impl Group<'_> {
     }
 
     /// Runs a blocking call, which charges its cost regardless of the limit.
-    pub(super) fn run_forced(&mut self, step: &TraceStep) -> Read<Comparison> {
+    pub(super) fn run_forced(&mut self, step: &TraceStep) -> ReadResult<Comparison> {
         self.take(Ask::Regardless(Cost::new(step.args.count("tokens")?)));
         Ok(Comparison::new().expect_at_most_one_more(
             "parked",
@@ -264,7 +264,7 @@ impl Group<'_> {
         ))
     }
 
-    fn probe(&self, result: &Value, ok: bool, wait: i128) -> Read<Comparison> {
+    fn compare_probe(&self, result: &Value, ok: bool, wait: i128) -> ReadResult<Comparison> {
         Ok(Comparison::new()
             .expect_equal("ok", result.read_bool("ok")?, ok)
             .expect_equal("remaining", result.read_int("remaining")?, self.remaining())

@@ -18,12 +18,12 @@
 
 mod group;
 
-use group::{Bandwidth, Group};
+use group::{Bandwidth, BandwidthGroup};
 use serde_json::Value;
 use tollgate_core::Cost;
 
 use super::trace::to_nanos;
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip, StepResult, TraceStep};
 
 const REFILL_TAKES_CENTURIES: KnownDifference = KnownDifference {
     name: "refill longer than a century",
@@ -51,18 +51,18 @@ const KEEPS_TOKENS_NOT_SPENT_AMOUNT: KnownDifference = KnownDifference {
 const NEVER: i128 = i64::MAX as i128;
 
 /// Returns a player that replays a case.
-pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
     let start = to_nanos(case.start().ok_or(Skip::Field("start_ns"))?, 1)?;
     let bandwidths = read_bandwidths(&case.config, start)?;
-    Ok(Box::new(Bucket4j { bandwidths, seen: BucketState::read(case.config.field("create"))?, at: start }))
+    Ok(Box::new(Bucket4jPlayer { bandwidths, seen: BucketState::read(case.config.field("create"))?, at: start }))
 }
 
 /// Returns the bandwidths of a configuration, or `None` if one of them would take too long to refill.
-fn read_bandwidths(config: &Value, start: u64) -> Read<Option<Vec<Bandwidth>>> {
+fn read_bandwidths(config: &Value, start: u64) -> ReadResult<Option<Vec<Bandwidth>>> {
     config.list("bandwidths")?.iter().map(|config| Bandwidth::new(config, start)).collect()
 }
 
-struct Bucket4j {
+struct Bucket4jPlayer {
     /// `None` if our limit cannot be constructed.
     bandwidths: Option<Vec<Bandwidth>>,
     /// State after the last step, and its time.
@@ -73,13 +73,13 @@ struct Bucket4j {
 struct BucketState(Vec<[i128; 2]>);
 
 impl BucketState {
-    fn read(result: &Value) -> Read<Self> {
+    fn read(result: &Value) -> ReadResult<Self> {
         let pair = |pair: &Value| {
             let part =
                 |index: usize| pair.get(index).and_then(Value::as_i64).map(i128::from).ok_or(Skip::Field("state"));
             Ok([part(0)?, part(1)?])
         };
-        result.list("state")?.iter().map(pair).collect::<Read<_>>().map(Self)
+        result.list("state")?.iter().map(pair).collect::<ReadResult<_>>().map(Self)
     }
 
     fn remaining(&self) -> Vec<i128> {
@@ -87,8 +87,8 @@ impl BucketState {
     }
 }
 
-impl Player for Bucket4j {
-    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
+impl Player for Bucket4jPlayer {
+    fn compare(&self, step: &TraceStep) -> ReadResult<StepResult> {
         let Some(bandwidths) = &self.bandwidths else { return Ok(StepResult::ByRule(&REFILL_TAKES_CENTURIES)) };
         let now = step.at_nanos(1)?;
         if bandwidths.is_empty() || bandwidths.len() != self.seen.0.len() {
@@ -99,7 +99,7 @@ impl Player for Bucket4j {
             .zip(&self.seen.0)
             .map(|(bandwidth, &state)| bandwidth.load(state, self.at, now))
             .collect();
-        let mut group = loaded.map(Group).ok_or(Skip::ImpossibleState)?;
+        let mut group = loaded.map(BandwidthGroup).ok_or(Skip::ImpossibleState)?;
         let before = group.clone();
         let after = BucketState::read(&step.result)?;
         if step.op == "replace_configuration" {
@@ -131,7 +131,7 @@ impl Player for Bucket4j {
         })
     }
 
-    fn follow(&mut self, step: &TraceStep) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> ReadResult<()> {
         if step.op == "replace_configuration" && !step.failed() {
             self.bandwidths = self.replaced_bandwidths(step)?;
         }
@@ -141,9 +141,9 @@ impl Player for Bucket4j {
     }
 }
 
-impl Bucket4j {
+impl Bucket4jPlayer {
     /// Returns the bandwidths after a change of parameters.
-    fn replaced_bandwidths(&self, step: &TraceStep) -> Read<Option<Vec<Bandwidth>>> {
+    fn replaced_bandwidths(&self, step: &TraceStep) -> ReadResult<Option<Vec<Bandwidth>>> {
         let now = step.at_nanos(1)?;
         let (Some(new), Some(old)) = (read_bandwidths(&step.args, now)?, &self.bandwidths) else { return Ok(None) };
         let place = |bandwidth: &Bandwidth| match bandwidth.index_of_replaced(old, &new) {
@@ -153,7 +153,12 @@ impl Bucket4j {
         new.iter().map(place).collect()
     }
 
-    fn compare_replacing(&self, step: &TraceStep, before: &Group<'_>, after: &BucketState) -> Read<StepResult> {
+    fn compare_replacing(
+        &self,
+        step: &TraceStep,
+        before: &BandwidthGroup<'_>,
+        after: &BucketState,
+    ) -> ReadResult<StepResult> {
         let (Some(new), Some(old)) = (self.replaced_bandwidths(step)?, &self.bandwidths) else {
             return Ok(StepResult::ByRule(&REFILL_TAKES_CENTURIES));
         };

@@ -4,7 +4,7 @@
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingWindow};
 
 use super::{MICRO, PythonWindow, RESET_OF_UNUSED_WINDOW, reset_us};
-use crate::oracle::{Comparison, Fields, KnownDifference, Read, Skip, StepResult, TraceStep};
+use crate::oracle::{Comparison, Fields, KnownDifference, ReadResult, Skip, StepResult, TraceStep};
 
 const SUM_ROUNDED_DOWN: KnownDifference = KnownDifference {
     name: "weighted sum rounded down",
@@ -22,7 +22,7 @@ const RESET_DEFINED_DIFFERENTLY: KnownDifference = KnownDifference {
 pub(super) struct PythonSlidingCounter(SlidingWindow);
 
 impl PythonSlidingCounter {
-    pub(super) fn new(amount: u64, length: Nanos) -> Read<Self> {
+    pub(super) fn new(amount: u64, length: Nanos) -> ReadResult<Self> {
         SlidingWindow::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
@@ -77,9 +77,9 @@ impl RecordedCounts {
 }
 
 impl PythonWindow for PythonSlidingCounter {
-    type Kept = ();
+    type KeyState = ();
 
-    fn compare(&self, _: Option<&()>, step: &TraceStep) -> Read<StepResult> {
+    fn compare(&self, _: Option<&()>, step: &TraceStep) -> ReadResult<StepResult> {
         let before = step.result.field("before");
         let counts = RecordedCounts {
             previous: before.read_int("previous_count")?,
@@ -98,17 +98,17 @@ impl PythonWindow for PythonSlidingCounter {
         }))
     }
 
-    fn state_after_hit(&self, _: Option<()>, _: &TraceStep) -> Read<()> {
+    fn state_after_hit(&self, _: Option<()>, _: &TraceStep) -> ReadResult<()> {
         Ok(())
     }
 }
 
 impl PythonSlidingCounter {
     /// Returns whether the recorded result would follow if the rounded sum were one higher or lower.
-    fn is_one_off(&self, counts: &RecordedCounts, step: &TraceStep) -> Read<bool> {
+    fn is_one_off(&self, counts: &RecordedCounts, step: &TraceStep) -> ReadResult<bool> {
         let limit = i128::from(self.0.limit());
         let matches_record = |rounded: i128| {
-            Ok(match step.result.maybe_int("remaining") {
+            Ok(match step.result.optional_int("remaining") {
                 Some(remaining) => remaining == (limit - rounded).max(0),
                 None => step.result.read_bool("ok")? == (rounded + step.args.read_int("cost")? <= limit),
             })
@@ -116,7 +116,7 @@ impl PythonSlidingCounter {
         Ok(matches_record(counts.rounded_down() - 1)? || matches_record(counts.rounded_down() + 1)?)
     }
 
-    fn compare_verdict(&self, state: &[u64; 3], counts: &RecordedCounts, step: &TraceStep) -> Read<StepResult> {
+    fn compare_verdict(&self, state: &[u64; 3], counts: &RecordedCounts, step: &TraceStep) -> ReadResult<StepResult> {
         let cost = step.args.read_int("cost")?;
         // A negative cost is a refund and always passes.
         let passes = u64::try_from(cost)
@@ -129,7 +129,7 @@ impl PythonSlidingCounter {
             .or_known_difference(&SUM_ROUNDED_DOWN, || ok && rounded_passes))
     }
 
-    fn compare_stats(&self, state: &[u64; 3], counts: &RecordedCounts, step: &TraceStep) -> Read<StepResult> {
+    fn compare_stats(&self, state: &[u64; 3], counts: &RecordedCounts, step: &TraceStep) -> ReadResult<StepResult> {
         let now = Now::at(counts.at);
         let remaining = self.0.report(state, &now, Cost::ONE).remaining;
         let recorded = step.result.count("remaining")?;

@@ -3,7 +3,7 @@
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
 
 use super::{MICRO, PythonWindow, compare_stats};
-use crate::oracle::{Comparison, Fields, KnownDifference, Read, Skip, StepResult, TraceStep};
+use crate::oracle::{Comparison, Fields, KnownDifference, ReadResult, Skip, StepResult, TraceStep};
 
 const ZERO_COST_REFUSED: KnownDifference = KnownDifference {
     name: "cost of zero refused",
@@ -23,16 +23,16 @@ pub(super) struct WindowHits {
 }
 
 impl PythonFixedWindow {
-    pub(super) fn new(amount: u64, length: Nanos) -> Read<Self> {
+    pub(super) fn new(amount: u64, length: Nanos) -> ReadResult<Self> {
         let ours = FixedWindow::new(amount, length).map_err(|_| Skip::RefusedLimit)?.phase(Phase::FirstRequest);
         Ok(Self { ours, amount: amount.into(), length: length.as_nanos() })
     }
 }
 
 impl PythonWindow for PythonFixedWindow {
-    type Kept = WindowHits;
+    type KeyState = WindowHits;
 
-    fn compare(&self, kept: Option<&WindowHits>, step: &TraceStep) -> Read<StepResult> {
+    fn compare(&self, kept: Option<&WindowHits>, step: &TraceStep) -> ReadResult<StepResult> {
         let now = Now::at(step.at_nanos(MICRO)?);
         let mut state = [0; 2];
         self.ours.init(&mut state, &now);
@@ -56,7 +56,7 @@ impl PythonWindow for PythonFixedWindow {
             .or_known_difference(&ZERO_COST_REFUSED, || cost == 0 && kept.is_some_and(|kept| kept.count > self.amount)))
     }
 
-    fn state_after_hit(&self, kept: Option<WindowHits>, step: &TraceStep) -> Read<WindowHits> {
+    fn state_after_hit(&self, kept: Option<WindowHits>, step: &TraceStep) -> ReadResult<WindowHits> {
         let now = step.at_nanos(MICRO)?;
         let kept = kept.filter(|kept| now - kept.start < self.length).unwrap_or(WindowHits { start: now, count: 0 });
         Ok(WindowHits { count: kept.count + step.args.read_int("cost")?, ..kept })

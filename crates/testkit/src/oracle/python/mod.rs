@@ -21,7 +21,7 @@ use std::collections::HashMap;
 
 use tollgate_core::Nanos;
 
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip, StepResult, TraceStep};
 
 const RESET_OF_UNUSED_WINDOW: KnownDifference = KnownDifference {
     name: "reset reported for an unused window",
@@ -32,7 +32,7 @@ const RESET_OF_UNUSED_WINDOW: KnownDifference = KnownDifference {
 const MICRO: u64 = 1_000;
 
 /// Returns a player that replays a case.
-pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
     let length = Nanos::from_secs(case.config.count("window_s")?);
     let amount = case.config.count("amount")?;
     Ok(match case.algorithm.as_str() {
@@ -55,22 +55,22 @@ pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
 /// One kind of window.
 trait PythonWindow {
     /// State of a key that was hit.
-    type Kept;
+    type KeyState;
 
     /// Runs `hit`, `test` or `get_window_stats` on our limit, from the key's stored state, and compares the results.
-    fn compare(&self, kept: Option<&Self::Kept>, step: &TraceStep) -> Read<StepResult>;
+    fn compare(&self, kept: Option<&Self::KeyState>, step: &TraceStep) -> ReadResult<StepResult>;
 
     /// Returns the state after a recorded hit.
-    fn state_after_hit(&self, kept: Option<Self::Kept>, step: &TraceStep) -> Read<Self::Kept>;
+    fn state_after_hit(&self, kept: Option<Self::KeyState>, step: &TraceStep) -> ReadResult<Self::KeyState>;
 }
 
 struct PythonLimitsPlayer<W: PythonWindow> {
     window: W,
-    keys: HashMap<String, W::Kept>,
+    keys: HashMap<String, W::KeyState>,
 }
 
 impl<W: PythonWindow> Player for PythonLimitsPlayer<W> {
-    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
+    fn compare(&self, step: &TraceStep) -> ReadResult<StepResult> {
         match step.op.as_str() {
             "clear" => Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).result()),
             "hit" | "test" | "get_window_stats" => {
@@ -80,7 +80,7 @@ impl<W: PythonWindow> Player for PythonLimitsPlayer<W> {
         }
     }
 
-    fn follow(&mut self, step: &TraceStep) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> ReadResult<()> {
         let key = step.args.read_text("key")?;
         match step.op.as_str() {
             "clear" => drop(self.keys.remove(key)),
@@ -96,7 +96,7 @@ impl<W: PythonWindow> Player for PythonLimitsPlayer<W> {
 
 /// Compares a window's report with our remaining amount and our time until the reset. `reset` is `None` if nothing is
 /// used.
-fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> Read<StepResult> {
+fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> ReadResult<StepResult> {
     let recorded = step.result.count("remaining")?;
     let seen = Comparison::new()
         .expect_equal("remaining", recorded, remaining)
@@ -106,6 +106,6 @@ fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> Read<S
 }
 
 /// Returns the reported reset rounded to microseconds, which is the precision of the double.
-fn reset_us(step: &TraceStep) -> Read<i128> {
+fn reset_us(step: &TraceStep) -> ReadResult<i128> {
     Ok((step.result.read_double("reset_time_s")? * 1e6).round() as i64 as i128)
 }

@@ -3,7 +3,7 @@
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingLog};
 
 use super::{MICRO, PythonWindow, compare_stats};
-use crate::oracle::{Comparison, Fields, KnownDifference, Read, Skip, StepResult, TraceStep};
+use crate::oracle::{Comparison, Fields, KnownDifference, ReadResult, Skip, StepResult, TraceStep};
 
 const EXACTLY_ONE_WINDOW_LATER: KnownDifference = KnownDifference {
     name: "exactly one window later",
@@ -13,7 +13,7 @@ const EXACTLY_ONE_WINDOW_LATER: KnownDifference = KnownDifference {
 pub(super) struct PythonMovingWindow(SlidingLog);
 
 impl PythonMovingWindow {
-    pub(super) fn new(amount: u64, length: Nanos) -> Read<Self> {
+    pub(super) fn new(amount: u64, length: Nanos) -> ReadResult<Self> {
         SlidingLog::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
@@ -38,9 +38,9 @@ impl PythonMovingWindow {
 
 impl PythonWindow for PythonMovingWindow {
     /// Times of admitted units, oldest first.
-    type Kept = Vec<u64>;
+    type KeyState = Vec<u64>;
 
-    fn compare(&self, kept: Option<&Vec<u64>>, step: &TraceStep) -> Read<StepResult> {
+    fn compare(&self, kept: Option<&Vec<u64>>, step: &TraceStep) -> ReadResult<StepResult> {
         let hits = kept.map_or(&[][..], Vec::as_slice);
         let state = self.load(hits);
         let at = step.at_nanos(MICRO)?;
@@ -65,7 +65,7 @@ impl PythonWindow for PythonMovingWindow {
         }))
     }
 
-    fn state_after_hit(&self, kept: Option<Vec<u64>>, step: &TraceStep) -> Read<Vec<u64>> {
+    fn state_after_hit(&self, kept: Option<Vec<u64>>, step: &TraceStep) -> ReadResult<Vec<u64>> {
         let mut hits = kept.unwrap_or_default();
         if step.result.read_bool("ok")? {
             // A hit above the limit is never admitted.

@@ -2,8 +2,8 @@
 //! overrides that expire, rules enforced for no key, schedules, denying shadow rules, and debt of calendar windows.
 
 use super::super::limit::{Algorithm, Limit, Windows};
-use super::super::rules::{Effect, Exceed, Override, Rule};
-use super::limits::any_extras;
+use super::super::rules::{Effect, OnExceed, Override, Rule};
+use super::limits::any_initial_and_debt;
 use super::rule_sets::any_schedule;
 use super::{Rng, Trace};
 
@@ -49,7 +49,7 @@ impl Trace {
 /// Turns some denying rules into shadow rules, and lets some overrides of shadow rules deny.
 fn deny_in_shadow(rng: &mut Rng, rule: &mut Rule) {
     if rule.effect == Effect::Deny && rng.one_in(2) {
-        rule.on_exceed = Exceed::Shadow;
+        rule.on_exceed = OnExceed::Shadow;
     }
     let is_shadow = rule.is_shadow();
     for other in rule.overrides.iter_mut().filter(|_| is_shadow) {
@@ -67,7 +67,7 @@ fn vary_calendar_debt(rng: &mut Rng, rule: &mut Rule) {
         Effect::Count(_) | Effect::Unlimited | Effect::Allow | Effect::Deny => &mut [],
     });
     for limit in limits.filter(|limit| matches!(limit.algorithm, Algorithm::FixedWindow(Windows::Calendar(_)))) {
-        (limit.initial, limit.max_debt) = any_extras(rng, limit.count);
+        (limit.initial, limit.max_debt) = any_initial_and_debt(rng, limit.count);
     }
 }
 

@@ -18,7 +18,7 @@ fn any_period(rng: &mut Rng, tick: u64) -> u64 {
     period.next_multiple_of(tick)
 }
 
-fn count(rng: &mut Rng) -> u64 {
+fn any_count(rng: &mut Rng) -> u64 {
     match rng.below(4) {
         0 => rng.between(1, 3),
         1 | 2 => rng.between(1, 12),
@@ -43,14 +43,14 @@ pub(super) fn any_delay(rng: &mut Rng, tick: u64) -> u64 {
 }
 
 fn any_bucket(rng: &mut Rng, tick: u64, algorithm: Algorithm) -> Limit {
-    let (count, period) = (count(rng), any_period(rng, tick));
+    let (count, period) = (any_count(rng), any_period(rng, tick));
     let burst = if rng.one_in(2) { Some(rng.between(1, 2 * count + 3)) } else { None };
     let capacity = burst.unwrap_or(count);
-    let (initial, max_debt) = any_extras(rng, capacity);
+    let (initial, max_debt) = any_initial_and_debt(rng, capacity);
     Limit { count, period, algorithm, burst, initial, max_debt }
 }
 
-pub(super) fn any_extras(rng: &mut Rng, capacity: u64) -> (Option<u64>, Option<u64>) {
+pub(super) fn any_initial_and_debt(rng: &mut Rng, capacity: u64) -> (Option<u64>, Option<u64>) {
     let initial = if rng.one_in(6) { Some(rng.below(capacity + 1)) } else { None };
     let max_debt = if rng.one_in(3) { Some(rng.below(2 * capacity + 1)) } else { None };
     (initial, max_debt)
@@ -90,8 +90,8 @@ fn any_interval_bucket(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
 }
 
 fn any_window(rng: &mut Rng, tick: u64, algorithm: Algorithm) -> Limit {
-    let (count, period) = (count(rng), any_period(rng, tick));
-    let (initial, max_debt) = any_extras(rng, count);
+    let (count, period) = (any_count(rng), any_period(rng, tick));
+    let (initial, max_debt) = any_initial_and_debt(rng, count);
     Limit { count, period, algorithm, burst: None, initial, max_debt }
 }
 
@@ -111,7 +111,7 @@ fn any_calendar_window(rng: &mut Rng) -> Limit {
     };
     let zone = rng.pick(&Zone::ALL);
     let algorithm = Algorithm::FixedWindow(Windows::Calendar(Calendar { unit, zone }));
-    Limit { count: count(rng), period: 0, algorithm, burst: None, initial: None, max_debt: Some(0) }
+    Limit { count: any_count(rng), period: 0, algorithm, burst: None, initial: None, max_debt: Some(0) }
 }
 
 fn any_slices(rng: &mut Rng, tick: u64) -> Limit {
@@ -147,7 +147,7 @@ fn any_concurrency(rng: &mut Rng, tick: u64) -> Limit {
 /// Returns a limit of the same kind with some parameters changed.
 pub(super) fn with_changed_parameters(rng: &mut Rng, tick: u64, limit: &Limit) -> Limit {
     let mut changed = limit.clone();
-    changed.count = count(rng);
+    changed.count = any_count(rng);
     match limit.algorithm {
         Algorithm::SlidingLog { .. } | Algorithm::Concurrency { .. } => changed.count = changed.count.min(50),
         Algorithm::TokenBucket { .. } if rng.one_in(3) => changed.period = any_period(rng, tick),
@@ -155,7 +155,7 @@ pub(super) fn with_changed_parameters(rng: &mut Rng, tick: u64, limit: &Limit) -
         _ => {}
     }
     changed.burst = None;
-    (changed.initial, changed.max_debt) = any_extras(rng, changed.count);
+    (changed.initial, changed.max_debt) = any_initial_and_debt(rng, changed.count);
     match changed.algorithm {
         Algorithm::FixedWindow(Windows::Calendar(_)) => (changed.initial, changed.max_debt) = (None, Some(0)),
         Algorithm::Concurrency { .. } | Algorithm::TokenBucket { delay: Some(_) } => changed.initial = None,

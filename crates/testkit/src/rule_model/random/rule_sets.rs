@@ -2,7 +2,7 @@
 
 use super::super::calendar::{Schedule, Zone};
 use super::super::limit::{Algorithm, Limit, Windows};
-use super::super::rules::{Ban, Cost, Effect, Exceed, OnChange, Override, Rule, RuleSet};
+use super::super::rules::{Ban, Cost, Effect, OnChange, OnExceed, Override, Rule, RuleSet};
 use super::{Rng, limits};
 
 /// Returns several versions of a rule set. The first version is in force at the start.
@@ -11,7 +11,7 @@ pub fn any_versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
     let mut versions = vec![RuleSet { rules: first }];
     for _ in 0..rng.pick(&[0, 1, 2]) {
         let last = versions.last().expect("there is one").clone();
-        versions.push(next(rng, tick, last));
+        versions.push(next_version(rng, tick, last));
     }
     versions
 }
@@ -23,7 +23,7 @@ fn has_max_wait(rule: &Rule) -> bool {
     matches!(&rule.effect, Effect::Limits(limits) if limits.iter().any(sells))
 }
 
-fn next(rng: &mut Rng, tick: u64, mut set: RuleSet) -> RuleSet {
+fn next_version(rng: &mut Rng, tick: u64, mut set: RuleSet) -> RuleSet {
     for rule in &mut set.rules {
         if has_max_wait(rule) || rng.one_in(3) {
             continue;
@@ -52,8 +52,8 @@ fn next(rng: &mut Rng, tick: u64, mut set: RuleSet) -> RuleSet {
 
 const fn delay_of(rule: &Rule) -> Option<u64> {
     match rule.on_exceed {
-        Exceed::Delay(wait) => Some(wait),
-        Exceed::Deny | Exceed::Shadow => None,
+        OnExceed::Delay(wait) => Some(wait),
+        OnExceed::Deny | OnExceed::Shadow => None,
     }
 }
 
@@ -77,9 +77,9 @@ fn any_cost(rng: &mut Rng) -> Cost {
 /// Returns a rule with this id.
 pub fn any_rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     let on_exceed = match rng.below(8) {
-        0 | 1 => Exceed::Shadow,
-        2 => Exceed::Delay(limits::any_delay(rng, tick)),
-        _ => Exceed::Deny,
+        0 | 1 => OnExceed::Shadow,
+        2 => OnExceed::Delay(limits::any_delay(rng, tick)),
+        _ => OnExceed::Deny,
     };
     let mut rule = Rule {
         when: rng.pick(&[vec![], vec![], vec![("path", "x")]]),
@@ -91,7 +91,7 @@ pub fn any_rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
         ..Rule::new(id, Effect::Unlimited)
     };
     if rng.one_in(20) {
-        (rule.on_exceed, rule.on_change) = (Exceed::Deny, OnChange::Keep);
+        (rule.on_exceed, rule.on_change) = (OnExceed::Deny, OnChange::Keep);
         rule.when = vec![("plan", "own")];
         (rule.per, rule.cost) = (Vec::new(), Cost::Number(1));
         rule.effect = rng.pick(&[Effect::Allow, Effect::Deny, Effect::Unlimited]);
@@ -100,7 +100,7 @@ pub fn any_rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     let delay = delay_of(&rule);
     let own = any_limits(rng, tick, delay, true);
     rule.effect = Effect::Limits(own.clone());
-    if on_exceed == Exceed::Deny && rng.one_in(4) {
+    if on_exceed == OnExceed::Deny && rng.one_in(4) {
         rule.ban = Some(any_ban(rng, tick));
     }
     if has_max_wait(&rule) {
@@ -123,7 +123,7 @@ fn any_override_effect(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> 
     match rng.below(10) {
         0 => Effect::Unlimited,
         1 if !rule.is_shadow() => Effect::Deny,
-        2..5 if own.len() == 1 && takes_a_count(&own[0]) => {
+        2..5 if own.len() == 1 && may_override_only_count(&own[0]) => {
             Effect::Count(limits::with_changed_parameters(rng, tick, &own[0]).count)
         }
         2..7 => Effect::Limits(own.iter().map(|limit| limits::with_changed_parameters(rng, tick, limit)).collect()),
@@ -134,7 +134,7 @@ fn any_override_effect(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> 
 /// Returns whether an override may change only the limit's count. It may not if the limit has a `free` part, because
 /// that part was chosen for the count. It may not if the limit is a calendar window, because the override would then
 /// get the default debt.
-const fn takes_a_count(limit: &Limit) -> bool {
+const fn may_override_only_count(limit: &Limit) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::FixedWindow(Windows::Calendar(_)))
 }
 

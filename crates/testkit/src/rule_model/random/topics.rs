@@ -1,7 +1,7 @@
 //! Topics of a trace. Tests select traces by topic.
 
 use super::super::limit::{Algorithm, Limit, Windows};
-use super::super::rules::{Effect, Exceed, OnChange, Rule, RuleSet};
+use super::super::rules::{Effect, OnChange, OnExceed, Rule, RuleSet};
 use super::{Act, Trace};
 
 /// A feature that a trace may contain.
@@ -34,20 +34,20 @@ impl Trace {
             Act::Commit(..) => !left_out.contains(&Topic::Commit),
             _ => true,
         });
-        if left_out.iter().any(|topic| topic.is_in(&self)) { None } else { Some(self) }
+        if left_out.iter().any(|topic| topic.occurs_in(&self)) { None } else { Some(self) }
     }
 }
 
 impl Topic {
     /// Returns whether the trace contains the topic.
-    pub fn is_in(self, trace: &Trace) -> bool {
+    pub fn occurs_in(self, trace: &Trace) -> bool {
         let rules = || trace.versions.iter().flat_map(|version| &version.rules);
         let limits = |is_meant: &dyn Fn(&Limit) -> bool| rules().flat_map(limits_of).any(|limit| is_meant(&limit));
         let acts = |is_meant: &dyn Fn(&Act) -> bool| trace.steps.iter().any(|step| is_meant(&step.act));
         match self {
             Self::ChangedParameters => rules().any(is_overridden) || has_other_limits(&trace.versions),
             Self::Ban => rules().any(|rule| rule.ban.is_some()),
-            Self::Delay => rules().any(|rule| matches!(rule.on_exceed, Exceed::Delay(_))),
+            Self::Delay => rules().any(|rule| matches!(rule.on_exceed, OnExceed::Delay(_))),
             Self::Commit => acts(&|act| matches!(act, Act::Commit(..))),
             Self::Initial => limits(&|limit| limit.spent_at_first() > 0),
             Self::DefaultDebt => limits(&|limit| {

@@ -84,20 +84,20 @@ impl Trace {
     /// Returns a trace of `steps` steps.
     pub fn random(rng: &mut Rng, tick: u64, steps: usize) -> Self {
         let versions = any_versions(rng, tick);
-        let steps = (0..steps).map(|_| step(rng, versions.len())).collect();
-        Self { start: start(rng, tick), versions, steps }
+        let steps = (0..steps).map(|_| any_step(rng, versions.len())).collect();
+        Self { start: any_start(rng, tick), versions, steps }
     }
 }
 
 /// Returns a start time, often near a clock change.
-fn start(rng: &mut Rng, tick: u64) -> u64 {
+fn any_start(rng: &mut Rng, tick: u64) -> u64 {
     let (year, month, day) =
         rng.pick(&[(2026, 9, 21), (2027, 3, 27), (2027, 3, 13), (2027, 10, 30), (2027, 11, 6), (2028, 2, 28)]);
     let second = days_since_1970(year, month, day) as u64 * 86_400 + rng.below(2 * 86_400);
     (second * 1_000_000_000 + rng.below(1_000_000_000)).next_multiple_of(tick)
 }
 
-fn step(rng: &mut Rng, versions: usize) -> Step {
+fn any_step(rng: &mut Rng, versions: usize) -> Step {
     let pause = match rng.below(16) {
         0..5 => Pause::None,
         5 => Pause::Ticks(rng.between(1, 3)),
@@ -114,25 +114,25 @@ fn step(rng: &mut Rng, versions: usize) -> Step {
 
 fn any_act(rng: &mut Rng, versions: usize) -> Act {
     match rng.below(40) {
-        0..21 => ask(rng, Verb::Check),
-        21..24 => ask(rng, Verb::Peek),
-        24..27 => ask(rng, Verb::TakeUpTo),
-        27..30 => ask(rng, Verb::Charge),
+        0..21 => any_request_act(rng, Verb::Check),
+        21..24 => any_request_act(rng, Verb::Peek),
+        24..27 => any_request_act(rng, Verb::TakeUpTo),
+        27..30 => any_request_act(rng, Verb::Charge),
         30 | 31 => Act::Again,
         32..34 => Act::Refund(rng.below(4) as usize),
         34..36 => Act::Commit(rng.below(3) as usize, any_amount(rng)),
         36 => Act::Renew(rng.below(3) as usize),
-        37 => Act::Reset(request(rng)),
+        37 => Act::Reset(any_request(rng)),
         _ => Act::Put(rng.below(versions as u64) as usize),
     }
 }
 
-fn ask(rng: &mut Rng, verb: Verb) -> Act {
+fn any_request_act(rng: &mut Rng, verb: Verb) -> Act {
     let amount = match (verb, any_amount(rng)) {
         (Verb::TakeUpTo, Amount::Unsaid) => Amount::All,
         (_, amount) => amount,
     };
-    Act::Ask(verb, request(rng), amount)
+    Act::Ask(verb, any_request(rng), amount)
 }
 
 fn any_amount(rng: &mut Rng) -> Amount {
@@ -147,7 +147,7 @@ fn any_amount(rng: &mut Rng) -> Amount {
     }
 }
 
-fn request(rng: &mut Rng) -> Request {
+fn any_request(rng: &mut Rng) -> Request {
     let mut attributes = vec![("user", rng.pick(&["a", "a", "b"]).to_owned())];
     if rng.one_in(2) {
         attributes.push(("path", rng.pick(&["x", "y"]).to_owned()));

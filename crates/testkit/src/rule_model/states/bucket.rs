@@ -21,7 +21,7 @@ impl Bucket {
         (self.spent - whole_tokens(at - self.at) * self.rate).max(whole_tokens(0))
     }
 
-    pub(super) fn until(&self, at: u64, room: Tokens) -> When {
+    pub(super) fn when_spent_at_most(&self, at: u64, room: Tokens) -> When {
         When::At(at + ceil((self.spent(at) - room) / self.rate))
     }
 

@@ -36,7 +36,7 @@ impl Leases {
         whole_tokens(self.held_leases(at).map(|lease| lease.weight).sum())
     }
 
-    pub(super) fn until(&self, _: u64, _: Tokens) -> When {
+    pub(super) fn when_spent_at_most(&self, _: u64, _: Tokens) -> When {
         When::OnRelease
     }
 

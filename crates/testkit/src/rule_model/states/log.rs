@@ -45,7 +45,7 @@ impl Log {
         whole_tokens(self.units_inside(at).count() as u64)
     }
 
-    pub(super) fn until(&self, at: u64, room: Tokens) -> When {
+    pub(super) fn when_spent_at_most(&self, at: u64, room: Tokens) -> When {
         let over = floor(self.spent(at)) - floor(room);
         let last_to_leave = self.units_inside(at).nth(over as usize - 1).expect("more are inside");
         When::At(last_to_leave.at + self.length)

@@ -18,7 +18,7 @@ use bucket::Bucket;
 use leases::Leases;
 use log::Log;
 use slices::Slices;
-use sliding::Sliding;
+use sliding::SlidingWindows;
 use steps::Steps;
 use window::Window;
 
@@ -47,31 +47,31 @@ pub enum Stamp {
 pub struct State {
     /// Parameters of the last charge.
     pub limit: Limit,
-    counted: Counted,
+    counted: StateKind,
 }
 
 #[derive(Clone, Debug)]
-enum Counted {
+enum StateKind {
     Bucket(Bucket),
     Steps(Steps),
     Window(Window),
-    Sliding(Sliding),
+    Sliding(SlidingWindows),
     Slices(Slices),
     Log(Log),
     Leases(Leases),
 }
 
 /// Calls the same method on any kind of state.
-macro_rules! each {
+macro_rules! match_state {
     ($counted:expr, $state:ident => $call:expr) => {
         match $counted {
-            Counted::Bucket($state) => $call,
-            Counted::Steps($state) => $call,
-            Counted::Window($state) => $call,
-            Counted::Sliding($state) => $call,
-            Counted::Slices($state) => $call,
-            Counted::Log($state) => $call,
-            Counted::Leases($state) => $call,
+            StateKind::Bucket($state) => $call,
+            StateKind::Steps($state) => $call,
+            StateKind::Window($state) => $call,
+            StateKind::Sliding($state) => $call,
+            StateKind::Slices($state) => $call,
+            StateKind::Log($state) => $call,
+            StateKind::Leases($state) => $call,
         }
     };
 }
@@ -92,23 +92,23 @@ impl State {
         let whole = ceil(spent);
         let counted = match limit.algorithm {
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
-                Counted::Bucket(Bucket::new(limit.rate(), spent, at))
+                StateKind::Bucket(Bucket::new(limit.rate(), spent, at))
             }
-            Algorithm::IntervalBucket { grid, .. } => Counted::Steps(Steps::new(limit, grid, whole, at)),
-            Algorithm::FixedWindow(windows) => Counted::Window(Window::new(limit, windows, whole, at)),
-            Algorithm::SlidingWindow => Counted::Sliding(Sliding::new(limit.period, whole, at)),
-            Algorithm::SlidingSlices { .. } => Counted::Slices(Slices::new(limit, whole, at)),
-            Algorithm::SlidingLog { gap, .. } => Counted::Log(Log::new(limit, gap, whole, at)),
-            Algorithm::Concurrency { lease } => Counted::Leases(Leases::new(lease, whole, at)),
+            Algorithm::IntervalBucket { grid, .. } => StateKind::Steps(Steps::new(limit, grid, whole, at)),
+            Algorithm::FixedWindow(windows) => StateKind::Window(Window::new(limit, windows, whole, at)),
+            Algorithm::SlidingWindow => StateKind::Sliding(SlidingWindows::new(limit.period, whole, at)),
+            Algorithm::SlidingSlices { .. } => StateKind::Slices(Slices::new(limit, whole, at)),
+            Algorithm::SlidingLog { gap, .. } => StateKind::Log(Log::new(limit, gap, whole, at)),
+            Algorithm::Concurrency { lease } => StateKind::Leases(Leases::new(lease, whole, at)),
         };
         Self { limit: limit.clone(), counted }
     }
 
     /// Returns the state as seen by a request under `limit`. A store knows only the calendar windows of the request. If
     /// the state has other windows, the windows after its current window are assumed to have their mean length.
-    pub fn seen_by(&self, limit: &Limit) -> Self {
+    pub fn as_seen_under(&self, limit: &Limit) -> Self {
         let mut seen = self.clone();
-        if let Counted::Window(window) = &mut seen.counted {
+        if let StateKind::Window(window) = &mut seen.counted {
             window.is_estimated = limit.algorithm != Algorithm::FixedWindow(window.windows);
         }
         seen
@@ -116,7 +116,7 @@ impl State {
 
     /// Returns the amount used at `at`.
     pub fn spent(&self, at: u64) -> Tokens {
-        each!(&self.counted, state => state.spent(at))
+        match_state!(&self.counted, state => state.spent(at))
     }
 
     /// Returns the first time from `at` on at which at most `amount` is spent.
@@ -124,32 +124,32 @@ impl State {
         if self.spent(at) <= amount {
             return When::At(at);
         }
-        each!(&self.counted, state => state.until(at, amount))
+        match_state!(&self.counted, state => state.when_spent_at_most(at, amount))
     }
 
     /// Returns the first time from `at` on at which the state equals the state of an unused key.
     pub fn unused_from(&self, at: u64) -> u64 {
         match (&self.counted, self.when_spent_at_most(at, whole_tokens(0))) {
-            (Counted::Leases(leases), _) => leases.last_end(at),
-            (Counted::Log(log), When::At(instant)) => instant.max(log.gap_ends()),
+            (StateKind::Leases(leases), _) => leases.last_end(at),
+            (StateKind::Log(log), When::At(instant)) => instant.max(log.gap_ends()),
             (_, When::At(instant)) => instant,
             (_, When::OnRelease) => at,
         }
     }
 
     /// Returns the time of the newest request in a log.
-    pub fn last_unit(&self) -> Option<u64> {
+    pub fn last_request_time(&self) -> Option<u64> {
         match &self.counted {
-            Counted::Log(log) => log.last(),
+            StateKind::Log(log) => log.last(),
             _ => None,
         }
     }
 
     /// Returns the time of one step of an interval bucket under `limit`, for a charge at `at`.
-    pub fn origin_under(&self, limit: &Limit, at: u64) -> u64 {
+    pub fn step_origin_under(&self, limit: &Limit, at: u64) -> u64 {
         match (&limit.algorithm, &self.counted) {
             (Algorithm::IntervalBucket { grid: StepAlignment::Aligned(offset), .. }, _) => *offset,
-            (Algorithm::IntervalBucket { grid: StepAlignment::FirstRequest, .. }, Counted::Steps(steps))
+            (Algorithm::IntervalBucket { grid: StepAlignment::FirstRequest, .. }, StateKind::Steps(steps))
                 if steps.grid == StepAlignment::FirstRequest && self.limit.period == limit.period =>
             {
                 steps.step_time_for(at)
@@ -164,13 +164,13 @@ impl State {
     pub fn charge(&mut self, limit: &Limit, at: u64, amount: u64, tick: u64, lease: u64) -> Stamp {
         self.convert(limit, at, tick);
         match &mut self.counted {
-            Counted::Bucket(state) => state.charge(at, amount),
-            Counted::Steps(state) => state.charge(at, amount),
-            Counted::Window(state) => state.charge(at, amount),
-            Counted::Sliding(state) => state.charge(at, amount),
-            Counted::Slices(state) => state.charge(at, amount),
-            Counted::Log(state) => state.charge(at, amount),
-            Counted::Leases(state) => state.charge(at, amount, lease),
+            StateKind::Bucket(state) => state.charge(at, amount),
+            StateKind::Steps(state) => state.charge(at, amount),
+            StateKind::Window(state) => state.charge(at, amount),
+            StateKind::Sliding(state) => state.charge(at, amount),
+            StateKind::Slices(state) => state.charge(at, amount),
+            StateKind::Log(state) => state.charge(at, amount),
+            StateKind::Leases(state) => state.charge(at, amount, lease),
         }
     }
 
@@ -182,19 +182,21 @@ impl State {
         }
         let same_period = self.limit.period == limit.period;
         match (&mut self.counted, &limit.algorithm) {
-            (Counted::Steps(steps), Algorithm::IntervalBucket { grid, .. }) if same_period && steps.grid == *grid => {
+            (StateKind::Steps(steps), Algorithm::IntervalBucket { grid, .. }) if same_period && steps.grid == *grid => {
                 steps.adopt(limit, at);
             }
-            (Counted::Window(window), Algorithm::FixedWindow(windows)) if same_period && window.windows == *windows => {
+            (StateKind::Window(window), Algorithm::FixedWindow(windows))
+                if same_period && window.windows == *windows =>
+            {
                 window.adopt(limit, at);
             }
-            (Counted::Sliding(sliding), Algorithm::SlidingWindow)
+            (StateKind::Sliding(sliding), Algorithm::SlidingWindow)
                 if same_period && whole_tokens(sliding.previous_count(at)) <= limit.max_spent_with_debt() => {}
-            (Counted::Slices(slices), Algorithm::SlidingSlices { .. }) if slices.fits_slices_of(limit) => {
+            (StateKind::Slices(slices), Algorithm::SlidingSlices { .. }) if slices.fits_slices_of(limit) => {
                 slices.adopt(limit, at);
             }
-            (Counted::Log(log), Algorithm::SlidingLog { .. }) => log.adopt(limit, at, tick),
-            (Counted::Leases(leases), Algorithm::Concurrency { .. }) => leases.adopt(limit, at),
+            (StateKind::Log(log), Algorithm::SlidingLog { .. }) => log.adopt(limit, at, tick),
+            (StateKind::Leases(leases), Algorithm::Concurrency { .. }) => leases.adopt(limit, at),
             _ => {
                 let mut spent = self.spent(at);
                 if let Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } = limit.algorithm {
@@ -209,14 +211,14 @@ impl State {
 
     /// Refunds up to `amount` of the charge at `stamp`. Returns the accepted amount.
     pub fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
-        each!(&mut self.counted, state => state.refund(at, amount, stamp))
+        match_state!(&mut self.counted, state => state.refund(at, amount, stamp))
     }
 
     /// Extends a lease to a full duration from now, and returns whether it was still held. Returns `None` if the state
     /// has no leases.
     pub fn renew(&mut self, at: u64, stamp: Stamp) -> Option<bool> {
         match &mut self.counted {
-            Counted::Leases(leases) => Some(leases.renew(at, stamp)),
+            StateKind::Leases(leases) => Some(leases.renew(at, stamp)),
             _ => None,
         }
     }
@@ -224,14 +226,14 @@ impl State {
     /// Returns whether the stamp's lease is no longer held and another lease was taken at about the same time.
     pub fn is_ambiguous(&self, at: u64, stamp: Stamp) -> bool {
         match &self.counted {
-            Counted::Leases(leases) => leases.is_ambiguous(at, stamp),
+            StateKind::Leases(leases) => leases.is_ambiguous(at, stamp),
             _ => false,
         }
     }
 
     /// Records a refused request, if this is a log.
-    pub fn count_refused(&mut self, at: u64, amount: u64) {
-        if let Counted::Log(log) = &mut self.counted {
+    pub fn record_refusal(&mut self, at: u64, amount: u64) {
+        if let StateKind::Log(log) = &mut self.counted {
             log.charge(at, amount);
         }
     }

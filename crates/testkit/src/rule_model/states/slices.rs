@@ -38,7 +38,7 @@ impl Slices {
         whole_tokens(self.slices_inside(at).map(|(_, count)| count).sum())
     }
 
-    pub(super) fn until(&self, at: u64, room: Tokens) -> When {
+    pub(super) fn when_spent_at_most(&self, at: u64, room: Tokens) -> When {
         let mut left = floor(self.spent(at));
         for (end, count) in self.slices_inside(at) {
             left -= count;

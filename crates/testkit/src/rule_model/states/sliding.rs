@@ -6,7 +6,7 @@ use super::super::{Tokens, whole_tokens};
 use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
-pub(super) struct Sliding {
+pub(super) struct SlidingWindows {
     length: u64,
     /// Index of the current window.
     window: u64,
@@ -14,7 +14,7 @@ pub(super) struct Sliding {
     previous: u64,
 }
 
-impl Sliding {
+impl SlidingWindows {
     pub(super) const fn new(length: u64, present: u64, at: u64) -> Self {
         Self { length, window: at / length, present, previous: 0 }
     }
@@ -45,7 +45,7 @@ impl Sliding {
         whole_tokens(state.present) + whole_tokens(state.previous) * overlap
     }
 
-    pub(super) fn until(&self, at: u64, room: Tokens) -> When {
+    pub(super) fn when_spent_at_most(&self, at: u64, room: Tokens) -> When {
         When::At(first_instant(at, |later| self.spent(later) <= room))
     }
 

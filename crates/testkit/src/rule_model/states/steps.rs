@@ -39,7 +39,7 @@ impl Steps {
         whole_tokens(self.owed_at(at))
     }
 
-    pub(super) fn until(&self, at: u64, room: Tokens) -> When {
+    pub(super) fn when_spent_at_most(&self, at: u64, room: Tokens) -> When {
         let over = self.owed_at(at) - floor(room);
         let steps = self.step_number(at) + i128::from(over.div_ceil(self.refill));
         When::At(u64::try_from(steps * i128::from(self.period) + i128::from(self.origin)).expect("a positive time"))

@@ -59,7 +59,7 @@ impl Window {
         whole_tokens(self.used_and_end(at).0)
     }
 
-    pub(super) fn until(&self, at: u64, room: Tokens) -> When {
+    pub(super) fn when_spent_at_most(&self, at: u64, room: Tokens) -> When {
         let (used, end) = self.used_and_end(at);
         // A wait beyond the current window is an estimate if windows have unequal lengths.
         let further = (used - floor(room) - 1) / self.limit;

@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{FixedWindow, Limit, LimitError, Limits, Nanos, Rate, SlidingSlices, SlidingWindow, TokenBucket};
 
-use super::net::Net;
+use super::net::SimulatedNetwork;
 use super::node::Host;
 use super::{MILLI, PeersDefect, PeersEvent, PeersOutcome, PeersSimulation, SECOND};
-use crate::simulator::{Queue, Random};
+use crate::simulator::{EventQueue, Random};
 
 /// Draws a run on 2 to 100 nodes, in which every kind of fault may occur.
 pub(super) fn draw(seed: u64, defect: PeersDefect) -> PeersSimulation {
     let mut random = Random::new(seed);
     let hosts = match random.below(1_000) {
         0..4 => 100,
-        4..20 => random.within(20, 40),
-        20..200 => random.within(7, 15),
-        _ => random.within(2, 6),
+        4..20 => random.between(20, 40),
+        20..200 => random.between(7, 15),
+        _ => random.between(2, 6),
     } as usize;
     let mut run = without_faults(random, hosts, defect);
     match run.random.below(100) {
@@ -37,13 +37,13 @@ pub(super) fn draw(seed: u64, defect: PeersDefect) -> PeersSimulation {
 pub(super) fn without_faults(mut random: Random, hosts: usize, defect: PeersDefect) -> PeersSimulation {
     let capacity = random.pick(&[1, 4, 10, 50, 200]);
     let (limit, rate, window) = draw_limit(&mut random, capacity);
-    let mut queue = Queue::default();
+    let mut queue = EventQueue::default();
     for one in 0..hosts {
         queue.add(random.below(300 * MILLI), PeersEvent::Start { host: one });
     }
     PeersSimulation {
         hosts: (0..hosts).map(|_| Host::draw(&mut random)).collect(),
-        net: Net::draw(&mut random, hosts),
+        net: SimulatedNetwork::draw(&mut random, hosts),
         queue,
         // The key is in the first shard of every table, which is the first part of every snapshot.
         key: Fingerprint::from_parts(random.below(1 << 61), (random.below(1 << 20) << 12) as u32),
@@ -55,7 +55,7 @@ pub(super) fn without_faults(mut random: Random, hosts: usize, defect: PeersDefe
         partition: None,
         defect,
         ring_bytes: random.pick(&[16 << 20, 16 << 20, 2_000]),
-        length: random.within(4, 7) * SECOND,
+        length: random.between(4, 7) * SECOND,
         counted_from: 0,
         next_id: 1,
         wrong_members: false,
@@ -124,10 +124,10 @@ fn draw_partition(run: &mut PeersSimulation) {
 fn draw_join(run: &mut PeersSimulation) {
     set_bucket(run, Rate::per_second(1), 500);
     let hosts = run.hosts.len() as u64;
-    let (host, at) = (run.random.below(hosts) as usize, run.random.within(3_000, 4_000) * MILLI);
+    let (host, at) = (run.random.below(hosts) as usize, run.random.between(3_000, 4_000) * MILLI);
     run.queue.add(at, PeersEvent::Leave { host });
-    run.queue.add(at + run.random.within(100, 1_500) * MILLI, PeersEvent::Start { host });
-    let apart = run.random.within(15, 40) * MILLI;
+    run.queue.add(at + run.random.between(100, 1_500) * MILLI, PeersEvent::Start { host });
+    let apart = run.random.between(15, 40) * MILLI;
     for number in 0..run.length.saturating_sub(2_500 * MILLI) / apart {
         let host = run.random.below(hosts) as usize;
         run.queue.add(2_500 * MILLI + number * apart, PeersEvent::Request { host, cost: 1, key: 0 });
@@ -139,7 +139,7 @@ fn draw_join(run: &mut PeersSimulation) {
 fn draw_groups(run: &mut PeersSimulation) {
     let burst = run.random.pick(&[4, 10, 50]);
     set_bucket(run, Rate::new(1, Nanos::from_secs(86_400)), burst);
-    (run.is_strict, run.group_size) = (true, run.random.within(2, 3));
+    (run.is_strict, run.group_size) = (true, run.random.between(2, 3));
     run.group_admitted = vec![0; run.group_size as usize];
     if run.random.happens_in_percent(50) {
         draw_faults(run);
@@ -154,7 +154,7 @@ fn draw_faults(run: &mut PeersSimulation) {
     // Some nodes leave or crash while others decide. Most of them start again.
     while run.random.happens_in_percent(40) {
         let host = run.random.below(hosts) as usize;
-        let leaves = run.random.within(SECOND, length);
+        let leaves = run.random.between(SECOND, length);
         let event = match run.random.below(3) {
             0 => PeersEvent::Leave { host },
             1 => PeersEvent::Crash { host, silently: true },
@@ -194,13 +194,13 @@ fn draw_faults(run: &mut PeersSimulation) {
 
 fn draw_requests(run: &mut PeersSimulation) {
     let (hosts, length) = (run.hosts.len() as u64, run.length);
-    for _ in 0..run.random.within(2, 25) {
+    for _ in 0..run.random.between(2, 25) {
         let start = run.random.below(length);
         let everywhere = run.random.happens_in_percent(40);
         let host = run.random.below(hosts) as usize;
-        let cost = if run.random.happens_in_percent(80) { 1 } else { run.random.within(1, run.capacity) };
+        let cost = if run.random.happens_in_percent(80) { 1 } else { run.random.between(1, run.capacity) };
         let apart = run.random.pick(&[0, MILLI, 10 * MILLI, 40 * MILLI, 200 * MILLI]);
-        for number in 0..run.random.within(1, (2 * run.capacity / cost).clamp(4, 100)) {
+        for number in 0..run.random.between(1, (2 * run.capacity / cost).clamp(4, 100)) {
             let at = start + number * apart;
             let host = if everywhere { run.random.below(hosts) as usize } else { host };
             if at < length {

@@ -38,7 +38,7 @@ impl PeersSimulation {
 
     /// Makes a request that charges some of the keys.
     pub(super) fn request_group(&mut self, now: u64, host: usize, cost: u64) {
-        let chosen = self.random.within(1, (1 << self.group_size) - 1);
+        let chosen = self.random.between(1, (1 << self.group_size) - 1);
         let keys: Vec<usize> = (0..self.group_size as usize).filter(|index| chosen >> index & 1 == 1).collect();
         let Some(process) = self.hosts[host].process.as_ref() else { return };
         let id = process.id;
@@ -72,16 +72,16 @@ impl PeersSimulation {
                     }
                     match home {
                         Some(node) => {
-                            let ask = self.group_ask(number, host, verb, &charges);
+                            let ask = self.new_group_ask(number, host, verb, &charges);
                             self.group_asks.insert(ask.id, (number, home));
                             self.queue.add(now + GROUP_DEADLINE, PeersEvent::GiveUp { ask: ask.id });
                             self.send(now, host, node, &Frame::Ask(ask));
                         }
                         None => {
-                            let ask = self.group_ask(number, host, verb, &charges);
+                            let ask = self.new_group_ask(number, host, verb, &charges);
                             let result = self.decide_group_here(now, host, ask);
                             let mut next = Vec::new();
-                            self.group_answered(number, None, result, &mut next);
+                            self.pass_answer_to_group(number, None, result, &mut next);
                             actions.extend(next);
                         }
                     }
@@ -90,7 +90,7 @@ impl PeersSimulation {
                 GroupAction::Return { home, verb, charges } => {
                     let charges: Vec<_> =
                         charges.into_iter().map(|(index, cost, stamps)| (index, Some((cost, stamps)))).collect();
-                    let ask = self.group_ask(number, host, verb, &charges);
+                    let ask = self.new_group_ask(number, host, verb, &charges);
                     match home {
                         Some(node) => self.send(now, host, node, &Frame::Ask(ask)),
                         None => drop(self.decide_group_here(now, host, ask)),
@@ -112,7 +112,7 @@ impl PeersSimulation {
         }
     }
 
-    fn group_ask(
+    fn new_group_ask(
         &mut self,
         number: u64,
         host: usize,
@@ -142,12 +142,12 @@ impl PeersSimulation {
         else {
             return Err(());
         };
-        self.group_decided(now, host, &answer, urgent);
+        self.record_group_decision(now, host, &answer, urgent);
         answer.result.map(Vec::from_iter).map_err(drop)
     }
 
     /// Records that a host decided charges of a group.
-    pub(super) fn group_decided(&mut self, now: u64, host: usize, answer: &Answer, urgent: bool) {
+    pub(super) fn record_group_decision(&mut self, now: u64, host: usize, answer: &Answer, urgent: bool) {
         let charges = answer.result.iter().flatten();
         if charges.clone().any(|charge| charge.taken > Cost::ZERO) {
             self.deciders.extend(self.hosts[host].process.as_ref().map(|process| process.id));
@@ -158,7 +158,7 @@ impl PeersSimulation {
         }
     }
 
-    fn group_answered(
+    fn pass_answer_to_group(
         &mut self,
         number: u64,
         home: Home,
@@ -172,7 +172,7 @@ impl PeersSimulation {
     }
 
     /// Handles an answer at the host that made the request, or at the host that relayed it.
-    pub(super) fn arrive_group_answer(&mut self, now: u64, host: usize, answer: Answer) {
+    pub(super) fn receive_group_answer(&mut self, now: u64, host: usize, answer: Answer) {
         if let Some((from, id)) = self.relays.remove(&answer.id) {
             if let Some(peer) = self.hosts[from].process.as_ref().map(|process| process.id) {
                 self.send(now, host, peer, &Frame::Answer(Answer { id, ..answer }));
@@ -203,7 +203,7 @@ impl PeersSimulation {
             return;
         }
         let mut actions = Vec::new();
-        self.group_answered(number, home, result, &mut actions);
+        self.pass_answer_to_group(number, home, result, &mut actions);
         self.perform_group_actions(now, number, actions);
     }
 

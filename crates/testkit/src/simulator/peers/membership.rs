@@ -68,7 +68,10 @@ impl PeersSimulation {
         greeting::push_gossip(&mut own, [&beat.own]);
         greeting::push_gossip(&mut all, &beat.all);
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
-            let Some(peer) = self.net.number(host, other).and_then(|_| self.net.peer(host, other)) else { continue };
+            let Some(peer) = self.net.open_connection_number(host, other).and_then(|_| self.net.peer(host, other))
+            else {
+                continue;
+            };
             let gossip = if beat.all_to.contains(&peer) { &all } else { &own };
             self.send_bytes(now, host, other, gossip.clone(), 0);
         }
@@ -84,7 +87,7 @@ impl PeersSimulation {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         let own = process.id;
-        let mut members: Vec<Member> = process.members.alive(local.mono()).iter().map(member).collect();
+        let mut members: Vec<Member> = process.members.alive(local.mono()).iter().map(to_member).collect();
         members.retain(|member| member.node != own);
         let mut is_wrong = false;
         if self.wrong_members && self.random.happens_in_percent(5) && !members.is_empty() {
@@ -177,7 +180,8 @@ impl PeersSimulation {
         let is_known = self.net.nodes(host, other) == [Some(one.node), Some(two.node)];
         let is_preferred = |dialler: NodeId| dialler == one.node.min(two.node);
         let is_kept = |dialler: Option<NodeId>| dialler.is_some_and(is_preferred) && !is_preferred(one.node);
-        let (here, there) = (self.net.number(host, other), self.net.number(other, host));
+        let (here, there) =
+            (self.net.open_connection_number(host, other), self.net.open_connection_number(other, host));
         if is_known && (here.is_some() || there.is_some()) && is_kept(self.net.dialler(host, other)) {
             if here.is_some() {
                 let mono = self.hosts[host].now(now).mono();
@@ -252,6 +256,6 @@ impl PeersSimulation {
     }
 }
 
-fn member(record: &Record) -> Member {
+fn to_member(record: &Record) -> Member {
     Member { node: record.node, address: record.address.to_string(), state: record.state }
 }

@@ -33,10 +33,10 @@ use tollgate_peers::mesh::{Action, Event as MeshEvent, MemberState};
 use tollgate_peers::table::Verb;
 use tollgate_peers::wire::{self, Frame};
 
-use super::{Queue, Random};
+use super::{EventQueue, Random};
 use groups::SimulatedGroup;
 use membership::{DialResult, address_of};
-use net::Net;
+use net::SimulatedNetwork;
 use node::Host;
 
 const MILLI: u64 = 1_000_000;
@@ -100,9 +100,9 @@ pub struct PeersOutcome {
 #[expect(clippy::struct_excessive_bools, reason = "independent options of a run")]
 pub struct PeersSimulation {
     random: Random,
-    queue: Queue<PeersEvent>,
+    queue: EventQueue<PeersEvent>,
     hosts: Vec<Host>,
-    net: Net,
+    net: SimulatedNetwork,
     key: Fingerprint,
     limits: Limits,
     capacity: u64,
@@ -181,7 +181,7 @@ impl PeersSimulation {
             if now > end {
                 break;
             }
-            self.on(now, event);
+            self.handle_event(now, event);
             if let Some(violation) = self.violation.take() {
                 return Err(format!("at {} ms: {violation}", now / MILLI));
             }
@@ -189,7 +189,7 @@ impl PeersSimulation {
         check::check(self, end)
     }
 
-    fn on(&mut self, now: u64, event: PeersEvent) {
+    fn handle_event(&mut self, now: u64, event: PeersEvent) {
         // Events of a paused host are postponed and keep their order.
         let host = match &event {
             PeersEvent::Timer { host, .. } | PeersEvent::LinkDown { host, .. } | PeersEvent::DialEnded { host, .. } => {
@@ -212,13 +212,13 @@ impl PeersSimulation {
             }
             PeersEvent::DialEnded { host, id, address, dialled } => self.on_dialled(now, host, id, address, dialled),
             PeersEvent::LinkDown { host, other, number } => {
-                if self.net.number(host, other) == Some(number) {
+                if self.net.open_connection_number(host, other) == Some(number) {
                     self.close_link_side(now, host, other);
                 }
             }
             PeersEvent::Arrive { from, to, number, bytes, sent_at } => {
-                if self.net.number(to, from) == Some(number) {
-                    self.arrive(now, from, to, &bytes, sent_at);
+                if self.net.open_connection_number(to, from) == Some(number) {
+                    self.receive_bytes(now, from, to, &bytes, sent_at);
                 }
             }
             PeersEvent::GiveUp { ask } => self.abandon_ask(now, ask),
@@ -274,7 +274,7 @@ impl PeersSimulation {
         }
         self.faults.forgiven = self.faults.forgiven.max(process.table.counts().forgiven);
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
-            if let Some(number) = self.net.number(other, host)
+            if let Some(number) = self.net.open_connection_number(other, host)
                 && !silently
             {
                 let delay = self.net.delay(&mut self.random, host, other);
@@ -290,7 +290,7 @@ impl PeersSimulation {
         if !self.end_link(now, host, other) {
             return;
         }
-        if let Some(number) = self.net.number(other, host)
+        if let Some(number) = self.net.open_connection_number(other, host)
             && self.net.cut_until(host, other, now).is_none()
         {
             let delay = self.net.delay(&mut self.random, host, other);
@@ -356,7 +356,7 @@ impl PeersSimulation {
     }
 
     fn send_bytes(&mut self, now: u64, from: usize, to: usize, bytes: Vec<u8>, extra: u64) {
-        let Some(number) = self.net.number(from, to) else { return };
+        let Some(number) = self.net.open_connection_number(from, to) else { return };
         if (self.counted_from..=self.length).contains(&now) {
             self.outcome.frames += 1;
             self.outcome.bytes += bytes.len() as u64;
@@ -370,7 +370,7 @@ impl PeersSimulation {
         self.queue.add(at, PeersEvent::Arrive { from, to, number, bytes, sent_at: now });
     }
 
-    fn arrive(&mut self, now: u64, from: usize, to: usize, bytes: &[u8], sent_at: u64) {
+    fn receive_bytes(&mut self, now: u64, from: usize, to: usize, bytes: &[u8], sent_at: u64) {
         let Some(peer) = self.net.peer(to, from) else { return };
         if greeting::is_link_frame(bytes) {
             return self.handle_link_frame(now, to, bytes);
@@ -380,7 +380,7 @@ impl PeersSimulation {
             other => return self.violation = Some(format!("a frame was not decoded: {other:?}")),
         };
         match &mut frame {
-            Frame::Ask(_) | Frame::Answer(_) => return self.arrive_ask(now, from, to, frame),
+            Frame::Ask(_) | Frame::Answer(_) => return self.receive_ask_or_answer(now, from, to, frame),
             Frame::Part(part) if part.part == 0 && self.defect == PeersDefect::VectorAfterWalk => {
                 if let Some(sender) = self.hosts[from].process.as_ref() {
                     part.vector = sender.mesh.vector();
@@ -410,12 +410,12 @@ impl PeersSimulation {
             && let Some((seq, age)) = delta
         {
             self.longest_transit = self.longest_transit.max(now - sent_at);
-            self.applied_delta(now, own, to, peer, seq, age + (now - sent_at));
+            self.record_applied_delta(now, own, to, peer, seq, age + (now - sent_at));
         }
     }
 
     /// Records that a node applied a delta. Reports a violation if the delta was already applied.
-    fn applied_delta(&mut self, now: u64, own: NodeId, host: usize, origin: NodeId, seq: u64, lag: u64) {
+    fn record_applied_delta(&mut self, now: u64, own: NodeId, host: usize, origin: NodeId, seq: u64, lag: u64) {
         self.outcome.deltas += 1;
         if !self.applied.insert((own, origin, seq)) {
             self.violation = Some(format!("{own:?} applied delta {seq} of {origin:?} twice"));
@@ -466,7 +466,7 @@ impl PeersSimulation {
         }
     }
 
-    fn arrive_ask(&mut self, now: u64, from: usize, to: usize, frame: Frame) {
+    fn receive_ask_or_answer(&mut self, now: u64, from: usize, to: usize, frame: Frame) {
         let local = self.hosts[to].now(now);
         let Some(process) = self.hosts[to].process.as_ref() else { return };
         let ask = match frame {
@@ -474,7 +474,7 @@ impl PeersSimulation {
             Frame::Answer(answer) => {
                 // The relaying node returns the answer to the origin.
                 self.asks.remove(&answer.id);
-                return self.arrive_group_answer(now, to, answer);
+                return self.receive_group_answer(now, to, answer);
             }
             _ => return,
         };
@@ -494,7 +494,7 @@ impl PeersSimulation {
                     self.send(now, to, peer, &Frame::Answer(answer.clone()));
                 }
                 if is_group {
-                    return self.group_decided(now, to, &answer, urgent);
+                    return self.record_group_decision(now, to, &answer, urgent);
                 }
                 let charges = answer.result.unwrap_or_default();
                 let admitted = charges.first().is_some_and(|charge| charge.outcome.is_admitted());

@@ -6,12 +6,12 @@ use super::super::Random;
 
 /// All links between hosts.
 #[derive(Debug)]
-pub(super) struct Net {
+pub(super) struct SimulatedNetwork {
     hosts: usize,
     /// One entry per ordered pair of hosts.
     directions: Vec<Direction>,
     /// One entry per unordered pair, at the index of the ordered pair with the lower host first.
-    sessions: Vec<Session>,
+    connections: Vec<SimulatedConnection>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ struct Direction {
 
 /// A connection between two hosts. Each side may see it as open or closed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Session {
+struct SimulatedConnection {
     /// Number of connections between this pair so far. Frames of earlier connections are lost.
     number: u64,
     /// Whether the connection is open for the lower and the higher host.
@@ -35,14 +35,18 @@ struct Session {
     dialler: Option<NodeId>,
 }
 
-impl Net {
+impl SimulatedNetwork {
     pub(super) fn draw(random: &mut Random, hosts: usize) -> Self {
         let slow = random.pick(&[200_000, 1_000_000, 1_000_000, 20_000_000]);
         let directions = (0..hosts * hosts).map(|_| {
             let slow = if random.happens_in_percent(10) { 30_000_000 } else { slow };
             Direction { delay: (50_000, slow), ..Direction::default() }
         });
-        Self { hosts, directions: directions.collect(), sessions: vec![Session::default(); hosts * hosts] }
+        Self {
+            hosts,
+            directions: directions.collect(),
+            connections: vec![SimulatedConnection::default(); hosts * hosts],
+        }
     }
 
     /// Cuts the direction `from` → `to` between `start` and `end`.
@@ -63,14 +67,14 @@ impl Net {
             sent = end;
         }
         let direction = &mut self.directions[from * self.hosts + to];
-        let delay = random.within(direction.delay.0, direction.delay.1);
+        let delay = random.between(direction.delay.0, direction.delay.1);
         direction.last = direction.last.max(sent + delay + extra);
         direction.last
     }
 
     pub(super) fn delay(&self, random: &mut Random, from: usize, to: usize) -> u64 {
         let (least, most) = self.directions[from * self.hosts + to].delay;
-        random.within(least, most)
+        random.between(least, most)
     }
 
     /// Returns the longest round trip of any link, without cuts.
@@ -78,23 +82,23 @@ impl Net {
         2 * self.directions.iter().map(|direction| direction.delay.1).max().unwrap_or(0)
     }
 
-    fn session(&mut self, one: usize, other: usize) -> &mut Session {
-        &mut self.sessions[one.min(other) * self.hosts + one.max(other)]
+    fn connection(&mut self, one: usize, other: usize) -> &mut SimulatedConnection {
+        &mut self.connections[one.min(other) * self.hosts + one.max(other)]
     }
 
     /// Opens a connection between two processes and returns its number.
     pub(super) fn open(&mut self, (one, node): (usize, NodeId), (other, other_node): (usize, NodeId)) -> u64 {
-        let session = self.session(one, other);
-        session.number += 1;
-        (session.is_up, session.dialler) = ([true, true], Some(node));
-        session.nodes[usize::from(one > other)] = Some(node);
-        session.nodes[usize::from(other > one)] = Some(other_node);
-        session.number
+        let connection = self.connection(one, other);
+        connection.number += 1;
+        (connection.is_up, connection.dialler) = ([true, true], Some(node));
+        connection.nodes[usize::from(one > other)] = Some(node);
+        connection.nodes[usize::from(other > one)] = Some(other_node);
+        connection.number
     }
 
     /// Returns the process at the other end of the last connection.
     pub(super) fn peer(&mut self, own: usize, other: usize) -> Option<NodeId> {
-        self.session(own, other).nodes[usize::from(other > own)]
+        self.connection(own, other).nodes[usize::from(other > own)]
     }
 
     /// Returns the processes of the last connection, `own` first.
@@ -104,7 +108,7 @@ impl Net {
 
     /// Returns the process that opened the last connection.
     pub(super) fn dialler(&mut self, one: usize, other: usize) -> Option<NodeId> {
-        self.session(one, other).dialler
+        self.connection(one, other).dialler
     }
 
     /// Returns the end of the last cut.
@@ -119,13 +123,13 @@ impl Net {
     }
 
     /// Returns the number of the connection that `own` considers open.
-    pub(super) fn number(&mut self, own: usize, other: usize) -> Option<u64> {
-        let session = self.session(own, other);
-        session.is_up[usize::from(own > other)].then_some(session.number)
+    pub(super) fn open_connection_number(&mut self, own: usize, other: usize) -> Option<u64> {
+        let connection = self.connection(own, other);
+        connection.is_up[usize::from(own > other)].then_some(connection.number)
     }
 
     /// Closes the connection on `own`'s side. Returns whether it was open.
     pub(super) fn close(&mut self, own: usize, other: usize) -> bool {
-        std::mem::replace(&mut self.session(own, other).is_up[usize::from(own > other)], false)
+        std::mem::replace(&mut self.connection(own, other).is_up[usize::from(own > other)], false)
     }
 }

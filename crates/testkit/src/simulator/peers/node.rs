@@ -12,14 +12,14 @@ use tollgate_peers::members::Members;
 use tollgate_peers::mesh::{MemberState, Mesh, MeshConfig};
 use tollgate_peers::table::{Charge, SharedLimits, Table, Verb};
 
-use super::super::{Clock, Random};
+use super::super::{Random, SimulatedClock};
 
 /// A host that runs at most one process at a time.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) process: Option<Process>,
-    pub(super) mono: Clock,
-    pub(super) wall: Clock,
+    pub(super) mono: SimulatedClock,
+    pub(super) wall: SimulatedClock,
     /// Time until which the host is paused.
     pub(super) paused_until: u64,
 }
@@ -42,7 +42,7 @@ pub(super) struct Process {
 
 impl Host {
     pub(super) fn draw(random: &mut Random) -> Self {
-        Self { process: None, mono: Clock::draw(random), wall: Clock::draw(random), paused_until: 0 }
+        Self { process: None, mono: SimulatedClock::draw(random), wall: SimulatedClock::draw(random), paused_until: 0 }
     }
 
     pub(super) fn now(&self, at: u64) -> Now<'static> {
