@@ -44,7 +44,7 @@ impl Flow {
     pub(crate) fn whole_units(self, ticks: Ticks) -> u64 {
         let per = self.rate.per().as_nanos();
         match u64::try_from(ticks) {
-            // A 128-bit division takes several times as long.
+            // A 128-bit division takes several times as long as a 64-bit division.
             Ok(ticks) => ticks / per,
             Err(_) => u64::try_from(ticks / u128::from(per)).unwrap_or(u64::MAX),
         }
@@ -61,7 +61,7 @@ impl Flow {
     pub(crate) fn wait(self, ticks: Ticks) -> Nanos {
         let count = self.rate.count();
         Nanos::from_nanos(match u64::try_from(ticks) {
-            // A 128-bit division takes several times as long.
+            // A 128-bit division takes several times as long as a 64-bit division.
             Ok(ticks) => ticks.div_ceil(count.into()),
             Err(_) => u64::try_from(ticks.div_ceil(count.into())).unwrap_or(u64::MAX),
         })

@@ -45,7 +45,7 @@ impl Outcome {
 
     /// Returns the stricter outcome: a refusal over a delay, the longer wait over the shorter.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn stricter(self, other: Self) -> Self {
         match (self, other) {
             (Self::Deny(a), Self::Deny(b)) => Self::Deny(a.max(b)),
             (Self::Deny(retry), Self::Allow | Self::Delay(_)) | (Self::Allow | Self::Delay(_), Self::Deny(retry)) => {
@@ -265,7 +265,7 @@ mod tests {
         let ordered = [allow, wait, longer, soon, later, Outcome::Deny(Retry::Never)];
         for (index, a) in ordered.iter().enumerate() {
             for (other, b) in ordered.iter().enumerate() {
-                assert_eq!(a.and(*b), ordered[index.max(other)], "{a:?} and {b:?}");
+                assert_eq!(a.stricter(*b), ordered[index.max(other)], "{a:?} and {b:?}");
             }
             assert_eq!(a.is_admitted(), index < 3, "{a:?}");
         }

@@ -66,7 +66,7 @@ impl<'d> Decision<'d> {
             let unasked = answer.is_none() && planned.shadow && planned.is_sent();
             let ban = all.plan.charges.get(index + 1).filter(|next| index + 1 < end && next.is_ban());
             let by_ban = ban.and_then(|ban| all.answer(ban)).map_or(Outcome::Allow, |(ban, _)| ban.outcome);
-            let outcome = all.charge_outcome(planned).and(by_ban);
+            let outcome = all.charge_outcome(planned).stricter(by_ban);
             let counter = Counter {
                 rule: all.plan.rule_id(index as u32),
                 key: all.plan.key(planned),

@@ -180,7 +180,7 @@ impl ChargeContext<'_> {
         for (index, limit) in limits.as_slice().iter().enumerate() {
             let mut state = ByteCursor::new(bytes.take(state_len(limit))?);
             let one = self.answer_limit(limit, &mut state, refusing >> index & 1 == 1)?;
-            answer.outcome = answer.outcome.and(one.outcome);
+            answer.outcome = answer.outcome.stricter(one.outcome);
             answer.stamps[index] = one.stamp;
             answer.reports[index] = Some(one.report);
         }

@@ -14,9 +14,9 @@ enum Login {
     TooMany,
 }
 
-type Failures = Arc<Keyed<SlidingLog, Arc<ManualClock>>>;
+type FailureLimiter = Arc<Keyed<SlidingLog, Arc<ManualClock>>>;
 
-fn login(failures: &Failures, account: &str, password: &str) -> Login {
+fn login(failures: &FailureLimiter, account: &str, password: &str) -> Login {
     // Charged before the password is checked, so that a hundred concurrent attempts do not get a hundred guesses.
     let Ok(attempt) = failures.acquire(account, 1).at_once().wait_held() else { return Login::TooMany };
     if password == "correct horse" {

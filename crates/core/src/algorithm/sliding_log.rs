@@ -188,7 +188,7 @@ impl SlidingLog {
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
         let now = now.mono();
-        Tokens::whole(self.used_entries(self.load_ring(state, now), state, now))
+        Tokens::whole(self.used_entry_count(self.load_ring(state, now), state, now))
     }
 
     pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
@@ -238,7 +238,7 @@ impl SlidingLog {
     }
 
     /// Returns the number of entries inside the window.
-    fn used_entries<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
+    fn used_entry_count<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
         partition_point(0..ring.len, |index| {
             ring.read_entry(state, index).is_some_and(|entry| time_left(entry, now, self.length) > Nanos::ZERO)
         })
@@ -248,7 +248,7 @@ impl SlidingLog {
     /// minimum gap has passed.
     fn entries_to_keep<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
         let newest = ring.last_request(state).is_some_and(|last| time_left(last, now, self.minimum_gap) > Nanos::ZERO);
-        self.used_entries(ring, state, now).max(u64::from(newest))
+        self.used_entry_count(ring, state, now).max(u64::from(newest))
     }
 
     /// Returns the wait of the request, assuming that `written` more entries are recorded now. The cost must be at most
@@ -298,7 +298,7 @@ impl Algorithm for SlidingLog {
             Ask::Regardless(cost) => CostAndBounds { cost: cost.get(), ceiling: self.max_entries(), gap: Nanos::ZERO },
             Ask::UpTo(Cost::ZERO) => return Verdict::allow(Cost::ZERO),
             Ask::UpTo(cost) => {
-                let available = self.limit.saturating_sub(self.used_entries(ring, state, now));
+                let available = self.limit.saturating_sub(self.used_entry_count(ring, state, now));
                 // If nothing is available, ask for one unit: it is refused with the wait for one unit.
                 checked(cost.get().min(available.max(1)))
             }
@@ -338,7 +338,7 @@ impl Algorithm for SlidingLog {
     /// these would expire first anyway.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let ring = self.load_ring(state, now.mono());
-        let used = self.used_entries(ring, state, now.mono());
+        let used = self.used_entry_count(ring, state, now.mono());
         let indexes = match stamp {
             None => used - cost.get().min(used)..used,
             Some(stamp) => {
@@ -358,7 +358,7 @@ impl Algorithm for SlidingLog {
         let wanted = CostAndBounds { cost: cost.get(), ceiling: self.limit, gap: self.minimum_gap };
         Report {
             limit: self.limit,
-            remaining: self.limit.saturating_sub(self.used_entries(ring, state, now)),
+            remaining: self.limit.saturating_sub(self.used_entry_count(ring, state, now)),
             retry: if wanted.cost > wanted.ceiling {
                 Retry::Never
             } else {
@@ -383,7 +383,7 @@ impl Algorithm for SlidingLog {
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let now = now.mono();
         let ring = own.load_ring(state, now);
-        let used = own.used_entries(ring, state, now);
+        let used = own.used_entry_count(ring, state, now);
         let kept = own.entries_to_keep(ring, state, now).min(self.max_entries());
         let oldest = Time::from_nanos(now.as_nanos().saturating_sub(self.length.as_nanos() - 1));
         // The rings overlap, so the entries are first copied to the stack (8 KiB). Entries are copied only when

@@ -184,7 +184,7 @@ impl Limits {
         let mut stamps = Stamps { count: self.limits.len() as u8, ..Stamps::default() };
         for (limit, first, index) in self.limits_with_word_index() {
             let verdict = weigh(limit, first);
-            outcome = outcome.and(verdict.outcome());
+            outcome = outcome.stricter(verdict.outcome());
             taken = taken.min(verdict.taken());
             stamps.by_limit[index] = verdict.stamp();
             stamps.refused |= u8::from(!verdict.is_admitted()) << index;

@@ -45,7 +45,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
             }
             continue;
         }
-        let together = outcome.and(charge_outcome);
+        let together = outcome.stricter(charge_outcome);
         if together != outcome {
             deciding = Some(charge as u32);
         }

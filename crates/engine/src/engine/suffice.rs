@@ -88,7 +88,7 @@ fn omit_exhausted_charges(decisions: &mut Decisions, request: usize, running: &R
 /// wait until the first of these rules has capacity and all rules without `suffices` have capacity. `None` if no rule
 /// is marked `suffices`.
 pub(super) fn soonest_refusal(decisions: &Decisions, request: usize, running: &RulesInForce) -> Option<(Outcome, u32)> {
-    let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
+    let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.stricter(other.0) == one.0 { one } else { other };
     let (mut enough, mut others) = (None, None);
     for charge in outcomes_including_bans(decisions, request) {
         let this = (charge.outcome, charge.deciding_charge);
@@ -114,7 +114,7 @@ fn outcomes_including_bans(decisions: &Decisions, request: usize) -> SmallList<O
         // In the plan, the ban of a charge follows the charge.
         match all.last_mut().filter(|_| planned.is_ban()) {
             Some(before) => {
-                if before.outcome.and(outcome) != before.outcome {
+                if before.outcome.stricter(outcome) != before.outcome {
                     (before.outcome, before.deciding_charge) = (outcome, deciding_charge);
                 }
                 before.charges.end = index + 1;

@@ -282,7 +282,7 @@ impl<'a> GroupAnswer<'a> {
 
     /// Returns the strictest outcome of all charges.
     pub fn outcome(&self) -> Outcome {
-        self.charges().iter().fold(Outcome::Allow, |all, one| all.and(one.outcome))
+        self.charges().iter().fold(Outcome::Allow, |all, one| all.stricter(one.outcome))
     }
 }
 

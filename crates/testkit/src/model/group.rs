@@ -105,7 +105,7 @@ impl Model for GroupModel {
             // All limits take the amount that the tightest limit allows.
             tried = self.try_out(now, Ask::Exactly(Cost::new(least)));
         }
-        let outcome = tried.iter().map(|(answer, _)| answer.outcome).reduce(Outcome::and).unwrap_or(Outcome::Allow);
+        let outcome = tried.iter().map(|(answer, _)| answer.outcome).reduce(Outcome::stricter).unwrap_or(Outcome::Allow);
         let passes = outcome.is_admitted();
         let taken = if passes { least } else { 0 };
         self.charge_receipts.push(tried.iter().map(|(answer, _)| answer.receipt).collect());

@@ -98,7 +98,7 @@ impl NginxPlayer {
         let limits = || self.limits.iter().map(|limit| &limit.ours);
         let verdicts: Vec<_> =
             limits().zip(&states).map(|(limit, state)| limit.weigh(state, &now, Ask::Exactly(Cost::ONE))).collect();
-        let outcome = verdicts.iter().map(|verdict| verdict.outcome()).fold(Outcome::Allow, Outcome::and);
+        let outcome = verdicts.iter().map(|verdict| verdict.outcome()).fold(Outcome::Allow, Outcome::stricter);
         if outcome.is_admitted() {
             for ((limit, state), verdict) in limits().zip(&mut states).zip(&verdicts) {
                 limit.commit(state, &now, verdict);

@@ -273,7 +273,7 @@ impl BandwidthGroup<'_> {
 
     fn passes(&self, ask: Ask) -> bool {
         let weigh = |limit: &BandwidthStep<'_>| limit.bandwidth.limit.weigh(&limit.state, &limit.now(), ask).outcome();
-        self.0.iter().map(weigh).fold(Outcome::Allow, Outcome::and).is_admitted()
+        self.0.iter().map(weigh).fold(Outcome::Allow, Outcome::stricter).is_admitted()
     }
 
     fn take(&mut self, ask: Ask) -> bool {
