@@ -71,13 +71,13 @@ use crate::ticks::Ticks;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PacerParams {
     rate: Rate,
-    kind: Kind,
+    kind: PacerKind,
     /// Maximum stored amount, in parts of a tick.
     max_stored: u128,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
+enum PacerKind {
     Bursty {
         store: Nanos,
     },
@@ -116,7 +116,7 @@ impl PacerParams {
         if store > Self::MAX_STORE {
             return Err(LimitError::PeriodTooLong { given: store, max: Self::MAX_STORE });
         }
-        Ok(Self { rate, kind: Kind::Bursty { store }, max_stored: 0 }.with_max_stored())
+        Ok(Self { rate, kind: PacerKind::Bursty { store }, max_stored: 0 }.with_max_stored())
     }
 
     /// Creates a pacer that grants `rate` when warm. A fully cold pacer has an interval of `cold_permille` thousandths
@@ -136,14 +136,14 @@ impl PacerParams {
         }
         let (min, max) = (COLD_FACTOR_ONE.into(), Self::MAX_COLD.into());
         LimitError::check_range("the cold factor in thousandths", cold_permille.into(), min, max)?;
-        Ok(Self { rate, kind: Kind::WarmUp { warm_up, cold: cold_permille }, max_stored: 0 }.with_max_stored())
+        Ok(Self { rate, kind: PacerKind::WarmUp { warm_up, cold: cold_permille }, max_stored: 0 }.with_max_stored())
     }
 
     fn with_max_stored(self) -> Self {
         let max_stored = match self.kind {
-            Kind::Bursty { store } => self.ticks_of(store),
+            PacerKind::Bursty { store } => self.ticks_of(store),
             // The maximum is the amount stored within `warm_up`, because cooling down takes as long as warming up.
-            Kind::WarmUp { warm_up, .. } => self.ticks_of(warm_up) * self.parts_stored_per_idle_tick(),
+            PacerKind::WarmUp { warm_up, .. } => self.ticks_of(warm_up) * self.parts_stored_per_idle_tick(),
         };
         Self { max_stored, ..self }
     }
@@ -162,8 +162,8 @@ impl PacerParams {
     /// Returns the state of a new pacer. The first caller passes immediately.
     pub fn start(&self, now: Time<Mono>) -> PacerState {
         let stored = match self.kind {
-            Kind::Bursty { .. } => 0,
-            Kind::WarmUp { .. } => self.max_stored,
+            PacerKind::Bursty { .. } => 0,
+            PacerKind::WarmUp { .. } => self.max_stored,
         };
         PacerState { next_free: self.instant_in_ticks(now), stored }
     }
@@ -198,8 +198,8 @@ impl PacerParams {
         let asked = u128::from(permits.get()) * u128::from(self.rate.per().as_nanos());
         let spent = asked.saturating_mul(self.parts_per_tick()).min(synced.stored);
         let moved = match self.kind {
-            Kind::Bursty { .. } => asked - spent,
-            Kind::WarmUp { warm_up, cold } => {
+            PacerKind::Bursty { .. } => asked - spent,
+            PacerKind::WarmUp { warm_up, cold } => {
                 asked.saturating_add(self.extra_ticks(warm_up, cold, synced.stored, spent))
             }
         };
@@ -221,8 +221,8 @@ impl PacerParams {
         let stored = match self.kind {
             _ if old.max_stored == 0 => self.start(now).stored,
             // Rounds against the caller: stored permits make a bursty pacer faster and a warm-up pacer slower.
-            Kind::Bursty { .. } => multiply_divide(before.stored, self.max_stored, old.max_stored, Rounding::Down),
-            Kind::WarmUp { .. } => multiply_divide(before.stored, self.max_stored, old.max_stored, Rounding::Up),
+            PacerKind::Bursty { .. } => multiply_divide(before.stored, self.max_stored, old.max_stored, Rounding::Down),
+            PacerKind::WarmUp { .. } => multiply_divide(before.stored, self.max_stored, old.max_stored, Rounding::Up),
         };
         *pace = PacerState { next_free, stored: stored.min(self.max_stored) };
     }
@@ -256,8 +256,8 @@ impl PacerParams {
     /// Returns the number of parts per tick.
     const fn parts_per_tick(&self) -> u128 {
         match self.kind {
-            Kind::Bursty { .. } => 1,
-            Kind::WarmUp { cold, .. } => 2 * (cold + COLD_FACTOR_ONE) as u128,
+            PacerKind::Bursty { .. } => 1,
+            PacerKind::WarmUp { cold, .. } => 2 * (cold + COLD_FACTOR_ONE) as u128,
         }
     }
 
@@ -265,8 +265,8 @@ impl PacerParams {
     /// for a warm-up.
     const fn parts_stored_per_idle_tick(&self) -> u128 {
         match self.kind {
-            Kind::Bursty { .. } => 1,
-            Kind::WarmUp { cold, .. } => (cold + 5 * COLD_FACTOR_ONE) as u128,
+            PacerKind::Bursty { .. } => 1,
+            PacerKind::WarmUp { cold, .. } => (cold + 5 * COLD_FACTOR_ONE) as u128,
         }
     }
 

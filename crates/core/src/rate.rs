@@ -82,14 +82,14 @@ impl fmt::Display for Rate {
     /// Prints the rate in the shortest unit, from seconds up, in which the count is a whole number below 2⁶⁴. If there
     /// is no such unit, prints the lowest terms, such as `7/1003ms`. Every output can be parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = UNITS.iter().filter(|unit| unit.nanos >= Nanos::SECOND.as_nanos()).find_map(|unit| {
+        let whole = TIME_UNITS.iter().filter(|unit| unit.nanos >= Nanos::SECOND.as_nanos()).find_map(|unit| {
             let times = unit.nanos.is_multiple_of(self.per).then(|| unit.nanos / self.per)?;
             Some((u64::from(self.count).checked_mul(times)?, unit))
         });
         if let Some((count, unit)) = whole {
             return write!(f, "{count}/{}", unit.names[0]);
         }
-        let unit = UNITS.iter().rev().find(|unit| self.per.is_multiple_of(unit.nanos)).unwrap_or(&UNITS[0]);
+        let unit = TIME_UNITS.iter().rev().find(|unit| self.per.is_multiple_of(unit.nanos)).unwrap_or(&TIME_UNITS[0]);
         write!(f, "{}/{}{}", self.count, self.per / unit.nanos, unit.names[0])
     }
 }
@@ -100,18 +100,18 @@ impl fmt::Debug for Rate {
     }
 }
 
-struct Unit {
+struct TimeUnit {
     nanos: u64,
     /// The first name is used for printing.
     names: &'static [&'static str],
 }
 
-const fn unit_with_names(nanos: u64, names: &'static [&'static str]) -> Unit {
-    Unit { nanos, names }
+const fn unit_with_names(nanos: u64, names: &'static [&'static str]) -> TimeUnit {
+    TimeUnit { nanos, names }
 }
 
 /// Units of fixed length, ascending. Months and years vary in length, so rules treat them as calendar windows.
-const UNITS: &[Unit] = &[
+const TIME_UNITS: &[TimeUnit] = &[
     unit_with_names(1, &["ns", "nanosecond", "nanoseconds"]),
     unit_with_names(1_000, &["us", "µs", "microsecond", "microseconds"]),
     unit_with_names(1_000_000, &["ms", "millisecond", "milliseconds"]),
@@ -160,7 +160,7 @@ fn parse_period(text: &str) -> Result<Nanos, &'static str> {
     let (digits, name) = text.split_at(split);
     let name = name.trim();
     let units = if digits.is_empty() { 1 } else { parse_digits(digits, "the period is not a whole number")? };
-    let unit = UNITS
+    let unit = TIME_UNITS
         .iter()
         .find(|unit| unit.names.contains(&name))
         .ok_or("the unit of the period is not ns, us, ms, s, m, h, day or week")?;

@@ -15,7 +15,7 @@ pub(crate) type Ticks = u128;
 
 /// A rate with its conversions to and from ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Flow {
+pub(crate) struct TickRate {
     rate: Rate,
 }
 
@@ -24,7 +24,7 @@ pub(crate) const HORIZON: u64 = 1 << 61;
 /// High word of an instant that is never reached, for states kept in one word.
 const NEVER_HIGH_WORD: u64 = 1 << 32;
 
-impl Flow {
+impl TickRate {
     pub(crate) const fn new(rate: Rate) -> Self {
         Self { rate }
     }

@@ -37,7 +37,7 @@ use crate::keyed::{CapacityError, WhenFull, max_spent_by, with_new_state};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH_SIZE, Buckets, LockedEntry, Presence, State, StateReader, Wide};
 pub use view::ChargeView;
-use view::Words;
+use view::StateWords;
 
 /// All limits under which states may have been charged, by id.
 ///
@@ -260,7 +260,7 @@ impl<C: Clock> Ledger<C> {
         found.flatten().unwrap_or_else(|| {
             with_new_state(limits, &key_now, |state| {
                 let verdict = limits.weigh(&state, &key_now, charge.ask);
-                read(&ChargeView { limits: Some(limits), own: None, state: Words::New(state), now: key_now, verdict })
+                read(&ChargeView { limits: Some(limits), own: None, state: StateWords::New(state), now: key_now, verdict })
             })
         })
     }

@@ -132,10 +132,10 @@ impl LeakyBucket {
     }
 
     fn with_max_level(self) -> Self {
-        let flow = self.bucket.flow();
+        let tick_rate = self.bucket.tick_rate();
         Self {
-            max_wait_level: flow.ticks_of(self.free)
-                + flow.instant_in_ticks(Time::from_nanos(self.max_wait.as_nanos())),
+            max_wait_level: tick_rate.ticks_of(self.free)
+                + tick_rate.instant_in_ticks(Time::from_nanos(self.max_wait.as_nanos())),
             ..self
         }
     }
@@ -201,7 +201,7 @@ impl LeakyBucket {
     /// Returns `cost` without its last unit, in ticks.
     #[inline]
     fn ticks_without_last_unit(&self, cost: Cost) -> Ticks {
-        self.bucket.flow().ticks_of(cost.get().saturating_sub(1))
+        self.bucket.tick_rate().ticks_of(cost.get().saturating_sub(1))
     }
 
     /// Returns the largest content at which `cost` satisfies both bounds; `None` if `cost` never satisfies them. A cost
@@ -219,19 +219,19 @@ impl LeakyBucket {
     fn available(&self, owed: Ticks) -> u64 {
         let patient = self.max_wait_level.checked_sub(owed);
         patient
-            .map_or(0, |left| self.bucket.available(owed).min(self.bucket.flow().whole_units(left).saturating_add(1)))
+            .map_or(0, |left| self.bucket.available(owed).min(self.bucket.tick_rate().whole_units(left).saturating_add(1)))
     }
 
     /// Returns the outcome of a request that finds `owed` in the bucket. The request is admitted now, or after the wait
     /// until the content before its last unit, minus the free part, has flowed out.
     #[inline]
     fn admit(&self, owed: Ticks, taken: Cost) -> Verdict {
-        let flow = self.bucket.flow();
-        let early = (owed + self.ticks_without_last_unit(taken)).saturating_sub(flow.ticks_of(self.free));
+        let tick_rate = self.bucket.tick_rate();
+        let early = (owed + self.ticks_without_last_unit(taken)).saturating_sub(tick_rate.ticks_of(self.free));
         if early == 0 || taken == Cost::ZERO {
             return Verdict::allow(taken);
         }
-        Verdict::with_outcome(Outcome::Delay(flow.wait(early)), taken, Stamp::NONE)
+        Verdict::with_outcome(Outcome::Delay(tick_rate.wait(early)), taken, Stamp::NONE)
     }
 }
 
@@ -298,7 +298,7 @@ impl Algorithm for LeakyBucket {
     /// Returns the time until the request would pass without delay. A cost above `free + 1` always has a delay; for
     /// such a cost, returns the time until the bucket is empty.
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        let undelayed = self.bucket.flow().ticks_of(self.free).saturating_sub(self.ticks_without_last_unit(cost));
+        let undelayed = self.bucket.tick_rate().ticks_of(self.free).saturating_sub(self.ticks_without_last_unit(cost));
         self.bucket.wait_after_queued(state, now, ahead, self.max_level_for(cost).map(|room| room.min(undelayed)))
     }
 

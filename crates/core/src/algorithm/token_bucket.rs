@@ -46,7 +46,7 @@ use crate::error::LimitError;
 use crate::params::{BucketParams, DecodedState, Params};
 use crate::quantity::{Cost, Mono, Now, Time};
 use crate::rate::Rate;
-use crate::ticks::{Flow, HORIZON, Ticks};
+use crate::ticks::{TickRate, HORIZON, Ticks};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
@@ -64,7 +64,7 @@ use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
-    flow: Flow,
+    tick_rate: TickRate,
     burst: NonZeroU64,
     max_debt: u64,
     initial: u64,
@@ -88,17 +88,17 @@ impl TokenBucket {
         let Some(at_least_one) = NonZeroU64::new(burst) else {
             return Err(LimitError::Zero { what: "the burst" });
         };
-        let flow = Flow::new(rate);
-        let longest = flow.units_within(Rate::MAX_FILL);
+        let tick_rate = TickRate::new(rate);
+        let longest = tick_rate.units_within(Rate::MAX_FILL);
         if burst > longest {
             return Err(LimitError::FillTooLong { amount: burst, max: longest });
         }
         let bucket = Self {
-            flow,
+            tick_rate,
             burst: at_least_one,
             max_debt: 0,
             initial: burst,
-            capacity: flow.ticks_of(burst),
+            capacity: tick_rate.ticks_of(burst),
             largest_debt: 0,
             max_plausible: 0,
             one_word: false,
@@ -112,7 +112,7 @@ impl TokenBucket {
     /// # Errors
     /// Returns an error if refilling the burst and the debt takes longer than [`Rate::MAX_FILL`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
-        let longest = self.flow.units_within(Rate::MAX_FILL) - self.burst.get();
+        let longest = self.tick_rate.units_within(Rate::MAX_FILL) - self.burst.get();
         if max_debt > longest {
             return Err(LimitError::FillTooLong { amount: max_debt, max: longest });
         }
@@ -120,9 +120,9 @@ impl TokenBucket {
     }
 
     fn with_max_debt(self, max_debt: u64) -> Self {
-        let largest_debt = self.flow.ticks_of(self.burst.get() + max_debt);
-        let max_plausible = largest_debt + self.flow.instant_in_ticks(Time::from_nanos(MAX_READING_AGE.as_nanos()));
-        let one_word = self.flow.fits_a_word(largest_debt);
+        let largest_debt = self.tick_rate.ticks_of(self.burst.get() + max_debt);
+        let max_plausible = largest_debt + self.tick_rate.instant_in_ticks(Time::from_nanos(MAX_READING_AGE.as_nanos()));
+        let one_word = self.tick_rate.fits_a_word(largest_debt);
         let word_until = if one_word { HORIZON } else { 0 };
         Self { max_debt, largest_debt, max_plausible, one_word, word_until, ..self }
     }
@@ -140,7 +140,7 @@ impl TokenBucket {
 
     /// Returns the rate, in lowest terms.
     pub const fn rate(&self) -> Rate {
-        self.flow.rate()
+        self.tick_rate.rate()
     }
 
     /// Returns the maximum amount that can pass at one instant.
@@ -161,21 +161,21 @@ impl TokenBucket {
         BucketParams { rate: self.rate(), burst: self.burst(), max_debt: self.max_debt, initial: self.initial }
     }
 
-    pub(crate) const fn flow(&self) -> Flow {
-        self.flow
+    pub(crate) const fn tick_rate(&self) -> TickRate {
+        self.tick_rate
     }
 
     pub(crate) fn decode<S: Cells + ?Sized>(&self, state: &S) -> DecodedState {
-        DecodedState::Bucket { ticks: self.flow.load(state, self.one_word) }
+        DecodedState::Bucket { ticks: self.tick_rate.load(state, self.one_word) }
     }
 
     pub(crate) fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
-        self.flow.store(state, self.one_word, ticks);
+        self.tick_rate.store(state, self.one_word, ticks);
     }
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         let (ticks, from, to) =
-            (self.flow.load(state, self.one_word), self.flow.instant_in_ticks(from), self.flow.instant_in_ticks(to));
+            (self.tick_rate.load(state, self.one_word), self.tick_rate.instant_in_ticks(from), self.tick_rate.instant_in_ticks(to));
         // An instant before the new clock's zero becomes zero, which also means that nothing is owed.
         self.encode(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
     }
@@ -215,7 +215,7 @@ impl TokenBucket {
     /// Returns the debt recorded in the state. The amount can be arbitrarily large if the clock stepped back.
     #[inline]
     fn debt_in_state<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
-        self.flow.load(state, self.one_word).saturating_sub(self.flow.instant_in_ticks(now.mono()))
+        self.tick_rate.load(state, self.one_word).saturating_sub(self.tick_rate.instant_in_ticks(now.mono()))
     }
 
     /// Returns the debt: tokens spent and not yet refilled. If the clock stepped back, returns the largest possible
@@ -228,32 +228,32 @@ impl TokenBucket {
 
     #[inline]
     fn write_debt<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
-        self.flow.store(state, self.one_word, self.flow.instant_in_ticks(now.mono()) + owed);
+        self.tick_rate.store(state, self.one_word, self.tick_rate.instant_in_ticks(now.mono()) + owed);
     }
 
     /// Returns the largest debt at which `cost` is still admitted; `None` if `cost` is above the burst.
     #[inline]
     pub(crate) fn max_owed_for(&self, cost: Cost) -> Option<Ticks> {
         // Compares first, because the ticks of a larger cost could overflow.
-        (cost.get() <= self.burst.get()).then(|| self.capacity - self.flow.ticks_of(cost.get()))
+        (cost.get() <= self.burst.get()).then(|| self.capacity - self.tick_rate.ticks_of(cost.get()))
     }
 
     /// Returns the largest debt at which a charge of `cost` is still admitted; `None` if `cost` is above the burst plus
     /// the maximum debt.
     #[inline]
     pub(crate) fn max_owed_with_debt(&self, cost: Cost) -> Option<Ticks> {
-        (cost.get() <= self.burst.get() + self.max_debt).then(|| self.largest_debt - self.flow.ticks_of(cost.get()))
+        (cost.get() <= self.burst.get() + self.max_debt).then(|| self.largest_debt - self.tick_rate.ticks_of(cost.get()))
     }
 
     /// Returns the number of whole tokens that can be taken in addition to `owed`.
     pub(crate) fn available(&self, owed: Ticks) -> u64 {
-        self.flow.whole_units(self.capacity.saturating_sub(owed))
+        self.tick_rate.whole_units(self.capacity.saturating_sub(owed))
     }
 
     /// Returns the time until at most `room` is owed.
     #[inline]
     pub(crate) fn wait_until_owed_at_most(&self, owed: Ticks, room: Option<Ticks>) -> Retry {
-        room.map_or(Retry::Never, |room| Retry::After(self.flow.wait(owed.saturating_sub(room))))
+        room.map_or(Retry::Never, |room| Retry::After(self.tick_rate.wait(owed.saturating_sub(room))))
     }
 
     /// Returns the time until at most `room` is owed, if queued requests first take `ahead`.
@@ -264,18 +264,18 @@ impl TokenBucket {
         ahead: Cost,
         room: Option<Ticks>,
     ) -> Retry {
-        self.wait_until_owed_at_most(self.owed_now(state, now).saturating_add(self.flow.ticks_of(ahead.get())), room)
+        self.wait_until_owed_at_most(self.owed_now(state, now).saturating_add(self.tick_rate.ticks_of(ahead.get())), room)
     }
 
     pub(crate) fn report_owed(&self, owed: Ticks, remaining: u64, room: Option<Ticks>) -> Report {
-        Report { limit: self.burst.get(), remaining, retry: self.wait_until_owed_at_most(owed, room), reset: self.flow.wait(owed) }
+        Report { limit: self.burst.get(), remaining, retry: self.wait_until_owed_at_most(owed, room), reset: self.tick_rate.wait(owed) }
     }
 
     /// Takes `amount` from a state with the debt `owed`.
     #[inline]
     pub(crate) fn take<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks, amount: Cost) {
         if amount > Cost::ZERO {
-            self.write_debt(state, now, owed + self.flow.ticks_of(amount.get()));
+            self.write_debt(state, now, owed + self.tick_rate.ticks_of(amount.get()));
         } else if self.debt_in_state(state, now) > self.max_plausible {
             // Even a refusal repairs the state after a clock step, so that the debt is paid off from this instant on.
             self.write_debt(state, now, self.largest_debt);
@@ -316,7 +316,7 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.write_debt(state, now, self.flow.ticks_of(self.burst.get() - self.initial));
+        self.write_debt(state, now, self.tick_rate.ticks_of(self.burst.get() - self.initial));
     }
 
     #[inline]
@@ -368,11 +368,11 @@ impl Algorithm for TokenBucket {
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
         let owed = self.owed_now(state, now);
         // A partly refilled token can still be refunded.
-        let spent = self.flow.whole_units(owed + (self.flow.ticks_of(1) - 1));
+        let spent = self.tick_rate.whole_units(owed + (self.tick_rate.ticks_of(1) - 1));
         let accepted = cost.min(Cost::new(spent));
         // A refund of zero writes nothing, because a write would only advance the stored instant.
         if accepted > Cost::ZERO {
-            self.write_debt(state, now, owed.saturating_sub(self.flow.ticks_of(accepted.get())));
+            self.write_debt(state, now, owed.saturating_sub(self.tick_rate.ticks_of(accepted.get())));
         }
         accepted
     }

@@ -29,13 +29,13 @@ pin_project! {
     enum FutureState<S, Q, F, B> {
         Passing { #[pin] future: F, addition: ResponseAddition, held: Option<HeldCharge> },
         // Boxed, because the variant is large and rare.
-        Waiting { waiting: Pin<Box<Waiting<S, Q>>> },
+        Waiting { waiting: Pin<Box<WaitingRequest<S, Q>>> },
         Refused { response: Option<Box<Response<LimitedBody<B>>>> },
     }
 }
 
 pin_project! {
-    struct Waiting<S, Q> {
+    struct WaitingRequest<S, Q> {
         #[pin]
         sleep: Sleep,
         service: S,
@@ -66,7 +66,7 @@ impl<S, Q, F, B> ResponseFuture<S, Q, F, B> {
         addition: ResponseAddition,
         grant: Box<dyn Grant>,
     ) -> Self {
-        let waiting = Waiting { sleep, service, request: Some(request), addition: Some(addition), grant };
+        let waiting = WaitingRequest { sleep, service, request: Some(request), addition: Some(addition), grant };
         Self { state: FutureState::Waiting { waiting: Box::pin(waiting) } }
     }
 

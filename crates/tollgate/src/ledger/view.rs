@@ -12,21 +12,21 @@ pub struct ChargeView<'a> {
     pub(super) limits: Option<&'a Limits>,
     /// The limits of the state's last charge; `None` if they are the limits of this charge.
     pub(super) own: Option<&'a Limits>,
-    pub(super) state: Words<'a>,
+    pub(super) state: StateWords<'a>,
     pub(super) now: Now<'a>,
     pub(super) verdict: Verdict<Stamps>,
 }
 
 /// The words of the state.
 #[derive(Clone, Copy)]
-pub(super) enum Words<'a> {
+pub(super) enum StateWords<'a> {
     /// The words of a table entry after the limits id.
     Entry(Offset<State<'a>>),
     /// The state of a new key.
     New(&'a [u64]),
 }
 
-impl Cells for Words<'_> {
+impl Cells for StateWords<'_> {
     #[inline]
     fn get(&self, index: usize) -> u64 {
         match self {
@@ -73,12 +73,12 @@ impl<'a> ChargeView<'a> {
     }
 
     pub(super) fn from_account(account: &LockedAccount<'a>, verdict: Verdict<Stamps>) -> Self {
-        let state = Words::Entry(account.state);
+        let state = StateWords::Entry(account.state);
         Self { limits: Some(account.limit), own: account.own, state, now: account.now, verdict }
     }
 
     pub(super) fn refused(retry: Retry) -> Self {
-        Self { limits: None, own: None, state: Words::New(&[]), now: Now::at(0), verdict: Verdict::refused(retry) }
+        Self { limits: None, own: None, state: StateWords::New(&[]), now: Now::at(0), verdict: Verdict::refused(retry) }
     }
 }
 

@@ -53,14 +53,14 @@ struct Links {
 
 /// The slots of a shard, by [`WaiterId`].
 #[derive(Debug)]
-pub(super) struct Slots<K, S> {
+pub(super) struct WaiterSlots<K, S> {
     slots: Vec<Option<Waiter<K, S>>>,
     /// Parallel to `slots`.
     links: Vec<Links>,
     free_slots: Vec<WaiterId>,
 }
 
-impl<K, S> Slots<K, S> {
+impl<K, S> WaiterSlots<K, S> {
     pub(super) const fn new() -> Self {
         Self { slots: Vec::new(), links: Vec::new(), free_slots: Vec::new() }
     }
@@ -124,7 +124,7 @@ impl Queue {
     }
 
     /// Appends a waiter.
-    pub(super) fn join<K, S>(&mut self, slots: &mut Slots<K, S>, id: WaiterId) {
+    pub(super) fn join<K, S>(&mut self, slots: &mut WaiterSlots<K, S>, id: WaiterId) {
         let last = self.last;
         let Some(waiter) = slots.get_mut(id) else { return };
         self.cost = self.cost.saturating_add(waiter.cost);
@@ -140,7 +140,7 @@ impl Queue {
     }
 
     /// Removes a waiter from any position.
-    pub(super) fn leave<K, S>(&mut self, slots: &mut Slots<K, S>, id: WaiterId) {
+    pub(super) fn leave<K, S>(&mut self, slots: &mut WaiterSlots<K, S>, id: WaiterId) {
         let Some(waiter) = slots.get_mut(id) else { return };
         self.cost = self.cost.saturating_sub(waiter.cost);
         self.len -= 1;
@@ -160,7 +160,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn waiter_order(queue: &Queue, slots: &mut Slots<(), ()>) -> Vec<u64> {
+    fn waiter_order(queue: &Queue, slots: &mut WaiterSlots<(), ()>) -> Vec<u64> {
         let (mut costs, mut id) = (Vec::new(), queue.first);
         while let Some(waiter) = slots.get_mut(id) {
             costs.push(waiter.cost);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn remaining_waiters_keep_their_order() {
         for gone in 0..4 {
-            let (mut slots, mut queue) = (Slots::new(), Queue::new());
+            let (mut slots, mut queue) = (WaiterSlots::new(), Queue::new());
             let taken: Vec<WaiterId> = (1..=4)
                 .map(|cost| {
                     let id = slots.insert(Waiter::new((), cost, u64::MAX, Waker::noop().clone()));

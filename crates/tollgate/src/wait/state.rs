@@ -20,7 +20,7 @@ use std::task::Waker;
 
 use tollgate_core::{Cost, Mono, Nanos, Now, Outcome, Retry, Time, Verdict};
 
-use super::queue::{Queue, Slots, Waiter, WaiterAnswer, WaiterId};
+use super::queue::{Queue, WaiterSlots, Waiter, WaiterAnswer, WaiterId};
 use super::{AcquireError, Waitable};
 use crate::clock::{Alarm, Clock};
 
@@ -29,7 +29,7 @@ const RECHECK_INTERVAL: Nanos = Nanos::SECOND;
 
 #[derive(Debug)]
 pub(super) struct WaitState<K, S> {
-    pub(super) slots: Slots<K, S>,
+    pub(super) slots: WaiterSlots<K, S>,
     queues: BTreeMap<K, Queue>,
     /// Retry times of the queues.
     wakeups: BTreeSet<(u64, K)>,
@@ -73,7 +73,7 @@ pub(super) enum JoinResult<S> {
 impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     pub(super) fn new() -> Self {
         Self {
-            slots: Slots::new(),
+            slots: WaiterSlots::new(),
             queues: BTreeMap::new(),
             wakeups: BTreeSet::new(),
             deadlines: BinaryHeap::new(),
@@ -328,7 +328,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
 }
 
 /// Returns whether the slot still holds the waiter with this serial number, and whether that waiter still waits.
-fn is_waiting<K, S>(slots: &mut Slots<K, S>, id: WaiterId, serial: u64) -> bool {
+fn is_waiting<K, S>(slots: &mut WaiterSlots<K, S>, id: WaiterId, serial: u64) -> bool {
     let waits =
         |waiter: &mut Waiter<K, S>| waiter.serial == serial && matches!(waiter.answer, WaiterAnswer::Waiting(_));
     slots.get_mut(id).is_some_and(waits)

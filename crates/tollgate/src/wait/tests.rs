@@ -10,7 +10,7 @@ use tollgate_core::Algorithm;
 mod real;
 
 type TestLimiter<A> = Arc<Limiter<A, Arc<ManualClock>>>;
-type Waiting<'a, A> = Acquire<'a, Limiter<A, Arc<ManualClock>>>;
+type WaitingFuture<'a, A> = Acquire<'a, Limiter<A, Arc<ManualClock>>>;
 
 const TENTH_OF_SECOND: Nanos = Nanos::from_millis(100);
 
@@ -54,7 +54,7 @@ fn take_ready<G: Waitable>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize>
 }
 
 /// Returns `count` futures that have entered the queue in order.
-fn queue_waiters<A>(limiter: &TestLimiter<A>, count: usize) -> Vec<Option<Waiting<'_, A>>>
+fn queue_waiters<A>(limiter: &TestLimiter<A>, count: usize) -> Vec<Option<WaitingFuture<'_, A>>>
 where
     A: Algorithm + Send + Sync + 'static,
 {
@@ -438,13 +438,13 @@ fn panicking_waker_does_not_prevent_other_wakeups() {
 #[test]
 fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
     #[expect(dead_code, reason = "the content is only dropped")]
-    struct Task(Mutex<Option<Waiting<'static, TokenBucket>>>);
+    struct Task(Mutex<Option<WaitingFuture<'static, TokenBucket>>>);
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}
     }
     let clock = clock();
     let limiter: &'static TestLimiter<TokenBucket> = Box::leak(Box::new(drained_limiter(1, &clock)));
-    let task = |mut other: Waiting<'static, TokenBucket>| {
+    let task = |mut other: WaitingFuture<'static, TokenBucket>| {
         assert!(poll(&mut other).is_none());
         Waker::from(Arc::new(Task(Mutex::new(Some(other)))))
     };

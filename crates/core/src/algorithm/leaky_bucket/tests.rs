@@ -108,8 +108,8 @@ fn refund_removes_the_units_still_in_the_bucket() {
 #[test]
 fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     for rate in ["10/s", "7777/s", "999983/s", "1/m"] {
-        let limit = limit(rate, 5).free(1).unwrap().max_wait(limit(rate, 1).bucket.flow().wait(1 << 40));
-        let unit = limit.bucket.flow().wait(limit.bucket.flow().ticks_of(1)).as_nanos();
+        let limit = limit(rate, 5).free(1).unwrap().max_wait(limit(rate, 1).bucket.tick_rate().wait(1 << 40));
+        let unit = limit.bucket.tick_rate().wait(limit.bucket.tick_rate().ticks_of(1)).as_nanos();
         let bounds = StepBounds { pause: 3 * unit, cost: 6, all_verbs: true };
         random_steps(&limit, Now::at, 1_000, 2_000, &bounds);
         random_steps(&limit.max_wait(Nanos::from_nanos(unit * 2)), Now::at, 1_000, 2_000, &bounds);
@@ -123,21 +123,21 @@ fn no_interval_exceeds_the_guarantee() {
         let bounds = StepBounds { pause: 1_000 * MS, cost: 3, all_verbs: false };
         let mut passed = random_steps(&limit, Now::at, 0, 1_500, &bounds);
         passed.retain(|passed| passed.cost > 0);
-        let flows = |time: u64| limit.bucket.flow().instant_in_ticks(Time::from_nanos(time));
+        let flows = |time: u64| limit.bucket.tick_rate().instant_in_ticks(Time::from_nanos(time));
         let mut from_empty = 0;
         for to in &passed {
-            from_empty += limit.bucket.flow().ticks_of(to.cost);
-            assert!(from_empty <= limit.bucket.flow().ticks_of(free + 1) + flows(to.turn + 1), "since the start: {to:?}");
+            from_empty += limit.bucket.tick_rate().ticks_of(to.cost);
+            assert!(from_empty <= limit.bucket.tick_rate().ticks_of(free + 1) + flows(to.turn + 1), "since the start: {to:?}");
         }
         for (first, from) in passed.iter().enumerate() {
             let mut sum = 0;
             for to in passed[first..].iter().take(40) {
-                sum += limit.bucket.flow().ticks_of(to.cost);
+                sum += limit.bucket.tick_rate().ticks_of(to.cost);
                 assert!(
-                    sum <= limit.bucket.flow().ticks_of(5) + flows(to.asked - from.asked),
+                    sum <= limit.bucket.tick_rate().ticks_of(5) + flows(to.asked - from.asked),
                     "admitted: {from:?} {to:?}"
                 );
-                let out = limit.bucket.flow().ticks_of(free + from.cost) + flows(to.turn - from.turn + 1);
+                let out = limit.bucket.tick_rate().ticks_of(free + from.cost) + flows(to.turn - from.turn + 1);
                 assert!(sum <= out, "gone out: {from:?} {to:?}");
             }
         }

@@ -14,14 +14,14 @@ impl TokenBucket {
     #[inline]
     pub(super) fn take_from_two_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> bool {
         let Some(room) = self.max_owed_for(cost) else { return false };
-        let instant = self.flow.instant_in_ticks(now.mono());
-        let full_at = self.flow.load(state, false).max(instant);
+        let instant = self.tick_rate.instant_in_ticks(now.mono());
+        let full_at = self.tick_rate.load(state, false).max(instant);
         if full_at > instant + room {
             return false;
         }
         // A cost of zero writes nothing, because a write would only advance the stored instant.
         if cost > Cost::ZERO {
-            self.flow.store(state, false, full_at + self.flow.ticks_of(cost.get()));
+            self.tick_rate.store(state, false, full_at + self.tick_rate.ticks_of(cost.get()));
         }
         true
     }
@@ -39,7 +39,7 @@ impl TokenBucket {
             return Some(Verdict::allow(cost));
         }
         let room = self.max_owed_for(cost)?;
-        let owed: Ticks = self.flow.load(state, false).saturating_sub(self.flow.instant_in_ticks(now.mono()));
-        (owed <= self.max_plausible).then(|| Verdict::deny(Retry::After(self.flow.wait(owed - room))))
+        let owed: Ticks = self.tick_rate.load(state, false).saturating_sub(self.tick_rate.instant_in_ticks(now.mono()));
+        (owed <= self.max_plausible).then(|| Verdict::deny(Retry::After(self.tick_rate.wait(owed - room))))
     }
 }

@@ -2,8 +2,8 @@
 //! from 204 to 36 instructions, and a refused check from 231 to 39 (callgrind).
 //!
 //! Until [`HORIZON`](crate::ticks::HORIZON) every sum fits in a word, because even the horizon plus the largest debt
-//! fits ([`Flow::fits_a_word`](crate::ticks::Flow::fits_a_word)). A method that returns `None` does not apply; use the
-//! 128-bit arithmetic. A test compares the 64-bit and the 128-bit results on random states.
+//! fits ([`TickRate::fits_a_word`](crate::ticks::TickRate::fits_a_word)). A method that returns `None` does not apply;
+//! use the 128-bit arithmetic. A test compares the 64-bit and the 128-bit results on random states.
 
 use super::TokenBucket;
 use crate::algorithm::CellsMut;
@@ -23,7 +23,7 @@ impl TokenBucket {
 
     #[inline]
     fn instant_as_word(&self, now: &Now<'_>) -> u64 {
-        now.mono().as_nanos() * u64::from(self.flow.rate().count())
+        now.mono().as_nanos() * u64::from(self.tick_rate.rate().count())
     }
 
     /// Returns the word after taking `cost`; `None` if `cost` does not pass or the fast path does not apply.
@@ -32,7 +32,7 @@ impl TokenBucket {
         if !self.fits_word_sums(now, cost) {
             return None;
         }
-        let taken = cost.get() * self.flow.rate().per().as_nanos();
+        let taken = cost.get() * self.tick_rate.rate().per().as_nanos();
         let instant = self.instant_as_word(now);
         let owed = word.saturating_sub(instant);
         // A cost of zero writes nothing, because a write would only advance the stored instant.
@@ -46,7 +46,7 @@ impl TokenBucket {
             return None;
         }
         let owed = word.saturating_sub(self.instant_as_word(now));
-        let room = self.capacity as u64 - cost.get() * self.flow.rate().per().as_nanos();
+        let room = self.capacity as u64 - cost.get() * self.tick_rate.rate().per().as_nanos();
         let plausible = owed <= self.max_plausible as u64 && word != NEVER_REACHED;
         (plausible && owed > room).then(|| Retry::After(self.time_for_ticks(owed - room)))
     }
@@ -80,7 +80,7 @@ impl TokenBucket {
     /// Returns the report for a debt of `owed` ticks. `cost` must be at most the burst.
     #[inline]
     fn report_for_debt(&self, owed: u64, cost: Cost) -> Report {
-        let (per, capacity) = (self.flow.rate().per().as_nanos(), self.capacity as u64);
+        let (per, capacity) = (self.tick_rate.rate().per().as_nanos(), self.capacity as u64);
         Report {
             limit: self.burst.get(),
             remaining: capacity.saturating_sub(owed) / per,
@@ -92,7 +92,7 @@ impl TokenBucket {
     /// Returns the time in which `ticks` ticks flow at this rate, rounded up.
     #[inline]
     fn time_for_ticks(&self, ticks: u64) -> Nanos {
-        let count = u64::from(self.flow.rate().count());
+        let count = u64::from(self.tick_rate.rate().count());
         // Most rates have one tick per nanosecond and need no division. A division would take longer than the rest of
         // the decision.
         Nanos::from_nanos(if count == 1 { ticks } else { ticks.div_ceil(count) })
