@@ -350,8 +350,9 @@ impl<'d> Decision<'d> {
         }
     }
 
-    /// Returns whether the limits of an enforced rule were evaluated. If not, nothing limits an admitted request:
-    /// either it matches no enforced rule with limits, or the store did not answer and the rules are `open`.
+    /// Returns whether the limits of an enforced rule were evaluated. If they were not, nothing limits an admitted
+    /// request. Either the request matches no enforced rule with limits, or the store did not answer and the rules are
+    /// `open`.
     pub fn is_counted(&self) -> bool {
         self.batch.least_taken(self.index).is_some()
     }

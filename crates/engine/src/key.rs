@@ -30,8 +30,8 @@ pub(crate) fn rule_key_prefix(domain: &str, rule: &str) -> Box<[u8]> {
     key.into()
 }
 
-/// Returns the common prefix of a rule's keys. For `on_change: reset`, `generation` is the rule's limits, which become
-/// part of the prefix, so that changed limits start with new counters.
+/// Returns the common prefix of a rule's keys. For `on_change: reset`, `generation` is the rule's limits. They become
+/// part of the prefix, so that a rule with changed limits starts with new counters.
 pub(crate) fn rule_prefix<'p>(
     domain: &str,
     rule: &str,

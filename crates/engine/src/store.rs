@@ -203,8 +203,8 @@ pub struct Charge<'a> {
     /// The position of the charge to refund. Without stamps, a limit with windows is refunded only in its current
     /// window.
     pub stamps: Option<&'a Stamps>,
-    /// The calendar windows that limits with phase `Given` refer to by index. If they do not contain the store's time,
-    /// the store answers [`StoreError::Stale`].
+    /// The calendar windows that limits with phase `Given` refer to by index. If these windows do not contain the
+    /// store's time, the store answers [`StoreError::Stale`].
     pub windows: &'a [Window],
     /// How nodes that share the store agree on this key. A store in a single process ignores it.
     pub consistency: Consistency,

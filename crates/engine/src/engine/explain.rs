@@ -57,7 +57,8 @@ pub(super) async fn decide_to_explain<S: Store, F: Store>(
             break rules;
         }
     };
-    // If the store did not answer, the request does not wait for it again. A denied request has no ban to look up.
+    // If the store did not answer, the request does not wait for the store again. A request that a `deny` rule refuses
+    // has no ban to look up.
     let has_answer = decisions.get(0)?.exactness() != Exactness::Fallback;
     if has_answer && !decisions.plan.requests[0].denied {
         bans::read_refusals(engine, 0, &rules, decisions).await;

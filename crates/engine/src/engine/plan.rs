@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     /// The calendar windows of charges whose limits have calendars.
     given: Vec<Window>,
     pub(crate) limits: PlanLimits,
-    /// The metadata of rules that have any, each with the index of its charge.
+    /// The metadata of matching rules, each with the index of its charge.
     metadata: Vec<(u32, Arc<Metadata>)>,
     /// The time at which rules are evaluated; zero if no rule depends on the time.
     now: Option<Time<Wall>>,
@@ -101,7 +101,7 @@ enum LimitSource {
     Overridden(u32, u32),
     Unlimited(u32),
     Denied(u32),
-    /// The ban of a rule's counter. In the plan, it follows the charge to that counter.
+    /// The ban of a rule's counter. In the plan, the ban follows the charge to that counter.
     Ban(u32),
     /// A rule, or its ban, that another rule replaces or makes unnecessary with `suffices`.
     Omitted(u32),

@@ -123,8 +123,8 @@ pub(super) fn count_decisions<S: Store, F: Store>(
     }
 }
 
-/// Returns whether a charge is not counted, because its ban refuses and is counted instead, or because it is a ban that
-/// does not refuse.
+/// Returns whether a charge is not counted. If a ban refuses, the ban is counted instead of its charge. A ban that does
+/// not refuse is not counted.
 fn is_not_counted(decisions: &Decisions, charges: &[PlannedCharge], index: usize) -> bool {
     let refuses = |planned: &PlannedCharge| planned.is_ban() && !decisions.charge_outcome(planned).is_admitted();
     charges[index].is_ban() != refuses(&charges[index]) || charges.get(index + 1).is_some_and(refuses)

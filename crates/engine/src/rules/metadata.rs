@@ -17,8 +17,8 @@ pub enum Metadata {
 }
 
 impl Metadata {
-    /// Maximum size of a rule's metadata: the bytes of its strings, plus one byte per value. Envoy receives it with
-    /// every request that the rule admits.
+    /// Maximum size of a rule's metadata: the bytes of its strings, plus one byte per value. Envoy receives the
+    /// metadata with every request that the rule admits.
     pub const MAX_BYTES: usize = 4_096;
 
     /// Reads the `metadata` map of a rule.

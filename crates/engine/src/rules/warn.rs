@@ -1,6 +1,6 @@
 //! Warns about rules that are valid but probably not intended.
 //!
-//! A warning that a rule or an override never applies is reported only if it can be proved from the text. For
+//! A warning that a rule or an override never applies is reported only if the text of the rules proves it. For
 //! conditions with fixed values, the proof is a match against a request that has exactly these values.
 
 mod costs;

@@ -50,7 +50,7 @@ struct NumberedAttribute {
     before: u32,
 }
 
-/// The index of one attribute. Whole values are not here but in the lookup table.
+/// The index of one attribute. Whole values are in the lookup table instead.
 #[derive(Debug)]
 struct AttributeIndex {
     /// Whether whole values of the attribute are anchors.
@@ -232,8 +232,8 @@ impl Index {
         self.attributes.len()
     }
 
-    /// Looks up the attribute names of an item. Adds the number, and the index in the item, of every known attribute to
-    /// `known`. If the attribute is an anchor, also adds them to `anchors`.
+    /// Looks up the attribute names of an item. For every known attribute, adds its number and its index in the item to
+    /// `known`, and also to `anchors` if the attribute is an anchor.
     pub(super) fn resolve(
         &self,
         attributes: &[Attribute<'_>],

@@ -113,8 +113,8 @@ pub(crate) struct SearchNodes {
 }
 
 impl Paths {
-    /// Builds a tree. Adds its literal steps to `literals`, in spaces starting with `first_space`. Returns the tree and
-    /// the next free space.
+    /// Builds a tree. Adds the tree's literal steps to `literals`, in spaces starting with `first_space`. Returns the
+    /// tree and the next free space.
     pub(super) fn new(
         patterns: &[(Glob, u32)],
         first_space: u32,

@@ -1,5 +1,5 @@
-//! Features that only some rules use. A flag says whether a rule has any, so that decisions skip this module for other
-//! rules.
+//! Features that only some rules use. A flag says whether a rule has special features, so that decisions skip this
+//! module for other rules.
 
 use std::sync::Arc;
 

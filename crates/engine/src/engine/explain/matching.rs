@@ -104,8 +104,8 @@ impl ChargeContext<'_> {
                 let is_number = |value: &[u8]| !value.is_empty() && value.iter().all(u8::is_ascii_digit);
                 let number = value.and_then(|value| str::from_utf8(value).ok()?.parse().ok()).map(Cost::new);
                 let value = match value {
-                    // The cost is compared, because several items may share the charge, which then has the sum of their
-                    // costs.
+                    // The source is named only if it explains the whole cost. Several items may share a charge, which
+                    // then costs the sum of their costs.
                     None if cost == *missing => CostValue::Missing,
                     Some(value) if cost == *max && !is_number(value) => CostValue::NotANumber(printable(value)),
                     Some(value) if cost == *max && number.is_none_or(|number| number > *max) => {

@@ -1,5 +1,5 @@
-//! Suggestions for invalid YAML. The parser only reports an unexpected token. The likely cause is guessed from the
-//! line: a tab, or a brace, star or colon outside of quotes.
+//! Suggestions for invalid YAML. The parser only reports an unexpected token. This module guesses the likely cause from
+//! the line: a tab, or a brace, star or colon outside of quotes.
 
 use super::super::glob::Glob;
 use super::super::mistake::Position;
