@@ -29,9 +29,9 @@ Examples:
   tollgate check rules/ login.yaml      all together, as for `rules apply`
   tollgate check --faults --nodes 5 rules.yaml
 
-Each mistake is printed with its file, line and column. The status is 1 if there are any.";
+Each mistake is printed with its file, line and column. The exit status is 1 if there are any.";
 
-/// Prints every mistake and warning with its position. The status is 1 if there is a mistake.
+/// Prints every mistake and warning with its position. The exit status is 1 if there is a mistake.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read.

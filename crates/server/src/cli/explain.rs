@@ -18,7 +18,7 @@ use crate::rules_source::file::parse_all;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// Use this rule file (or folder of rule files) instead of a server; no request has been counted yet
+    /// Use this rule file (or folder of rule files) instead of a server, as if no request had been counted
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 

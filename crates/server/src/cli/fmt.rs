@@ -27,7 +27,7 @@ Examples:
   tollgate fmt --check rules/*.yaml      for continuous integration
 
 Comments stay with the keys that they describe. A file that would lose something, such as anchors and aliases, is \
-reported and left unchanged. The status is 1 in that case, and with --check if a file is not formatted.";
+reported and left unchanged. The exit status is 1 in that case, and with --check if a file is not formatted.";
 
 /// Formats files in place, or reports the files that are not formatted.
 ///

@@ -38,7 +38,7 @@ Examples:
   tollgate import envoy.yaml > rules.yaml
   tollgate import --domain edge /etc/nginx/nginx.conf > rules.yaml
 
-Limits that cannot be converted are reported on the standard error stream, with their line and the reason; the status is 0 if \
+Limits that cannot be converted are reported on the standard error stream, with their line and the reason; the exit status is 0 if \
 there are any rules. Files of the reference Envoy service need not be imported: `serve --rules` and `check` accept them.";
 
 /// Prints the converted rules, and reports the limits that cannot be converted.

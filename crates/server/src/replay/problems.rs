@@ -59,7 +59,7 @@ impl LineProblem {
     pub fn describe(self) -> &'static str {
         match self {
             Self::Unreadable => "left out: not in the format of the log",
-            Self::OtherFormat => "left out: in another format than the log",
+            Self::OtherFormat => "left out: in a format other than the log's",
             Self::Binary => "left out: binary",
             Self::TooLong => "left out: longer than 32 KiB",
             Self::NoTime => "left out: no valid time",

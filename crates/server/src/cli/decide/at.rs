@@ -27,7 +27,7 @@ fn parse_at(value: &[u8]) -> Result<u64, String> {
     const AT_HELP: &str = "`at` is a whole number of milliseconds since 1970, or a time like \"2030-01-31T18:00:00Z\", \
                       \"2030-01-31T18:00:00+01:00\" or \"2030-01-31T18:00[Europe/Paris]\"";
     if let Ok(millis) = serde_json::from_slice::<u64>(value) {
-        let late = || format!("`at` is in milliseconds, and {millis} is after the year 2554; is it in another unit?");
+        let late = || format!("`at` is {millis} milliseconds, which is after the year 2554; is it in another unit?");
         return millis.checked_mul(1_000_000).ok_or_else(late);
     }
     let Ok(text) = serde_json::from_slice::<String>(value) else { return Err(AT_HELP.into()) };

@@ -50,7 +50,7 @@ has `at`, milliseconds since 1970 or a time like 2030-01-31T18:00:00Z, 2030-01-3
 2030-01-31T18:00[Europe/Paris], the lines set the time: `at` must never decrease, and a line without it has the time of \
 the previous line. Otherwise each request is decided at the time it is read.
 
-For an invalid line, the output has the problem and the line number in its place, and the status is 1.";
+For an invalid line, the output has the problem and the line number in its place, and the exit status is 1.";
 
 /// Prints one answer per line of input. The exit status is 1 if a line is invalid.
 ///

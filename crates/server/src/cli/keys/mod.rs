@@ -27,7 +27,7 @@ pub(super) struct KeysArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum KeysCommand {
-    /// Show the remaining tokens of a request without taking any; the status is 1 if the request would be refused.
+    /// Show the remaining tokens of a request without taking any; the exit status is 1 if the request would be refused.
     Peek(KeyArgs),
     /// Reset the counters of a request, and lift bans.
     Reset(KeyArgs),
@@ -150,7 +150,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     bans.print(&decision, &mut out)?;
     if decision.standing == "fallback" {
-        writeln!(out, "the store is unreachable: decided by `on_fault` of the rules")?;
+        writeln!(out, "the store is unreachable, so `on_fault` of the rules decided")?;
     }
     let mut table = TextTable::new(&["RULE", "LIMIT", "LEFT", "NEXT IN", "FULL IN", ""]);
     for left in decision.limits.into_iter().filter(|limit| !bans.outlast(limit)) {

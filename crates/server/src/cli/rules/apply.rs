@@ -22,7 +22,7 @@ pub(super) struct ApplyArgs {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 
-    /// Only show the changes; the status is 0 if there are none, 1 if there are some, 2 if the plan failed
+    /// Only show the changes; the exit status is 0 if there are none, 1 if there are some, 2 if the plan failed
     #[arg(long)]
     plan: bool,
 
@@ -56,7 +56,7 @@ const MAX_SHOWN_TEXTS: usize = 20;
 /// Maximum number of attempts while other authors make changes that do not affect the plan.
 const MAX_ATTEMPTS: usize = 20;
 
-/// Applies the files. With `--plan`, only shows the changes; the status is 1 if there are changes and 2 if the plan
+/// Applies the files. With `--plan`, only shows the changes; the exit status is 1 if there are changes and 2 if the plan
 /// failed, as with `diff`.
 pub(super) fn run(remote: &Remote, args: &ApplyArgs) -> ExitCode {
     match try_apply(remote, args) {

@@ -55,9 +55,9 @@ enum RulesCommand {
     /// Manage limits for one customer that replace the rule's limits.
     #[command(after_help = overrides::EXAMPLES)]
     Overrides(overrides::OverridesArgs),
-    /// List the nodes that follow the server, with their revisions; the status is 1 if a node refuses its rules.
+    /// List the nodes that follow the server, with their revisions; the exit status is 1 if a node refuses its rules.
     Nodes(OutputArgs),
-    /// Show the source and the revision of the server's rules; the status is 1 if the server refused newer rules.
+    /// Show the source and the revision of the server's rules; the exit status is 1 if the server refused newer rules.
     Status(OutputArgs),
     /// Check rule files on the server without changing anything.
     Validate(validate::ValidateArgs),

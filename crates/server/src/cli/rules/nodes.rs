@@ -11,7 +11,7 @@ use crate::cli::remote::{ListAnswer, Remote};
 use crate::control::model::{DomainSummary, NodeReport, RefusedRevision};
 use crate::rules_source::status::RulesStatus;
 
-/// Prints the nodes that follow a server. The status is 1 if a node refuses the server's rules.
+/// Prints the nodes that follow a server. The exit status is 1 if a node refuses the server's rules.
 pub(super) fn print_nodes(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitCode> {
     let listed = remote.get(&["v1", "nodes"])?.parse::<ListAnswer>()?;
     let document = listed.to_json();
@@ -42,7 +42,8 @@ fn describe_refused(refused: &RefusedRevision) -> String {
     format!("revision {}: {}", refused.revision, why.join("; "))
 }
 
-/// Prints the status of the server's own rules, and its domains. The status is 1 if the server refused newer rules.
+/// Prints the status of the server's own rules, and its domains. The exit status is 1 if the server refused newer
+/// rules.
 pub(super) fn print_status(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitCode> {
     let answer = remote.get(&["v1", "rules-status"])?;
     let status: RulesStatus = answer.parse()?;

@@ -25,7 +25,7 @@ pub(super) struct ValidateArgs {
     output: OutputArgs,
 }
 
-/// Checks each file alone and then all files together, and prints the mistakes. The status is 1 if there are mistakes.
+/// Checks each file alone and then all files together, and prints the mistakes. The exit status is 1 if there are any.
 pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     let files = files::read_paths(&args.paths)?;
     let mut answers: Vec<Value> = Vec::new();

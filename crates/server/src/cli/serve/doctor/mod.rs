@@ -38,7 +38,7 @@ Examples:
   tollgate doctor --server https://10.0.0.9:8080 --token …        and a server elsewhere
 
 It writes nothing, with three exceptions: it tries the script of a shared store on a key of its own, creates the tables of an
-empty database, and creates and removes the Unix socket of --rls. The status is 1 if a line is an error.";
+empty database, and creates and removes the Unix socket of --rls. The exit status is 1 if a line is an error.";
 
 /// The status of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl fmt::Display for DoctorFinding {
     }
 }
 
-/// Prints all findings. The status is 1 if a finding is an error.
+/// Prints all findings. The exit status is 1 if a finding is an error.
 ///
 /// # Errors
 /// Returns an error if the findings cannot be printed.
