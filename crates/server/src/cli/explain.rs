@@ -58,7 +58,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Explains how the rule files at `path` decide the request while all their limits are unused.
+/// Explains how the rule files at `path` decide the request, as if no request had been counted.
 fn explain_with_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     let request = &args.request;
     let attributes = request.attributes()?;

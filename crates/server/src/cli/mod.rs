@@ -106,8 +106,8 @@ impl Cli {
     /// Returns an error if the command line is invalid or requests help.
     fn parse_command_line<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches_from(words)?;
-        // `--rules` and `--server` exclude each other on the command line. A server in TOLLGATE_SERVER does not count,
-        // because it may be set for other commands.
+        // `--rules` and `--server` exclude each other on the command line. TOLLGATE_SERVER is ignored here, because the
+        // variable may be set for other commands.
         let written = |args: &ArgMatches, id| args.value_source(id) == Some(ValueSource::CommandLine);
         if let Some(("explain", args)) = matches.subcommand()
             && written(args, "rules")
@@ -157,7 +157,7 @@ fn print_error(error: &anyhow::Error) {
     if error.downcast_ref().is_some_and(closed) {
         return;
     }
-    // A failure to write the message is ignored, because it could not be reported either.
+    // A failure to write the message is ignored, because that failure could not be reported either.
     let _ = writeln!(std::io::stderr(), "tollgate: {error:#}");
 }
 

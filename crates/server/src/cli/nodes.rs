@@ -52,7 +52,7 @@ pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
         table.add_row(node_row(node, link, format!("{unacknowledged} sent, {missing} missing")));
     }
     table.print("")?;
-    let majority = if page.majority { "with a majority" } else { "no majority: on_fault decides about strict rules" };
+    let majority = if page.majority { "with a majority" } else { "no majority: on_fault decides strict rules" };
     let PeersPage { nodes, keys, overshoot, .. } = page;
     writeln!(
         std::io::stdout(),

@@ -28,7 +28,7 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "FILE", requires = "rules")]
     against: Option<PathBuf>,
 
-    /// The domain whose rules decide, if there are several
+    /// The domain whose rules decide, if there are several domains
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
 
@@ -49,7 +49,7 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "ATTRIBUTE=VALUE")]
     set: Vec<String>,
 
-    /// Suggests limits per client that never refuse 99.9 % of the clients, such as per=client_ip
+    /// Suggests limits that never refuse 99.9 % of the clients; the value names a client's attribute, like per=client_ip
     #[arg(long, value_name = "per=ATTRIBUTE")]
     suggest: Option<String>,
 
@@ -65,7 +65,7 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Exits with status 1 if more than this percentage of the requests is refused, such as 0.1%
+    /// Exits with status 1 if more than this percentage of the requests are refused, such as 0.1%
     #[arg(long, value_name = "PERCENT", requires = "rules")]
     fail_above: Option<String>,
 

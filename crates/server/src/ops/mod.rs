@@ -180,7 +180,7 @@ pub const OPERATIONS: &[OperationSpec] = &[
     verb_spec(Verb::Charge, "/v1/charge", "TG.CHARGE", "Takes the cost even if too little is left, into debt up to `max_debt`"),
     operation_spec(Op::Decide(Verb::Drain), "/v1/drain", ("TG.DRAIN", 2, DRAIN_ARGS), "Takes all that is available"),
     verb_spec(Verb::Reserve, "/v1/reserve", "TG.RESERVE", "Takes the cost, and returns a receipt to settle later"),
-    operation_spec(Op::Acquire, "/v1/acquire", ("TG.ACQUIRE", 4, ACQUIRE_ARGS), "Takes the cost as soon as it is available, or refuses when the wait is over"),
+    operation_spec(Op::Acquire, "/v1/acquire", ("TG.ACQUIRE", 4, ACQUIRE_ARGS), "Takes the cost as soon as it is available, or refuses the request when the wait is over"),
     operation_spec(Op::Commit, "/v1/commit", ("TG.COMMIT", 3, COMMIT_ARGS), "Settles a reservation at its actual cost"),
     // Cancel (a reservation), release (a slot) and refund (any decision) are the same operation.
     operation_spec(Op::Refund, "/v1/cancel", ("TG.CANCEL", 2, RECEIPT_ARGS), "Cancels a reservation"),

@@ -382,7 +382,7 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
 }
 
 /// Appends a message field, even if the message is empty. The closure `write` appends the message. One byte is reserved
-/// for its length, which is known only afterwards; longer lengths are inserted.
+/// for the length of the message, which is known only afterwards. A longer length is inserted.
 pub(crate) fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[field << 3 | 2, 0]);
     let start = out.len();

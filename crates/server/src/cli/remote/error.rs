@@ -112,7 +112,7 @@ pub(super) fn describe_unreachable(client: &Client, error: &reqwest::Error) -> a
     }
     if reason.contains("CaUsedAsEndEntity") {
         return anyhow::anyhow!(
-            "the certificate of {url} is a CA certificate; use it to sign one for the server, as docs/operating.md shows"
+            "the certificate of {url} is a CA certificate; use it to sign a certificate for the server, as docs/operating.md shows"
         );
     }
     if reason.contains("certificate") {

@@ -173,7 +173,7 @@ pub(super) fn get_rule(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
 
 fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> anyhow::Result<()> {
     let state = describe_enabled(version.enabled);
-    // The server leaves the author empty for callers below the role operator.
+    // The server leaves the author empty for callers whose role is below operator.
     let by = Some(&version.author).filter(|author| !author.is_empty()).map_or(String::new(), |by| format!(", by {by}"));
     let mut head = format!("# version {}, {state}{by} at {}", version.version, format_time(version.at_ms));
     if let Some(comment) = &version.comment {

@@ -169,7 +169,7 @@ pub(super) fn describe_count(rule: &StoredRule) -> Option<String> {
 /// Summarises an override's effect in one line.
 fn summarise_effect(effect: &Value) -> String {
     let Some(members) = effect.as_object() else { return format_value(effect) };
-    // The limit comes first.
+    // Moves the limit to the start of the line.
     let mut members: Vec<(&String, &Value)> = members.iter().collect();
     members.sort_by_key(|(key, _)| *key != "limit");
     let words = members.into_iter().map(|(key, value)| match (&**key, value) {

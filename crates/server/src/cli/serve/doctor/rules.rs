@@ -141,7 +141,7 @@ async fn check_service(config: &FollowConfig) -> DoctorFinding {
         Err(error) => DoctorFinding::error(
             "rules",
             format!("cannot reach {url}: {}", root_cause(&error)),
-            "check that the rules service runs; until then the last good rules of the data directory are used",
+            "check that the rules service is running; until then, the last good rules in the data directory are used",
         ),
     }
 }

@@ -91,14 +91,18 @@ fn node_findings(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFindi
             findings.push(DoctorFinding::error("node", found, "update the node, or correct the rules"));
         } else if silent > SILENT_AFTER {
             let found = format!("{name} has not reported for {} s", silent.as_secs());
-            findings.push(DoctorFinding::warning("node", found, "check that it runs and reaches this server"));
-        } else if node.running.unwrap_or(0) < newest {
-            let runs = node.running.map_or("no rules".to_owned(), |revision| format!("revision {revision}"));
-            let found = format!("{name} runs {runs}, and {newest} is the newest");
             findings.push(DoctorFinding::warning(
                 "node",
                 found,
-                "check again in a second; if it is still behind, read the log of the node",
+                "check that the node is running and reaches this server",
+            ));
+        } else if node.running.unwrap_or(0) < newest {
+            let runs = node.running.map_or("no rules".to_owned(), |revision| format!("revision {revision}"));
+            let found = format!("{name} runs {runs}, but the newest is {newest}");
+            findings.push(DoctorFinding::warning(
+                "node",
+                found,
+                "check again in a second; if the node is still behind, read its log",
             ));
         }
     }
@@ -154,7 +158,7 @@ fn peers_finding(page: &PeersPage) -> Option<DoctorFinding> {
         DoctorFinding::warning("peers", found, "start the others, or check the network between them")
     } else if !unlinked.is_empty() {
         let found = format!("no link to {}", unlinked.join(", "));
-        DoctorFinding::warning("peers", found, "check the network between them; read the log for the reason")
+        DoctorFinding::warning("peers", found, "check the network between the servers; the log has the reason")
     } else if !others.is_empty() {
         let found = format!("other rules on {}", others.join(", "));
         DoctorFinding::warning("peers", found, "check again in a second; all servers should have the same rules")
@@ -227,7 +231,7 @@ mod tests {
             |nodes: &[NodeReport]| node_findings(nodes, Some(7)).into_iter().map(|it| it.text).collect::<Vec<_>>();
         assert_eq!(texts(&[]), ["none follow this server"]);
         assert_eq!(texts(&[node(Some(7), 10)]), ["1 node up to date"]);
-        assert!(texts(&[node(Some(6), 10)])[0].starts_with("n runs revision 6, and 7 is the newest"));
+        assert!(texts(&[node(Some(6), 10)])[0].starts_with("n runs revision 6, but the newest is 7"));
         assert!(texts(&[node(Some(7), 100_000)])[0].starts_with("n has not reported for 100 s"));
     }
 }
