@@ -25,8 +25,8 @@ use at::remove_at;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct DecideArgs {
-    /// A rule file, a configuration file of the reference Envoy service, or a folder of such files; without rules, each
-    /// request contains inline limits
+    /// A rule file, a configuration file of the reference Envoy service, or a folder of such files; without rules,
+    /// requests use inline limits
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 

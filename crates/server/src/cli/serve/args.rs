@@ -52,8 +52,8 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "NAME", env = "TOLLGATE_NODE")]
     pub(super) node: Option<String>,
 
-    /// The store of counters: `memory`, a Redis or Valkey shared by several servers, or the servers themselves as
-    /// `peers`
+    /// The store of counters: `memory`, a Redis or Valkey server that several servers share, or `peers`, which shares
+    /// counters among the servers themselves
     ///
     /// `redis://[user:password@]host[:port][/db][?namespace=name]`, or
     /// `redis+sentinel://[user:password@]sentinel[:port],…/master[/db]`, or
