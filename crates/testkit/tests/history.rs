@@ -66,7 +66,9 @@ proptest! {
 
     #[test]
     fn envelope_and_all_pairs_agree(
-        rate in any_rate(), burst in 0_u64..30, steps in prop::collection::vec((any_number_up_to(1 << 40), 0_u64..12), 1..40),
+        rate in any_rate(),
+        burst in 0_u64..30,
+        steps in prop::collection::vec((any_number_up_to(1 << 40), 0_u64..12), 1..40),
     ) {
         let (bound, mut at) = (Bound::from_rate(rate, burst), 0);
         let history: Vec<_> = steps.iter().map(|&(pause, cost)| { at += pause; (at, cost) }).collect();

@@ -60,7 +60,10 @@ proptest! {
 
     #[test]
     fn bursty_pacer_equals_its_model(
-        rate in any_rate(), store in any_number_up_to(PacerParams::MAX_STORE.as_nanos()), start in any_start(), calls in any_calls(),
+        rate in any_rate(),
+        store in any_number_up_to(PacerParams::MAX_STORE.as_nanos()),
+        start in any_start(),
+        calls in any_calls(),
     ) {
         let pacing = PacerParams::bursty(rate, Nanos::from_nanos(store)).expect("valid params");
         run_in_lockstep(&pacing, PacerModel::bursty(rate, store, start), start, &calls, |_| 0);
@@ -71,7 +74,10 @@ proptest! {
     /// most a nanosecond per call, plus one nanosecond in the report.
     #[test]
     fn warming_pacer_is_at_most_a_tick_per_call_slower_than_its_model(
-        rate in any_rate(), warm_up in any_number_up_to(PacerParams::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in any_start(),
+        rate in any_rate(),
+        warm_up in any_number_up_to(PacerParams::MAX_STORE.as_nanos()),
+        cold in 1_000_u32..=20_000,
+        start in any_start(),
         permits in prop::collection::vec(1_u64..1_000, 1..30),
     ) {
         let warm_up = warm_up.max(1);

@@ -109,7 +109,11 @@ pub fn any_number_up_to(max: u64) -> impl Strategy<Value = u64> {
 
 /// Generates numbers of every order of magnitude, and often values near the maximum.
 pub fn any_word() -> impl Strategy<Value = u64> {
-    prop_oneof![4 => any_number_up_to(u64::MAX), 1 => Just(u64::MAX), 1 => any_number_up_to(16).prop_map(|n| u64::MAX - n)]
+    prop_oneof![
+        4 => any_number_up_to(u64::MAX),
+        1 => Just(u64::MAX),
+        1 => any_number_up_to(16).prop_map(|n| u64::MAX - n),
+    ]
 }
 
 /// Generates start times at which every state is exact.
@@ -128,9 +132,10 @@ pub fn any_rate() -> impl Strategy<Value = Rate> {
         .map(|text| text.parse::<Rate>().expect("a rate"));
     prop_oneof![
         3 => proptest::sample::select(named.to_vec()),
-        1 => (any_number_up_to(u64::from(u32::MAX)), any_number_up_to(Rate::MAX_PERIOD.as_nanos())).prop_map(|(count, per)| {
-            Rate::new(count.max(1), Nanos::from_nanos(per.max(1))).expect("within the bounds of a rate")
-        }),
+        1 => (any_number_up_to(u64::from(u32::MAX)), any_number_up_to(Rate::MAX_PERIOD.as_nanos()))
+            .prop_map(|(count, per)| {
+                Rate::new(count.max(1), Nanos::from_nanos(per.max(1))).expect("within the bounds of a rate")
+            }),
     ]
 }
 
@@ -175,7 +180,8 @@ fn any_act() -> impl Strategy<Value = ScriptAct> {
     prop_oneof![
         8 => any_taking_act(),
         2 => any_script_amount().prop_map(ScriptAct::Charge),
-        2 => (any_script_amount(), proptest::option::of(0_usize..4)).prop_map(|(amount, ago)| ScriptAct::Refund(amount, ago)),
+        2 => (any_script_amount(), proptest::option::of(0_usize..4))
+            .prop_map(|(amount, ago)| ScriptAct::Refund(amount, ago)),
         1 => Just(ScriptAct::Reset),
     ]
 }

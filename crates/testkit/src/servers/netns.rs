@@ -30,7 +30,7 @@ impl Namespaces {
     /// Creates a switch and `hosts` hosts, each with a cable.
     ///
     /// # Errors
-    /// Returns an error if network namespaces cannot be created, because `try_run_ip` is missing or the user is not root.
+    /// Returns an error if network namespaces cannot be created, because `ip` is missing or the user is not root.
     pub fn new(hosts: usize) -> Result<Self, String> {
         static CREATED_NETWORKS: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), CREATED_NETWORKS.fetch_add(1, Ordering::Relaxed));
@@ -86,7 +86,7 @@ impl Namespaces {
     /// Unplugs a host's cable, which isolates the host from all others.
     ///
     /// # Panics
-    /// Panics if `try_run_ip` fails.
+    /// Panics if `ip` fails.
     pub fn unplug(&self, host: usize) {
         run_ip(&format!("-n {} link set port{host} down", self.switch_name()));
     }
@@ -94,7 +94,7 @@ impl Namespaces {
     /// Reconnects a host's cable.
     ///
     /// # Panics
-    /// Panics if `try_run_ip` fails.
+    /// Panics if `ip` fails.
     pub fn plug(&self, host: usize) {
         run_ip(&format!("-n {} link set port{host} up", self.switch_name()));
     }
@@ -102,7 +102,7 @@ impl Namespaces {
     /// Drops all packets from one host to another. The other direction still works.
     ///
     /// # Panics
-    /// Panics if `try_run_ip` fails.
+    /// Panics if `ip` fails.
     pub fn block(&self, from: usize, to: usize) {
         run_ip(&format!("-n {} route add blackhole {}/32", self.host_name(from), self.address(to)));
     }
@@ -110,7 +110,7 @@ impl Namespaces {
     /// Ends [`block`](Self::block).
     ///
     /// # Panics
-    /// Panics if `try_run_ip` fails.
+    /// Panics if `ip` fails.
     pub fn unblock(&self, from: usize, to: usize) {
         run_ip(&format!("-n {} route del blackhole {}/32", self.host_name(from), self.address(to)));
     }
@@ -159,7 +159,7 @@ impl Drop for Namespaces {
     }
 }
 
-/// Runs `try_run_ip` with these arguments.
+/// Runs `ip` with these arguments.
 fn try_run_ip(arguments: &str) -> Result<(), String> {
     let output = Command::new("ip").args(arguments.split(' ')).output().map_err(|error| format!("ip: {error}"))?;
     if output.status.success() {
