@@ -11,7 +11,7 @@ use crate::{flood, instructions, memory};
 pub(crate) const CHILD_ARGUMENT: &str = "child";
 
 /// Runs a task in a new process and returns the numbers that it prints.
-pub(crate) fn ask(task: &[&str]) -> Result<Vec<f64>> {
+pub(crate) fn run_in_child(task: &[&str]) -> Result<Vec<f64>> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let output = Command::new(program)
         .arg(CHILD_ARGUMENT)
@@ -25,7 +25,7 @@ pub(crate) fn ask(task: &[&str]) -> Result<Vec<f64>> {
 }
 
 /// Runs the task of a child process.
-pub(crate) fn answer(task: &[String]) -> Result<()> {
+pub(crate) fn run_child_task(task: &[String]) -> Result<()> {
     let words: Vec<&str> = task.iter().map(String::as_str).collect();
     let numbers = match words.as_slice() {
         ["memory", contender, keys, key_bytes] => memory::measure(contender, keys.parse()?, key_bytes.parse()?)?,

@@ -34,7 +34,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
             continue;
         }
         report.print_section(&format!("{case}: keys that kept their state, and bytes resident"));
-        let [unchanged, resident, said] = ask(&["flood", limit])?[..] else {
+        let [unchanged, resident, said] = run_in_child(&["flood", limit])?[..] else {
             bail!("unexpected output of the flood process");
         };
         let exactly = Some(Goal::EqualWithin(0.0));

@@ -45,30 +45,30 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         println!("not measured: valgrind is not installed");
         return Ok(());
     }
-    let bare_loop = count("empty-loop")?;
+    let bare_loop = count_instructions("empty-loop")?;
     for (case, ours, peers, goal) in CASES {
         if !report.includes(case) {
             continue;
         }
-        let own = count(ours)? - bare_loop;
+        let own = count_instructions(ours)? - bare_loop;
         for (index, peer) in peers.iter().enumerate() {
             report.add_row(Row {
                 case: case.to_owned(),
                 ours: own,
                 peer: (*peer).to_owned(),
-                theirs: count(peer)? - bare_loop,
+                theirs: count_instructions(peer)? - bare_loop,
                 goal: goal.filter(|_| index == 0),
             });
         }
     }
     if wants_layer {
-        layer::count(report, count("ours")? - bare_loop, count)?;
+        layer::add_instruction_rows(report, count_instructions("ours")? - bare_loop, count_instructions)?;
     }
     Ok(())
 }
 
 /// Returns the instructions per loop iteration of this contender.
-fn count(contender: &str) -> Result<f64> {
+fn count_instructions(contender: &str) -> Result<f64> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let profile = std::env::temp_dir().join(format!("tollgate-callgrind-{}-{contender}", std::process::id()));
     let output = Command::new("valgrind")

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 
 fn start(arguments: Vec<String>) -> Result<ExitCode> {
     if let Some((child::CHILD_ARGUMENT, task)) = arguments.split_first().map(|(first, rest)| (&**first, rest)) {
-        child::answer(task)?;
+        child::run_child_task(task)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut plan = Plan { repetitions: REPETITIONS, slice: Duration::from_millis(20) };

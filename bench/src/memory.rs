@@ -27,7 +27,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         report.print_section(&format!("{case}, bytes per key of {key_bytes} bytes"));
         let per_key = |contender| {
             let (keys, key_bytes) = (keys.to_string(), key_bytes.to_string());
-            ask(&["memory", contender, &keys, &key_bytes])
+            run_in_child(&["memory", contender, &keys, &key_bytes])
         };
         let [ours, remembered] = per_key(ours)?[..] else { bail!("unexpected output for ours") };
         let [theirs, _] = per_key("governor-dashmap")?[..] else { bail!("unexpected output for governor") };

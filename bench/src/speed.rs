@@ -69,7 +69,7 @@ fn direct_case(
     report.print_section(&format!("{case}, ns per decision"));
     let sequences = [Pattern::Hot.access_sequence(1)];
     let medians = race(plan, expect, &mut contenders()?, &sequences)?;
-    compare(report, case, "ours", &medians, |peer| goal.filter(|_| peer == "governor-direct"));
+    add_rows_for_peers(report, case, "ours", &medians, |peer| goal.filter(|_| peer == "governor-direct"));
     Ok(())
 }
 
@@ -142,8 +142,8 @@ fn compare_keyed(report: &mut Report, plan: Plan, stage: &CaseGroup) -> Result<(
         let sequences: Vec<_> = (1..=case.threads).map(|seed| case.pattern.access_sequence(seed)).collect();
         let medians = race(plan, Expect::Allowed, &mut contenders, &sequences)?;
         let goal_of = |goal: Option<Goal>| move |peer: &str| goal.filter(|_| peer == "governor-dashmap");
-        compare(report, case.name, "ours", &medians, goal_of(case.goal));
-        compare(report, &batched_name(case.name), ours::BATCHED, &medians, goal_of(case.batch_goal));
+        add_rows_for_peers(report, case.name, "ours", &medians, goal_of(case.goal));
+        add_rows_for_peers(report, &batched_name(case.name), ours::BATCHED, &medians, goal_of(case.batch_goal));
     }
     Ok(())
 }
@@ -177,7 +177,7 @@ fn compare_algorithms(report: &mut Report, plan: Plan) -> Result<()> {
             }
             report.print_section(&format!("{case}, ns per decision"));
             let medians = race(plan, Expect::Allowed, &mut contenders, &[pattern.access_sequence(1)])?;
-            compare(report, &case, "ours", &medians, |_| Some(Goal::RatioAtLeast(0.75)));
+            add_rows_for_peers(report, &case, "ours", &medians, |_| Some(Goal::RatioAtLeast(0.75)));
         }
     }
     Ok(())
@@ -207,7 +207,7 @@ fn keyed_contenders(population: u64) -> Result<Contenders> {
 }
 
 /// Adds a row for every peer, compared with the contender called `ours`.
-fn compare(
+fn add_rows_for_peers(
     report: &mut Report,
     case: &str,
     ours: &str,

@@ -30,7 +30,7 @@ const TIMED_OPERATIONS: usize = 10_000;
 
 /// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
-    acquire(report, plan)?;
+    measure_acquire(report, plan)?;
     measure_waiters(report, "waiters", None)?;
     measure_waiters(report, "waiters-deadline", Some(Duration::from_secs(1 << 30)))
 }
@@ -41,7 +41,7 @@ pub(crate) fn is_ready<F: Future>(future: F) -> bool {
     matches!(pin!(future).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
 }
 
-fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
+fn measure_acquire(report: &mut Report, plan: Plan) -> Result<()> {
     if !report.includes(ACQUIRE_CASE) {
         return Ok(());
     }

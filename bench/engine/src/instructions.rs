@@ -18,10 +18,15 @@ pub(crate) fn count_all() -> Result<Option<[f64; 4]>> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Ok(None);
     }
-    Ok(Some([count("engine-10")?, count("engine-10000")?, count("refusal-10")?, count("bare")?]))
+    Ok(Some([
+        count_instructions("engine-10")?,
+        count_instructions("engine-10000")?,
+        count_instructions("refusal-10")?,
+        count_instructions("bare")?,
+    ]))
 }
 
-fn count(subject: &str) -> Result<f64> {
+fn count_instructions(subject: &str) -> Result<f64> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let profile = std::env::temp_dir().join(format!("tollgate-callgrind-{}-{subject}", std::process::id()));
     let output = Command::new("valgrind")

@@ -16,17 +16,17 @@ const DECISIONS: usize = 20_000;
 /// Prints the instructions per decision: in memory, `eventual` on Redis, and `eventual` among peers.
 pub(crate) fn count_all() -> Result<()> {
     let server = Server::start(Kind::Redis);
-    let memory = count("memory", "-")?;
+    let memory = count_instructions("memory", "-")?;
     println!("instructions of a decision in memory: {memory:.0}");
     // `leased` is omitted: it reads the clock through the kernel's vDSO, which valgrind hides.
     for (subject, url) in [("eventual", &*server.url()), ("peers", "-")] {
-        let found = count(subject, url)?;
+        let found = count_instructions(subject, url)?;
         println!("{subject}: {found:.0}; the memory store takes {:.2} of that number", memory / found);
     }
     Ok(())
 }
 
-fn count(subject: &str, url: &str) -> Result<f64> {
+fn count_instructions(subject: &str, url: &str) -> Result<f64> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let profile = std::env::temp_dir().join(format!("tollgate-callgrind-{}-{subject}", std::process::id()));
     let output = Command::new("valgrind")

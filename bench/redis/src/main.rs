@@ -55,7 +55,7 @@ fn main() -> Result<()> {
         missed |= runtime.block_on(nodes::compare_with_memory(kind))?;
         missed |= runtime.block_on(nodes::measure_three_nodes(kind))?;
         missed |= runtime.block_on(attack::flood_refused_key(kind))?;
-        missed |= runtime.block_on(stopped::stop(kind))?;
+        missed |= runtime.block_on(stopped::measure_stopped_store(kind))?;
     }
     std::process::exit(missed.into())
 }

@@ -64,7 +64,7 @@ impl Load {
     }
 
     /// Stops the callers. Fails if any request got no decision.
-    async fn end(self) -> Result<()> {
+    async fn stop_callers(self) -> Result<()> {
         self.ended.store(true, Ordering::Relaxed);
         for caller in self.callers {
             caller.await??;
@@ -74,14 +74,14 @@ impl Load {
 }
 
 /// Stops a store under load. Returns whether a goal was missed.
-pub(crate) async fn stop(kind: Kind) -> Result<bool> {
+pub(crate) async fn measure_stopped_store(kind: Kind) -> Result<bool> {
     let control = Load::start(async |_| {
         tokio::time::sleep(STORE_DEADLINE).await;
         Ok(Exactness::Exact)
     });
     tokio::time::sleep(STOP_DURATION).await;
     let timer = control.seen.take_longest_wait();
-    control.end().await?;
+    control.stop_callers().await?;
 
     let server = Server::start(kind);
     let store = RedisStore::connect(Config::from_url(&server.url())?.deadline(STORE_DEADLINE)).await;
@@ -114,7 +114,7 @@ pub(crate) async fn stop(kind: Kind) -> Result<bool> {
     let (recovered, exact) = (resumed.elapsed(), load.seen.exact.load(Ordering::Relaxed));
     tokio::time::sleep(Duration::from_secs(1)).await;
     let after = load.seen.exact.load(Ordering::Relaxed) - exact;
-    load.end().await.context("every request gets a decision")?;
+    load.stop_callers().await.context("every request gets a decision")?;
 
     let noise = (timer.saturating_sub(STORE_DEADLINE) * 2).max(Duration::from_millis(5));
     let holds = stopped <= STORE_DEADLINE + noise && after > 0;

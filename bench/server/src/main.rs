@@ -244,9 +244,9 @@ impl Bench {
 
     fn measure_memory(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let server = self.start_resp_server(&[])?;
-        let before = server.megabytes()?;
+        let before = server.resident_megabytes()?;
         load::fill_with_keys(server.address, 1_000_000)?;
-        let after = server.megabytes()?;
+        let after = server.resident_megabytes()?;
         println!("\na million keys: {before:.1} MB before, {after:.1} MB after");
         goals.at_most("resident memory with a million keys, in MB", after, 80.);
         Ok(())
@@ -293,8 +293,9 @@ impl Bench {
         let (mut control, mut stopped) = (Vec::new(), Vec::new());
         for _ in 0..self.repetitions {
             control.push(outage::run_callers(server.address, RUN_DURATION, || Ok(()))?);
-            stopped.push(outage::run_callers(server.address, RUN_DURATION, || outage::signal(redis.id(), "STOP"))?);
-            outage::signal(redis.id(), "CONT")?;
+            stopped
+                .push(outage::run_callers(server.address, RUN_DURATION, || outage::send_signal(redis.id(), "STOP"))?);
+            outage::send_signal(redis.id(), "CONT")?;
         }
         println!("\n20 callers, deadline 10 ms, every request decided; the store is stopped after a third of the time");
         let middle_of = |waits: &[Waits], figure: fn(&Waits) -> f64| median(waits.iter().map(figure).collect());

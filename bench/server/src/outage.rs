@@ -24,7 +24,7 @@ pub(crate) struct Waits {
 }
 
 /// Sends a signal to a process.
-pub(crate) fn signal(process: u32, name: &str) -> anyhow::Result<()> {
+pub(crate) fn send_signal(process: u32, name: &str) -> anyhow::Result<()> {
     let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status()?;
     if status.success() { Ok(()) } else { bail!("kill -{name} failed") }
 }

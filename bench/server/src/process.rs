@@ -47,7 +47,7 @@ impl Server {
     }
 
     /// Returns the resident memory, in megabytes.
-    pub fn megabytes(&self) -> anyhow::Result<f64> {
+    pub fn resident_megabytes(&self) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no resident memory")?;
         Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1_024.)

@@ -101,7 +101,7 @@ pub enum Refusal {
     BadLimits,
 }
 
-/// Result of [`receive`].
+/// Result of [`receive_ask`].
 #[derive(Debug)]
 pub enum AskAction {
     /// Send this answer.
@@ -122,7 +122,7 @@ impl Ask {
 }
 
 /// Decides a request from another node, or forwards it.
-pub fn receive(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> AskAction {
+pub fn receive_ask(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> AskAction {
     let refused = |refusal| AskAction::Answer { answer: Answer { id: ask.id, result: Err(refusal) }, urgent: false };
     let Some(first) = ask.charges.first() else {
         return AskAction::Answer { answer: Answer { id: ask.id, result: Ok(ChargeAnswers::new()) }, urgent: false };
@@ -149,11 +149,11 @@ pub fn receive(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> AskActi
     AskAction::Answer { answer: Answer { id: ask.id, result: Ok(answers) }, urgent: decided.urgent }
 }
 
-/// Fast path of [`receive`]: decides an ask with one charge whose home is this node, and appends the frame of its
+/// Fast path of [`receive_ask`]: decides an ask with one charge whose home is this node, and appends the frame of its
 /// answer to `out`. Returns whether the mesh should send a delta immediately. `None`: the fast path does not apply and
-/// nothing has changed; call [`receive`].
+/// nothing has changed; call [`receive_ask`].
 ///
-/// Deciding the ask and encoding its answer takes 3,136 instructions. [`receive`] takes 3,886, and encoding and queuing
+/// Deciding the ask and encoding its answer takes 3,136 instructions. [`receive_ask`] takes 3,886, and encoding and queuing
 /// its answer takes another 754 (callgrind, without link-time optimisation).
 pub(crate) fn try_receive_single(
     homes: &Homes,
@@ -210,7 +210,7 @@ mod tests {
             return out;
         }
         let Ok(Some((Frame::Ask(ask), _))) = wire::decode(frame) else { panic!("not an ask: {frame:?}") };
-        match receive(homes, table, &now, ask) {
+        match receive_ask(homes, table, &now, ask) {
             AskAction::Answer { answer, .. } => wire::encode(&Frame::Answer(answer), &mut out),
             AskAction::Forward(node, ask) => {
                 out.extend(node.0.to_le_bytes());

@@ -207,7 +207,8 @@ impl Config {
     }
 
     fn derive_words(&self, label: &str) -> [u64; 4] {
-        let key = self.secret.as_ref().map_or_else(|| secret::derive(b"", label), |secret| secret.derive(label));
+        let key =
+            self.secret.as_ref().map_or_else(|| secret::derive_key(b"", label), |secret| secret.derive_key(label));
         let mut words = [0; 4];
         for (word, bytes) in words.iter_mut().zip(key.chunks_exact(8)) {
             *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));

@@ -75,7 +75,7 @@ impl<E> GroupRun<E> {
         homes.dedup();
         let answers = charges.iter().map(|_| None).collect();
         let group = Self { verb, charges, homes, answers, outcome: Ok(true), phase: Phase::Asking(0) };
-        group.ask(0, actions);
+        group.ask_home(0, actions);
         group
     }
 
@@ -91,7 +91,7 @@ impl<E> GroupRun<E> {
                     Err(error) => self.outcome = Err(error),
                 }
                 if self.outcome.is_ok() && next < self.homes.len() {
-                    self.ask(next, actions);
+                    self.ask_home(next, actions);
                 } else {
                     self.return_excess(actions);
                 }
@@ -125,7 +125,7 @@ impl<E> GroupRun<E> {
         (0..self.charges.len()).filter(|index| self.charges[*index].0 == home).collect()
     }
 
-    fn ask(&self, index: usize, actions: &mut Vec<GroupAction>) {
+    fn ask_home(&self, index: usize, actions: &mut Vec<GroupAction>) {
         let Some(home) = self.homes.get(index).copied() else { return };
         let verb = match (self.verb, &self.outcome) {
             // After a refusal, the group only peeks at the remaining homes, to get their reports.

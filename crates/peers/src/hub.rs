@@ -242,7 +242,7 @@ impl Shared {
 
     /// Returns this node's record.
     pub(crate) fn own_record(&self) -> Record {
-        self.lock_hub().members.own().clone()
+        self.lock_hub().members.own_record().clone()
     }
 
     /// Returns the reason why a link to the node with this record must be refused, or `None` if it is acceptable.
@@ -278,7 +278,7 @@ impl Shared {
         let address = record.address.to_string();
         hub.logged.retain(|(logged, _)| *logged != address);
         hub.members.record_link(record, dialled, now.mono());
-        let known = hub.members.alive(now.mono());
+        let known = hub.members.live_records(now.mono());
         outbox.push(|to| greeting::push_gossip(to, &known));
         self.publish_outboxes(&hub);
         let Hub { mesh, members, actions, .. } = &mut *hub;
@@ -384,7 +384,7 @@ impl Shared {
         let homes_of = |node: NodeId| homes.get(&node).copied().unwrap_or(0);
         let hub = self.lock_hub();
         let mesh = hub.mesh.status();
-        let others = hub.members.alive(self.clock.mono()).into_iter().filter(|record| record.node != self.node);
+        let others = hub.members.live_records(self.clock.mono()).into_iter().filter(|record| record.node != self.node);
         let peers = others.map(|record| {
             let link = hub.links.get(&record.node);
             let known = mesh.peers.iter().find(|peer| peer.node == record.node);
@@ -398,7 +398,7 @@ impl Shared {
             }
         });
         NodeStatus {
-            info: NodeInfo::from(hub.members.own()),
+            info: NodeInfo::from(hub.members.own_record()),
             homes: homes_of(self.node),
             stage: *self.stage.borrow(),
             nodes: mesh.nodes,

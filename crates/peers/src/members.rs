@@ -102,7 +102,7 @@ impl Members {
     }
 
     /// Returns this node's record.
-    pub fn own(&self) -> &Record {
+    pub fn own_record(&self) -> &Record {
         &self.own
     }
 
@@ -257,11 +257,11 @@ impl Members {
         let linked: Vec<NodeId> = self.known.iter().filter(|(_, known)| known.linked).map(|(node, _)| *node).collect();
         let all_to: Vec<_> = linked.iter().cycle().skip(self.turn).take(FANOUT.min(linked.len())).copied().collect();
         self.turn = if linked.is_empty() { 0 } else { (self.turn + FANOUT) % linked.len() };
-        Some(HeartbeatMessages { own: self.own.clone(), all: self.alive(now), all_to })
+        Some(HeartbeatMessages { own: self.own.clone(), all: self.live_records(now), all_to })
     }
 
     /// Returns the records of all live members and of this node.
-    pub fn alive(&self, now: Time<Mono>) -> Vec<Record> {
+    pub fn live_records(&self, now: Time<Mono>) -> Vec<Record> {
         let others = self.known.values().filter(|known| known.is_alive(now)).map(|known| known.record.clone());
         others.chain([self.own.clone()]).collect()
     }
@@ -302,25 +302,25 @@ mod tests {
         Members::new(record(0, 1), at(0))
     }
 
-    fn alive(members: &mut Members, millis: u64) -> Option<Vec<u64>> {
+    fn changed_ids(members: &mut Members, millis: u64) -> Option<Vec<u64>> {
         members.changed_members(at(millis)).map(|members| members.iter().map(|member| member.node.0).collect())
     }
 
     #[test]
     fn member_is_alive_while_any_peer_reports_a_rising_heartbeat() {
         let mut members = members();
-        assert_eq!(alive(&mut members, 0), Some(vec![]), "at the start");
+        assert_eq!(changed_ids(&mut members, 0), Some(vec![]), "at the start");
         members.merge_records([record(0, 9), record(1, 5), record(2, 5)], at(0));
-        assert_eq!(alive(&mut members, 0), Some(vec![1, 2]));
-        assert_eq!(alive(&mut members, 1), None, "nothing changed");
+        assert_eq!(changed_ids(&mut members, 0), Some(vec![1, 2]));
+        assert_eq!(changed_ids(&mut members, 1), None, "nothing changed");
         members.merge_records([record(1, 6), record(2, 5)], at(2_000));
-        assert_eq!(alive(&mut members, 3_000), Some(vec![1]), "the heartbeat of 2 did not rise");
+        assert_eq!(changed_ids(&mut members, 3_000), Some(vec![1]), "the heartbeat of 2 did not rise");
         members.merge_records([record(2, 4)], at(3_500));
-        assert_eq!(alive(&mut members, 3_500), None, "a stale record");
+        assert_eq!(changed_ids(&mut members, 3_500), None, "a stale record");
         members.merge_records([record(2, 6)], at(4_000));
-        assert_eq!(alive(&mut members, 4_000), Some(vec![1, 2]));
+        assert_eq!(changed_ids(&mut members, 4_000), Some(vec![1, 2]));
         members.merge_records([Record { state: MemberState::Leaving, ..record(2, 7) }], at(4_100));
-        assert_eq!(alive(&mut members, 4_100), Some(vec![1, 2]), "its state changed");
+        assert_eq!(changed_ids(&mut members, 4_100), Some(vec![1, 2]), "its state changed");
     }
 
     #[test]
@@ -431,16 +431,16 @@ mod tests {
     fn new_process_replaces_the_old_one_at_its_address() {
         let mut members = members();
         members.merge_records([record(1, 9), record(2, 9)], at(0));
-        assert_eq!(alive(&mut members, 0), Some(vec![1, 2]));
+        assert_eq!(changed_ids(&mut members, 0), Some(vec![1, 2]));
         members.record_link(Record { node: NodeId(7), ..record(1, 1) }, None, at(1));
-        assert_eq!(alive(&mut members, 1), Some(vec![2, 7]));
+        assert_eq!(changed_ids(&mut members, 1), Some(vec![2, 7]));
     }
 
     #[test]
     fn number_of_members_and_seeds_is_bounded() {
         let mut members = members();
         members.merge_records((1..2_000).map(|node| record(node, 1)), at(0));
-        assert_eq!(members.alive(at(0)).len(), MAX_RECORDS);
+        assert_eq!(members.live_records(at(0)).len(), MAX_RECORDS);
         members.set_seeds((0..2_000).map(|host| SocketAddr::from(([10, 0, (host >> 8) as u8, host as u8], 1))));
         assert_eq!(members.seeds.len(), MAX_SEEDS);
     }

@@ -369,7 +369,7 @@ impl LinkReceiver<'_> {
     /// Decides an ask from the peer, or forwards it.
     fn on_ask(&mut self, ask: ask::Ask) {
         let (shared, id) = (self.shared, ask.id);
-        let answer = match ask::receive(&shared.homes.load(), &shared.table, &shared.now(), ask) {
+        let answer = match ask::receive_ask(&shared.homes.load(), &shared.table, &shared.now(), ask) {
             AskAction::Answer { answer, urgent } => {
                 self.urgent |= urgent;
                 answer

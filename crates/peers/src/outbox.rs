@@ -61,7 +61,7 @@ struct AskHold {
 
 impl AskHold {
     /// Returns whether an ask made at `now` is held. The expected answer to an earlier ask then releases it.
-    fn holds(&self, now: Instant) -> bool {
+    fn should_hold(&self, now: Instant) -> bool {
         self.answers_fast && self.sent_at.is_some_and(|at| now < at + MAX_HOLD)
     }
 
@@ -176,7 +176,8 @@ impl Outbox {
             return false;
         }
         queued.has_asks = true;
-        let wakes_task = !is_only && !queued.hold.holds(now) && !std::mem::replace(&mut queued.is_task_woken, true);
+        let wakes_task =
+            !is_only && !queued.hold.should_hold(now) && !std::mem::replace(&mut queued.is_task_woken, true);
         drop(queued);
         if is_only {
             self.flush();

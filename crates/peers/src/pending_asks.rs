@@ -330,11 +330,11 @@ impl State {
             SlotContent::Waiting { .. } => self.waiting -= 1,
             SlotContent::Ended(_) => {}
         }
-        self.free(id);
+        self.free_slot(id);
     }
 
     /// Lists a slot as free. Slots above [`KEPT_SLOTS`] are used last, so that they can be dropped.
-    fn free(&mut self, id: u64) {
+    fn free_slot(&mut self, id: u64) {
         let index = id as u16;
         if usize::from(index) < KEPT_SLOTS {
             self.free.push_back(index);

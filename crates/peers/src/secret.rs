@@ -71,14 +71,14 @@ impl ClusterSecret {
     }
 
     /// Derives a key as HMAC-SHA-256 of `label` under the fingerprint secret.
-    pub(crate) fn derive(&self, label: &str) -> [u8; 32] {
-        derive(&self.keys, label)
+    pub(crate) fn derive_key(&self, label: &str) -> [u8; 32] {
+        derive_key(&self.keys, label)
     }
 
     /// Derives a key from each link secret, as HMAC-SHA-256 of `label`. This node presents the first key and accepts
     /// all of them.
     pub(crate) fn derive_for_links(&self, label: &str) -> Vec<[u8; 32]> {
-        self.links.iter().map(|secret| derive(secret, label)).collect()
+        self.links.iter().map(|secret| derive_key(secret, label)).collect()
     }
 }
 
@@ -89,7 +89,7 @@ impl fmt::Debug for ClusterSecret {
 }
 
 /// Derives a key as HMAC-SHA-256 of `label` under `secret`.
-pub(crate) fn derive(secret: &[u8], label: &str) -> [u8; 32] {
+pub(crate) fn derive_key(secret: &[u8], label: &str) -> [u8; 32] {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), label.as_bytes());
     let mut key = [0; 32];
     // SHA-256 tags have 32 bytes.
@@ -119,12 +119,12 @@ mod tests {
     #[test]
     fn derived_keys_differ_by_label_and_secret() {
         let [one, other] = [b'a', b'b'].map(|byte| ClusterSecret::new(&[byte; MIN_BYTES]).unwrap());
-        assert_eq!(one.derive("tls"), one.derive("tls"));
-        assert_ne!(one.derive("tls"), one.derive("keys"));
-        assert_ne!(one.derive("tls"), other.derive("tls"));
+        assert_eq!(one.derive_key("tls"), one.derive_key("tls"));
+        assert_ne!(one.derive_key("tls"), one.derive_key("keys"));
+        assert_ne!(one.derive_key("tls"), other.derive_key("tls"));
         let [a, b] = ["a", "b"].map(|byte| byte.repeat(MIN_BYTES));
         let replaced = ClusterSecret::new(format!("{a}\n{b}\n{a}\n").as_bytes()).unwrap();
-        assert_eq!(replaced.derive("keys"), one.derive("keys"), "the first line is the fingerprint secret");
-        assert_eq!(replaced.derive_for_links("tls"), [other.derive("tls"), one.derive("tls")]);
+        assert_eq!(replaced.derive_key("keys"), one.derive_key("keys"), "the first line is the fingerprint secret");
+        assert_eq!(replaced.derive_for_links("tls"), [other.derive_key("tls"), one.derive_key("tls")]);
     }
 }

@@ -237,7 +237,7 @@ mod tests {
 
     fn public_key_of(secret: &ClusterSecret) -> Vec<u8> {
         let provider = ring::default_provider();
-        let key = [&ED25519_PKCS8_PREFIX[..], &secret.derive("tollgate peers tls")].concat();
+        let key = [&ED25519_PKCS8_PREFIX[..], &secret.derive_key("tollgate peers tls")].concat();
         let key = provider.key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into()).unwrap();
         key.public_key().unwrap().to_vec()
     }

@@ -30,7 +30,7 @@ impl<'a> ByteCursor<'a> {
     }
 
     /// Returns the remaining bytes.
-    pub(crate) fn rest(&self) -> &'a [u8] {
+    pub(crate) fn remaining(&self) -> &'a [u8] {
         self.0
     }
 

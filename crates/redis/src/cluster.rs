@@ -16,7 +16,7 @@ use tollgate_engine::store::StoreError;
 use crate::batcher::{CallCounters, Health};
 use crate::config::{CONNECT_TIMEOUT, Config, PROBE_EVERY};
 use crate::lanes::{HASH_TAGS, LANE_SLOT_STRIDE, LaneCount, SHARDS, shard_of};
-use crate::link::{describe, describe_dial_error, dial_to, send_command};
+use crate::link::{describe_dial_error, describe_error, dial_to, send_command};
 use crate::primary::Primary;
 use crate::script::Scripts;
 use crate::sentinel::with_address;
@@ -178,7 +178,7 @@ impl Cluster {
             .await
             .map_err(|error| describe_dial_error(&error, &self.config))?;
         let slots = send_command(&mut connection, redis::cmd("CLUSTER").arg("SLOTS")).await.map_err(|error| {
-            let why = describe(&error);
+            let why = describe_error(&error);
             let hint =
                 if why.contains("cluster support disabled") { "; write redis:// for a single server" } else { "" };
             format!("{why}{hint}")
@@ -207,7 +207,9 @@ impl Cluster {
         };
         let (key, found) = match timeout(CONNECT_TIMEOUT, recorded).await {
             Ok(Ok(recorded)) => recorded,
-            Ok(Err(error)) => return Err(LaneCountError::Unchecked(format!("{host}:{port}: {}", describe(&error)))),
+            Ok(Err(error)) => {
+                return Err(LaneCountError::Unchecked(format!("{host}:{port}: {}", describe_error(&error))));
+            }
             Err(_) => {
                 return Err(LaneCountError::Unchecked(format!("{host}:{port}: no answer within {CONNECT_TIMEOUT:?}")));
             }

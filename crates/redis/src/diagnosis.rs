@@ -7,7 +7,7 @@ use redis::{FromRedisValue, RedisError};
 use tokio::time::{Instant, timeout};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
-use crate::link::{Link, PROBE_CALLS, describe, dial, find_cluster, send_command};
+use crate::link::{Link, PROBE_CALLS, describe_error, dial, find_cluster, send_command};
 use crate::script::Scripts;
 use crate::sentinel::with_address;
 
@@ -50,7 +50,7 @@ pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diag
     let asked = timeout(CONNECT_TIMEOUT, fetch_info_and_clock(config, wall_us)).await;
     let (info, clock_difference_us) = asked
         .map_err(|_| format!("no answer to INFO and TIME within {CONNECT_TIMEOUT:?}"))?
-        .map_err(|error| describe(&error))?;
+        .map_err(|error| describe_error(&error))?;
     let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
     let server = match (line("valkey_version"), line("redis_version")) {
         (Some(version), _) => format!("Valkey {version}"),

@@ -188,7 +188,7 @@ pub(crate) async fn ask_primary(
 type Dispatched = Vec<(Arc<Primary>, SentGroups)>;
 
 /// Queues every job that has no reply yet. `encode` returns the group of the job with the given index.
-pub(crate) fn dispatch(
+pub(crate) fn dispatch_jobs(
     cluster: &Cluster,
     jobs: &mut [Job],
     encode: impl Fn(usize, Route) -> Result<QueuedGroup, StoreError>,
@@ -225,7 +225,7 @@ pub(crate) fn dispatch(
 }
 
 /// Waits until each job has a reply, following redirections.
-pub(crate) async fn collect(
+pub(crate) async fn collect_replies(
     cluster: &Cluster,
     jobs: &mut [Job],
     mut dispatched: Dispatched,
@@ -237,7 +237,7 @@ pub(crate) async fn collect(
             sent.await_answers(deadline, primary.config(), |index, reply| jobs[index].record_reply(reply, cluster))
                 .await;
         }
-        dispatched = dispatch(cluster, jobs, &encode);
+        dispatched = dispatch_jobs(cluster, jobs, &encode);
     }
 }
 
@@ -248,6 +248,6 @@ pub(crate) async fn run_jobs(
     encode: impl Fn(usize, Route) -> Result<QueuedGroup, StoreError>,
     deadline: Instant,
 ) {
-    let dispatched = dispatch(cluster, jobs, &encode);
-    collect(cluster, jobs, dispatched, encode, deadline).await;
+    let dispatched = dispatch_jobs(cluster, jobs, &encode);
+    collect_replies(cluster, jobs, dispatched, encode, deadline).await;
 }

@@ -212,12 +212,12 @@ fn read_reply(reply: Result<Value, SendError>, config: &Config) -> Result<Vec<u8
     };
     // The scripts raise errors only before or at their first write.
     Err(match error.kind() {
-        ErrorKind::Server(ServerErrorKind::ReadOnly) => CallError::ReadOnly(describe(&error)),
+        ErrorKind::Server(ServerErrorKind::ReadOnly) => CallError::ReadOnly(describe_error(&error)),
         ErrorKind::Server(ServerErrorKind::Moved) => CallError::Moved(redirect_address(&error, config)),
         ErrorKind::Server(ServerErrorKind::Ask) => CallError::Ask(redirect_address(&error, config)),
         ErrorKind::Server(ServerErrorKind::TryAgain) => CallError::TryAgain,
-        ErrorKind::Server(_) | ErrorKind::Extension => CallError::Refused(describe(&error)),
-        _ => CallError::Lost(describe(&error)),
+        ErrorKind::Server(_) | ErrorKind::Extension => CallError::Refused(describe_error(&error)),
+        _ => CallError::Lost(describe_error(&error)),
     })
 }
 
@@ -352,13 +352,13 @@ pub(crate) fn describe_dial_error(error: &RedisError, config: &Config) -> String
     // A TLS port answers a plain command with an alert, which is not a Redis reply, and closes the connection.
     let is_closed = error.is_connection_dropped() && !error.is_connection_refusal();
     if is_plain && (error.kind() == ErrorKind::Parse || is_closed) {
-        return format!("{}; if the port expects TLS, write rediss:// instead of redis://", describe(error));
+        return format!("{}; if the port expects TLS, write rediss:// instead of redis://", describe_error(error));
     }
-    describe(error)
+    describe_error(error)
 }
 
 /// Describes an error in one line, for the log: the server's error code and message, without the script position.
-pub(crate) fn describe(error: &RedisError) -> String {
+pub(crate) fn describe_error(error: &RedisError) -> String {
     let mut text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         // The error message that `dial` created.

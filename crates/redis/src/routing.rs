@@ -22,7 +22,7 @@ use tollgate_engine::store::{Charge, Group, StoreError, StoreVerb, UnsentFlag};
 use tollgate_share::parts::{Action, Parts, Reply as PartReply, Verdict};
 
 use crate::cluster::Cluster;
-use crate::jobs::{Job, collect, dispatch, run_jobs};
+use crate::jobs::{Job, collect_replies, dispatch_jobs, run_jobs};
 use crate::parts::{ChargeAnswer, MergedAnswer, Part, PartAnswer, Refund, merge_answers, split_into_parts};
 use crate::request::{QueuedGroup, Route};
 use crate::store::{RedisStore, Reply};
@@ -308,10 +308,10 @@ impl RedisStore {
         invalidate();
         let encode =
             move |job: usize, route| encoded[job].clone().map(|group: QueuedGroup| QueuedGroup { route, ..group });
-        let dispatched = dispatch(&cluster, &mut jobs, &encode);
+        let dispatched = dispatch_jobs(&cluster, &mut jobs, &encode);
         let refund_deadline = Instant::now() + self.config.deadline;
         let exchanged = tokio::spawn(async move {
-            collect(&cluster, &mut jobs, dispatched, encode, refund_deadline).await;
+            collect_replies(&cluster, &mut jobs, dispatched, encode, refund_deadline).await;
             invalidate();
             let replies: Vec<_> = jobs.into_iter().map(Job::into_reply).collect();
             let lost = replies.iter().filter(|reply| reply.is_err()).count();

@@ -12,7 +12,7 @@ use redis::{ConnectionAddr, ConnectionInfo, FromRedisValue, RedisConnectionInfo,
 use tokio::time::timeout;
 
 use crate::config::Config;
-use crate::link::{describe, describe_dial_error, dial_to, send_command};
+use crate::link::{describe_dial_error, describe_error, dial_to, send_command};
 
 /// Timeout for each sentinel, and for the server that it names.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
@@ -72,7 +72,7 @@ impl Sentinels {
         let mut connection = dial_to(config, server).await.map_err(|error| describe_dial_error(&error, config))?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
-        match send_command(&mut connection, &question).await.map_err(|error| describe(&error))? {
+        match send_command(&mut connection, &question).await.map_err(|error| describe_error(&error))? {
             Value::Nil => {
                 let known = watched_masters(&mut connection).await;
                 Err(format!("the sentinel watches no master `{}`; known: {}", self.master, known.join(", ")))
@@ -98,7 +98,7 @@ async fn watched_masters(connection: &mut MultiplexedConnection) -> Vec<String> 
 async fn open_primary(config: &Config, (host, port): &(String, u16)) -> Result<MultiplexedConnection, String> {
     let connection = dial_to(config, with_address(&config.server, host, *port)).await;
     let mut connection = connection.map_err(|error| describe_dial_error(&error, config))?;
-    match send_command(&mut connection, &redis::cmd("ROLE")).await.map_err(|error| describe(&error))? {
+    match send_command(&mut connection, &redis::cmd("ROLE")).await.map_err(|error| describe_error(&error))? {
         Value::Array(fields) => match fields.first().map(String::from_redis_value_ref) {
             Some(Ok(role)) if role == "master" => Ok(connection),
             Some(Ok(role)) => Err(format!("the server's role is {role}, not master")),

@@ -178,12 +178,12 @@ impl RedisStore {
     }
 
     /// Asks the store to decide all groups within the configured deadline.
-    pub(crate) async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
-        self.answer_by(batch, Instant::now() + self.config.deadline, answers).await;
+    pub(crate) async fn ask_store(&self, batch: Batch<'_>, answers: &mut Answers) {
+        self.ask_store_by(batch, Instant::now() + self.config.deadline, answers).await;
     }
 
     /// Asks the store to decide all groups before `deadline`.
-    pub(crate) async fn answer_by(&self, batch: Batch<'_>, deadline: Instant, answers: &mut Answers) {
+    pub(crate) async fn ask_store_by(&self, batch: Batch<'_>, deadline: Instant, answers: &mut Answers) {
         let asked = Instant::now();
         let mut replies: Vec<Option<Reply>> = Vec::with_capacity(batch.groups.len());
         let mut lookups = Vec::with_capacity(batch.groups.len());
@@ -342,7 +342,7 @@ impl Store for RedisStore {
         if batch.groups.iter().any(is_shared) {
             self.answer_shared(batch, answers).await;
         } else {
-            self.answer(batch, answers).await;
+            self.ask_store(batch, answers).await;
         }
     }
 

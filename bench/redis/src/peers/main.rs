@@ -151,7 +151,7 @@ fn nanos_per_decision<S: Store>(engine: &Engine<S>, kind: &str, keys: &[String],
     Ok(elapsed.as_nanos() as f64 / decisions as f64)
 }
 
-async fn check(engine: &Peers, kind: &str, key: &str, decisions: &mut Decisions) -> Result<()> {
+async fn check_is_admitted(engine: &Peers, kind: &str, key: &str, decisions: &mut Decisions) -> Result<()> {
     let attributes = [Attribute::new("kind", kind), Attribute::new("key", key)];
     let items = [Item::new(&attributes)];
     let decision = engine.check(&Request::new("api", &items), decisions).await?;
@@ -167,7 +167,7 @@ async fn keys_by_home(engine: &Peers, store: &PeerStore) -> Result<(Vec<String>,
             break;
         }
         let (key, before) = (format!("key {number}"), store.status().links.asked);
-        check(engine, "strict", &key, &mut decisions).await?;
+        check_is_admitted(engine, "strict", &key, &mut decisions).await?;
         let is_asked = store.status().links.asked > before;
         if is_asked { elsewhere.push(key) } else { here.push(key) }
     }
@@ -182,7 +182,7 @@ async fn measure_strict(engine: &Peers, keys: &[String], other: &Node, sizes: Si
         let (mut asked, mut echoed) = (Vec::new(), Vec::new());
         for number in 0..sizes.round_trips {
             let start = Instant::now();
-            check(engine, "strict", &keys[number % keys.len()], &mut decisions).await?;
+            check_is_admitted(engine, "strict", &keys[number % keys.len()], &mut decisions).await?;
             asked.push(start.elapsed().as_nanos() as f64);
         }
         let mut message = [7; ECHO_BYTES];
@@ -269,7 +269,7 @@ async fn count_decisions(engine: &Arc<Peers>, keys: &[String], time: Duration) -
             tokio::spawn(async move {
                 let (mut decisions, mut number) = (Decisions::default(), caller);
                 while !stop.load(Ordering::Relaxed) {
-                    check(&engine, "strict", &keys[number % keys.len()], &mut decisions).await?;
+                    check_is_admitted(&engine, "strict", &keys[number % keys.len()], &mut decisions).await?;
                     made.fetch_add(1, Ordering::Relaxed);
                     number += CALLERS + 1;
                     // A local decision never waits, so it has to yield to other tasks.
@@ -293,7 +293,7 @@ async fn measure_bytes_per_update(engine: &Peers, others: &mut [Node; 2], goals:
     let mut decisions = Decisions::default();
     let (before, keys) = others[0].state()?;
     for number in 0..UPDATES {
-        check(engine, "eventual", &format!("update {number}"), &mut decisions).await?;
+        check_is_admitted(engine, "eventual", &format!("update {number}"), &mut decisions).await?;
     }
     wait_until(|| Ok(others[0].state()?.1 >= keys + UPDATES)).await?;
     let received = others[0].state()?.0 - before;
@@ -313,7 +313,7 @@ async fn measure_join(
     let mut decisions = Decisions::default();
     let keys = others[0].state()?.1;
     for number in 0..sizes.joined_keys {
-        check(engine, "joined", &format!("{number}"), &mut decisions).await?;
+        check_is_admitted(engine, "joined", &format!("{number}"), &mut decisions).await?;
         if number % 4_096 == 0 {
             tokio::task::yield_now().await;
         }
@@ -367,14 +367,14 @@ struct Goals {
 
 impl Goals {
     fn at_most(&mut self, what: &str, value: f64, goal: f64) {
-        self.print(what, value, value <= goal, &format!("at most {goal:.2}"));
+        self.print_goal(what, value, value <= goal, &format!("at most {goal:.2}"));
     }
 
     fn at_least(&mut self, what: &str, value: f64, goal: f64) {
-        self.print(what, value, value >= goal, &format!("at least {goal:.2}"));
+        self.print_goal(what, value, value >= goal, &format!("at least {goal:.2}"));
     }
 
-    fn print(&mut self, what: &str, value: f64, holds: bool, goal: &str) {
+    fn print_goal(&mut self, what: &str, value: f64, holds: bool, goal: &str) {
         println!("{} {what}: {value:.2} ({goal})", if holds { "ok    " } else { "MISSED" });
         self.missed |= !holds;
     }

@@ -32,8 +32,11 @@ fn main() -> anyhow::Result<ExitCode> {
     std::fs::write(bench.program_path("body"), request_body())?;
     println!("{}", describe_machine());
     let mut goals = Goals::default();
-    let parts: [(&str, BenchmarkPart); 3] =
-        [("load", Bench::load), ("latency", Bench::measure_latency), ("instructions", Bench::count_instructions)];
+    let parts: [(&str, BenchmarkPart); 3] = [
+        ("load", Bench::measure_load),
+        ("latency", Bench::measure_latency),
+        ("instructions", Bench::count_instructions),
+    ];
     for (_, part) in parts.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)) {
         part(&bench, &mut goals)?;
     }
@@ -75,7 +78,7 @@ impl Bench {
         Server::start(Command::new(&command[0]).args(&command[1..]), address)
     }
 
-    fn servers(&self) -> anyhow::Result<Vec<(&'static str, Server)>> {
+    fn start_servers(&self) -> anyhow::Result<Vec<(&'static str, Server)>> {
         [OURS].into_iter().chain(FLOORS).map(|name| Ok((name, self.start(name)?))).collect()
     }
 
@@ -94,9 +97,9 @@ impl Bench {
     }
 
     /// Measures the server's CPU time per request at full load.
-    fn load(&self, goals: &mut Goals) -> anyhow::Result<()> {
+    fn measure_load(&self, goals: &mut Goals) -> anyhow::Result<()> {
         const REQUESTS_PER_RUN: usize = 100_000;
-        let servers = self.servers()?;
+        let servers = self.start_servers()?;
         let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for _ in 0..self.repetitions {
             for (name, server) in &servers {
@@ -116,7 +119,7 @@ impl Bench {
 
     /// Measures the response times at 10,000 requests per second.
     fn measure_latency(&self, goals: &mut Goals) -> anyhow::Result<()> {
-        let servers = self.servers()?;
+        let servers = self.start_servers()?;
         let log = self.program_path("log");
         let mut times: BTreeMap<&str, Vec<[f64; 2]>> = BTreeMap::new();
         for _ in 0..self.repetitions {

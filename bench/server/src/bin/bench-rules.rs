@@ -45,14 +45,14 @@ impl Bench {
     }
 
     fn start_service(&self, name: &str) -> anyhow::Result<Server> {
-        self.serve(name, &[])
+        self.start_server(name, &[])
     }
 
     fn start_following_node(&self, service: &Server) -> anyhow::Result<Server> {
-        self.serve("node", &["--rules", &format!("http://{}", service.address)])
+        self.start_server("node", &["--rules", &format!("http://{}", service.address)])
     }
 
-    fn serve(&self, name: &str, more: &[&str]) -> anyhow::Result<Server> {
+    fn start_server(&self, name: &str, more: &[&str]) -> anyhow::Result<Server> {
         let address = free_address()?;
         let data = self.folder.join(name);
         let mut command = Command::new(&self.tollgate);

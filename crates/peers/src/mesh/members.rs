@@ -13,7 +13,7 @@ const REMOVE_AFTER: u64 = 10_000_000_000;
 pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
     mesh.peers.values_mut().for_each(|peer| peer.is_alive = false);
     for member in members.into_iter().take(crate::wire::MAX_NODES) {
-        let Some(peer) = mesh.peer(member.node) else { continue };
+        let Some(peer) = mesh.peer_entry(member.node) else { continue };
         peer.is_alive = true;
         // A linked node announces its state itself, and that state is newer.
         if !peer.is_linked() {

@@ -375,7 +375,7 @@ impl Mesh {
         let at = now.mono().as_nanos();
         if at >= self.next_tick.saturating_add(LINK_TIMEOUT / 2) {
             // This node was paused. The other nodes were not silent, but this node did not read their frames.
-            self.links().for_each(|(_, link)| link.heard_at = at);
+            self.links_mut().for_each(|(_, link)| link.heard_at = at);
         }
         let is_tick = at >= self.next_tick;
         if is_tick || (self.is_urgent && at >= self.flushed_at.saturating_add(MIN_URGENT_INTERVAL)) {
@@ -404,7 +404,7 @@ impl Mesh {
     fn on_link_up(&mut self, at: u64, node: NodeId, actions: &mut Vec<Action>) {
         let resume = self.has_joined.then(|| self.peers.get(&node).and_then(|peer| peer.applied).unwrap_or(0));
         let (cluster, own, state) = (self.config.cluster, self.config.node, self.state);
-        let Some(peer) = self.peer(node) else {
+        let Some(peer) = self.peer_entry(node) else {
             actions.push(Action::Close { peer: node, why: "too many nodes" });
             return;
         };
@@ -439,20 +439,20 @@ impl Mesh {
     fn check_left(&mut self, at: u64, actions: &mut Vec<Action>) {
         let Leave::Since(since) = self.leave else { return };
         let head = self.ring.head();
-        let is_flushed = self.links().all(|(_, link)| !link.is_greeted || link.acked >= head);
+        let is_flushed = self.links_mut().all(|(_, link)| !link.is_greeted || link.acked >= head);
         if is_flushed || at >= since.saturating_add(LEAVE_TIMEOUT) {
             self.leave = Leave::Done;
             actions.push(Action::Left);
         }
     }
 
-    fn links(&mut self) -> impl Iterator<Item = (NodeId, &mut LinkState)> {
+    fn links_mut(&mut self) -> impl Iterator<Item = (NodeId, &mut LinkState)> {
         self.peers.iter_mut().filter_map(|(node, peer)| Some((*node, peer.link.as_mut()?)))
     }
 
     /// Returns the entry of another node, creating it if needed. Returns `None` for this node itself, or if there are
     /// too many nodes.
-    fn peer(&mut self, node: NodeId) -> Option<&mut Peer> {
+    fn peer_entry(&mut self, node: NodeId) -> Option<&mut Peer> {
         if node == self.config.node {
             return None;
         }

@@ -152,7 +152,7 @@ impl Mesh {
         self.counts.snapshots += 1;
         let joins = !std::mem::replace(&mut self.has_joined, true);
         for (node, seq) in vector {
-            let Some(peer) = self.peer(node) else { continue };
+            let Some(peer) = self.peer_entry(node) else { continue };
             // If the peer's deltas have no gap, this node does not skip to the snapshot's position. The snapshot may
             // lack some of the charges in these deltas.
             if joins || peer.has_gap {

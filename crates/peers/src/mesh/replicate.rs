@@ -38,7 +38,7 @@ impl Mesh {
         }
         let acked = self.peers.values().filter(|peer| peer.counts_towards_majority() || peer.link.is_some());
         let acked = acked.map(|peer| peer.link.as_ref().map_or(0, |link| link.acked)).min();
-        self.ring.forget(acked.unwrap_or(u64::MAX), at.saturating_sub(KEEP_FOR_JOINING));
+        self.ring.remove_acknowledged(acked.unwrap_or(u64::MAX), at.saturating_sub(KEEP_FOR_JOINING));
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
         nodes.into_iter().for_each(|node| self.send_deltas(at, node, actions));
     }

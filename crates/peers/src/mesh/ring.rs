@@ -47,8 +47,8 @@ impl Ring {
     }
 
     /// Removes deltas up to `seq` that are older than `before`.
-    pub(super) fn forget(&mut self, seq: u64, before: u64) {
-        while self.first() <= seq && self.deltas.front().is_some_and(|delta| delta.taken_at < before) {
+    pub(super) fn remove_acknowledged(&mut self, seq: u64, before: u64) {
+        while self.first_seq() <= seq && self.deltas.front().is_some_and(|delta| delta.taken_at < before) {
             self.pop();
         }
     }
@@ -65,24 +65,24 @@ impl Ring {
     }
 
     /// Returns the sequence number of the oldest delta in the ring, or of the next delta if the ring is empty.
-    fn first(&self) -> u64 {
+    fn first_seq(&self) -> u64 {
         self.head + 1 - self.deltas.len() as u64
     }
 
     /// Returns whether all deltas after `from` are in the ring.
     pub(super) fn holds_after(&self, from: u64) -> bool {
-        from <= self.head && from + 1 >= self.first()
+        from <= self.head && from + 1 >= self.first_seq()
     }
 
     pub(super) fn get(&self, seq: u64) -> Option<&RingDelta> {
-        let index = seq.checked_sub(self.first())?;
+        let index = seq.checked_sub(self.first_seq())?;
         self.deltas.get(usize::try_from(index).ok()?)
     }
 
     /// Returns the bytes of the deltas in `from..to` that are still in the ring.
     pub(super) fn bytes_between(&self, from: u64, to: u64) -> u64 {
         let offset = |seq: u64| self.get(seq).map_or(self.total, |delta| delta.offset);
-        offset(to).saturating_sub(offset(from.max(self.first())))
+        offset(to).saturating_sub(offset(from.max(self.first_seq())))
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(ring.bytes_between(4, 6), 2 * (100 + size_of::<RingDelta>() as u64));
         ring.push(6, vec![0; 10_000].into(), Vec::new());
         assert!(ring.holds_after(5) && !ring.holds_after(4));
-        ring.forget(6, 7);
+        ring.remove_acknowledged(6, 7);
         assert!(ring.holds_after(6) && !ring.holds_after(5));
     }
 }

@@ -154,8 +154,8 @@ fn delta_is_charged_as_of_its_original_time() {
     assert_eq!(table.counts().forgiven, old + 7);
 }
 
-/// An old delta is not charged as of its own instant. The state could treat such an instant as a clock that was set
-/// back, and discard its usage.
+/// Some old deltas cannot be charged as of their own instant. The state would treat such an instant as a clock that was
+/// set back, and discard its usage.
 #[test]
 fn old_deltas_do_not_erase_usage() {
     let minute = Nanos::from_secs(60);

@@ -70,7 +70,7 @@ fn put_charge(key: Fingerprint, limits: &[u8], amount: Amount, stamps: Option<&S
 
 pub(super) fn read_ask(reader: &mut Reader<'_>) -> Result<Ask, WireError> {
     let (id, hop, verb) = read_ask_head(reader)?;
-    let count = reader.count(FINGERPRINT_BYTES + 4, Ask::MAX_CHARGES)?;
+    let count = reader.read_count(FINGERPRINT_BYTES + 4, Ask::MAX_CHARGES)?;
     let charges = (0..count).map(|_| {
         let (key, limits, amount, stamps) = read_charge(reader)?;
         Ok(AskCharge { key, limits: limits.into(), amount, stamps })
@@ -90,7 +90,7 @@ pub(crate) fn decode_single_ask(frame: &[u8]) -> Option<SingleAsk<'_>> {
         return None;
     }
     let (key, limits, amount, stamps) = read_charge(&mut reader).ok()?;
-    reader.end().ok()?;
+    reader.expect_end().ok()?;
     Some(SingleAsk { id, hop, verb, key, limits, amount, stamps })
 }
 
@@ -113,7 +113,7 @@ type ReadCharge<'a> = (Fingerprint, &'a [u8], Amount, Option<Stamps>);
 
 fn read_charge<'a>(reader: &mut Reader<'a>) -> Result<ReadCharge<'a>, WireError> {
     let key = reader.fingerprint()?;
-    let length = reader.count(1, MAX_LIMITS_BYTES)?;
+    let length = reader.read_count(1, MAX_LIMITS_BYTES)?;
     let limits = reader.take(length)?;
     let (kind, cost) = (reader.byte()?, Cost::new(reader.varint()?));
     let amount = match kind {
@@ -216,7 +216,7 @@ pub(super) fn read_answer(reader: &mut Reader<'_>) -> Result<Answer, WireError> 
     if let Some(refusal) = refusal {
         return Ok(Answer { id, result: Err(refusal) });
     }
-    let count = reader.count(6, Ask::MAX_CHARGES)?;
+    let count = reader.read_count(6, Ask::MAX_CHARGES)?;
     let charges = (0..count).map(|_| {
         let outcome = match reader.byte()? {
             0 => Outcome::Allow,
@@ -226,7 +226,7 @@ pub(super) fn read_answer(reader: &mut Reader<'_>) -> Result<Answer, WireError> 
         };
         let taken = Cost::new(reader.varint()?);
         let stamps = read_stamps(reader)?.ok_or(WireError::Invalid("no stamps"))?;
-        let reports = (0..reader.count(4, Limits::MAX)?).map(|_| {
+        let reports = (0..reader.read_count(4, Limits::MAX)?).map(|_| {
             let (limit, remaining) = (reader.varint()?, reader.varint()?);
             Ok(Report { limit, remaining, retry: read_retry(reader)?, reset: Nanos::from_nanos(reader.varint()?) })
         });

@@ -72,17 +72,17 @@ impl DeltaBody {
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let mut body = Self::default();
-        for _ in 0..reader.count(2, usize::MAX)? {
+        for _ in 0..reader.read_count(2, usize::MAX)? {
             let number = reader.varint_u32()?;
-            let count = reader.count(FINGERPRINT_BYTES + 1, usize::MAX)?;
+            let count = reader.read_count(FINGERPRINT_BYTES + 1, usize::MAX)?;
             let items = (0..count).map(|_| Ok(Item { key: reader.fingerprint()?, cost: unzigzag(reader.varint()?) }));
             let items = items.collect::<Result<_, _>>()?;
             body.blocks.push((number, items));
         }
-        let count = reader.count(FINGERPRINT_BYTES + 1, usize::MAX)?;
+        let count = reader.read_count(FINGERPRINT_BYTES + 1, usize::MAX)?;
         let resets = (0..count).map(|_| Ok((reader.fingerprint()?, reader.varint_u32()?)));
         body.resets = resets.collect::<Result<_, _>>()?;
-        reader.end()?;
+        reader.expect_end()?;
         Ok(body)
     }
 }
@@ -148,19 +148,19 @@ impl PartBody {
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let mut body = Self::default();
-        for _ in 0..reader.count(2, usize::MAX)? {
+        for _ in 0..reader.read_count(2, usize::MAX)? {
             let number = reader.varint_u32()?;
-            let count = reader.count(FINGERPRINT_BYTES + 2, usize::MAX)?;
+            let count = reader.read_count(FINGERPRINT_BYTES + 2, usize::MAX)?;
             let keys = (0..count).map(|_| {
                 let (key, generation) = (reader.fingerprint()?, reader.varint_u32()?);
-                let used = (0..reader.count(2, tollgate_core::Limits::MAX)?)
+                let used = (0..reader.read_count(2, tollgate_core::Limits::MAX)?)
                     .map(|_| Ok(UsedAmount { whole: reader.varint()?, part: reader.varint_u32()? }));
                 Ok(SnapshotKey { key, generation, used: used.collect::<Result<_, _>>()? })
             });
             let keys = keys.collect::<Result<_, _>>()?;
             body.blocks.push((number, keys));
         }
-        reader.end()?;
+        reader.expect_end()?;
         Ok(body)
     }
 }

@@ -25,7 +25,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the remaining bytes.
-    pub(super) fn rest(&mut self) -> &'a [u8] {
+    pub(super) fn take_remaining(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an element count. Each element takes at least `least` bytes.
-    pub(super) fn count(&mut self, least: usize, max: usize) -> Result<usize, WireError> {
+    pub(super) fn read_count(&mut self, least: usize, max: usize) -> Result<usize, WireError> {
         let count = self.varint()?;
         let fits = self.rest.len() / least.max(1);
         match usize::try_from(count) {
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         Ok(Fingerprint::from_parts(low, high))
     }
 
-    pub(super) fn end(&self) -> Result<(), WireError> {
+    pub(super) fn expect_end(&self) -> Result<(), WireError> {
         if self.rest.is_empty() { Ok(()) } else { Err(WireError::Invalid("bytes after the end of a frame")) }
     }
 }

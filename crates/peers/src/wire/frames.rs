@@ -75,7 +75,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
         KIND_HEAD => Frame::Head { head: reader.varint()?, gap: read_flag(reader)? },
         KIND_PARAMS => {
             let number = reader.varint_u32()?;
-            let code = reader.rest();
+            let code = reader.take_remaining();
             if code.len() > MAX_LIMITS_BYTES {
                 return Err(WireError::Invalid("limits that are too long"));
             }
@@ -83,7 +83,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
         }
         KIND_DELTA => {
             let (seq, age) = (reader.varint()?, reader.varint()?);
-            Frame::Delta(Delta { seq, age, body: reader.rest().into() })
+            Frame::Delta(Delta { seq, age, body: reader.take_remaining().into() })
         }
         KIND_ACK => Frame::Ack { seq: reader.varint()?, state: read_state(reader)? },
         KIND_WANT => Frame::Want { part: reader.varint_u32()? },
@@ -133,8 +133,8 @@ fn put_part(part: &Part, out: &mut Vec<u8>) {
 
 fn read_part(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
     let (part, parts) = (reader.varint_u32()?, reader.varint_u32()?);
-    let count = reader.count(9, MAX_NODES)?;
+    let count = reader.read_count(9, MAX_NODES)?;
     let vector = (0..count).map(|_| Ok((NodeId(reader.fixed_u64()?), reader.varint()?)));
     let vector = vector.collect::<Result<_, _>>()?;
-    Ok(Frame::Part(Part { part, parts, vector, body: reader.rest().into() }))
+    Ok(Frame::Part(Part { part, parts, vector, body: reader.take_remaining().into() }))
 }

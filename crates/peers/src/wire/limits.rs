@@ -69,7 +69,7 @@ pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
         return Err(WireError::Invalid("limits that are too long"));
     }
     let (mut reader, mut limits) = (Reader::new(code), Vec::new());
-    while reader.end().is_err() {
+    while reader.expect_end().is_err() {
         if limits.len() == Limits::MAX {
             return Err(WireError::Invalid("more than 8 limits"));
         }

@@ -182,6 +182,6 @@ pub fn decode(input: &[u8]) -> Result<Option<(Frame, usize)>, WireError> {
     let Some(frame) = rest.get(..length) else { return Ok(None) };
     let mut reader = Reader::new(frame);
     let decoded = frames::read(&mut reader)?;
-    reader.end()?;
+    reader.expect_end()?;
     Ok(Some((decoded, 4 + length)))
 }

@@ -66,7 +66,7 @@ impl Sharing {
         let (done, answer) = oneshot::channel();
         let (sharing, key, encoded) = (self.clone(), key.clone(), entry.encoded.clone());
         self.runtime.spawn(async move {
-            let result = sharing.exchange(shard, &key, &encoded, &exchange).await;
+            let result = sharing.send_exchange(shard, &key, &encoded, &exchange).await;
             let result = sharing.record_outcome(shard, &key, result);
             // Sending fails only if the caller gave up.
             let _ = done.send(result);
@@ -74,7 +74,7 @@ impl Sharing {
         answer
     }
 
-    async fn exchange(
+    async fn send_exchange(
         &self,
         shard: u8,
         key: &[u8],
@@ -155,13 +155,13 @@ impl Sharing {
 
     pub(super) fn start_sweeping(self: &Arc<Self>) {
         if !self.leases.is_swept.swap(true, Ordering::Relaxed) {
-            self.runtime.spawn(sweep(Arc::downgrade(self)));
+            self.runtime.spawn(sweep_leases(Arc::downgrade(self)));
         }
     }
 }
 
 /// Reports and returns leases periodically, until the store is dropped.
-async fn sweep(sharing: Weak<Sharing>) {
+async fn sweep_leases(sharing: Weak<Sharing>) {
     loop {
         sleep(SWEEP_EVERY).await;
         let Some(sharing) = sharing.upgrade().filter(|sharing| sharing.servers.strong_count() > 0) else { return };
@@ -199,7 +199,7 @@ fn decode_answer(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> R
     for _ in 0..count {
         slices.push((instant_nanos(bytes.take_number(7)?), bytes.take_number(7)?));
     }
-    let Ok(own) = OwnState::decode(bytes.rest(), limits, &now) else { return Ok(ExchangeAnswer::NotOurs) };
+    let Ok(own) = OwnState::decode(bytes.remaining(), limits, &now) else { return Ok(ExchangeAnswer::NotOurs) };
     let amount = need.amount();
     let reports = || limits.reports(&*own.words, &now, Cost::new(amount));
     let refill = reports().fold(0, |wait, report| match report.retry {

@@ -67,7 +67,7 @@ impl RedisStore {
         while let [group, rest @ ..] = groups {
             let strict = groups.iter().take_while(|group| !super::is_shared(group)).count();
             if strict > 0 {
-                self.answer(Batch { groups: &groups[..strict], ..batch }, answers).await;
+                self.ask_store(Batch { groups: &groups[..strict], ..batch }, answers).await;
                 groups = &groups[strict..];
                 continue;
             }
@@ -168,7 +168,7 @@ impl RedisStore {
     async fn decide_strictly(&self, batch: Batch<'_>, verb: StoreVerb, charges: &[Charge<'_>], answers: &mut Answers) {
         let strict: Vec<Charge<'_>> = charges.iter().map(as_strict).collect();
         let groups = [Group { verb, charges: &strict }];
-        self.answer(Batch { groups: &groups, ..batch }, answers).await;
+        self.ask_store(Batch { groups: &groups, ..batch }, answers).await;
     }
 
     /// Decides a group of several charges.
@@ -241,7 +241,7 @@ impl RedisStore {
                 .map(|charge| Charge { ask: limit_up_to(charge.ask, least), ..charge })
                 .collect();
             let groups = [Group { verb: group.verb, charges: &charges }];
-            self.answer_by(Batch { groups: &groups, ..batch }, deadline, &mut by_store).await;
+            self.ask_store_by(Batch { groups: &groups, ..batch }, deadline, &mut by_store).await;
             match by_store.group(0) {
                 Ok(answer) => {
                     refused |= !answer.outcome().is_admitted();
@@ -303,7 +303,7 @@ impl RedisStore {
         }
         let mut by_store = Answers::default();
         let groups = [Group { verb: StoreVerb::Refund, charges: &rest }];
-        self.answer(Batch { groups: &groups, ..batch }, &mut by_store).await;
+        self.ask_store(Batch { groups: &groups, ..batch }, &mut by_store).await;
         group.charges.iter().for_each(|charge| self.sharing.leases.forget_refusal(charge));
         let refunded = match by_store.group(0) {
             Ok(refunded) => refunded,

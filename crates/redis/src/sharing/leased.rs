@@ -123,7 +123,7 @@ impl Leases {
     }
 
     /// Returns the number of keys with leases and the number of held tokens.
-    pub(super) fn held(&self) -> (usize, u64) {
+    pub(super) fn count_held(&self) -> (usize, u64) {
         let of_shard = |shard| {
             let entries = self.lock(shard);
             let holders = entries.values().map(|entry| &entry.holder).filter(|holder| holder.has_leases());

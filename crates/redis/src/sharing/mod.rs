@@ -132,7 +132,7 @@ impl Sharing {
             rule: rule.clone(),
             tokens: *tokens,
         });
-        let (leased_keys, leased_tokens) = self.leases.held();
+        let (leased_keys, leased_tokens) = self.leases.count_held();
         let mut shared =
             SharingStats { overshoot: overshoot.collect(), leased_keys, leased_tokens, ..SharingStats::default() };
         shared.overshoot.sort_unstable_by(|one, other| (&one.domain, &one.rule).cmp(&(&other.domain, &other.rule)));

@@ -138,7 +138,7 @@ impl PeersSimulation {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_ref() else { return Err(()) };
         let ask = Ask { hop: Hop::Last, ..ask };
-        let AskAction::Answer { answer, urgent } = ask::receive(process.mesh.homes(), &process.table, &local, ask)
+        let AskAction::Answer { answer, urgent } = ask::receive_ask(process.mesh.homes(), &process.table, &local, ask)
         else {
             return Err(());
         };

@@ -87,7 +87,7 @@ impl PeersSimulation {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         let own = process.id;
-        let mut members: Vec<Member> = process.members.alive(local.mono()).iter().map(to_member).collect();
+        let mut members: Vec<Member> = process.members.live_records(local.mono()).iter().map(to_member).collect();
         members.retain(|member| member.node != own);
         let mut is_wrong = false;
         if self.wrong_members && self.random.happens_in_percent(5) && !members.is_empty() {
@@ -200,7 +200,7 @@ impl PeersSimulation {
     }
 
     fn record_of(&self, host: usize) -> Option<Record> {
-        Some(self.hosts[host].process.as_ref()?.members.own().clone())
+        Some(self.hosts[host].process.as_ref()?.members.own_record().clone())
     }
 
     /// Opens one side of a new link.
@@ -209,7 +209,7 @@ impl PeersSimulation {
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         process.members.record_link(record, dialled, mono);
         let mut gossip = Vec::new();
-        greeting::push_gossip(&mut gossip, &process.members.alive(mono));
+        greeting::push_gossip(&mut gossip, &process.members.live_records(mono));
         self.send_bytes(now, host, other, gossip, 0);
         self.report_members(now, host);
         self.handle_mesh_event(now, host, MeshEvent::LinkUp { peer });
@@ -241,7 +241,7 @@ impl PeersSimulation {
         let running = || self.hosts.iter().filter_map(|host| host.process.as_ref());
         for (at, host) in self.hosts.iter().enumerate() {
             let Some(process) = &host.process else { continue };
-            let alive = process.members.alive(host.now(end).mono());
+            let alive = process.members.live_records(host.now(end).mono());
             let is_known = |other: &Process| alive.iter().any(|record| record.node == other.id);
             let linked = process.mesh.status().peers.iter().filter(|peer| peer.is_linked).count();
             let (known, all) = (running().filter(|other| is_known(other)).count(), running().count());

@@ -480,7 +480,7 @@ impl PeersSimulation {
         };
         let is_group = self.group_size > 1;
         let cost = ask.charges.first().map_or(0, |charge| charge.amount.cost().get());
-        match ask::receive(process.mesh.homes(), &process.table, &local, ask) {
+        match ask::receive_ask(process.mesh.homes(), &process.table, &local, ask) {
             AskAction::Forward(node, mut ask) => {
                 if is_group {
                     self.next_ask += 1;
