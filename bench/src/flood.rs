@@ -12,7 +12,7 @@ use tollgate::clock::ManualClock;
 use tollgate::core::{Algorithm, Nanos};
 use tollgate::{FixedWindow, Rate, TokenBucket};
 
-use crate::child::{ask, resident_bytes};
+use crate::child::{resident_bytes, run_in_child};
 use crate::keys::{KEY_BYTES, numbered_key, write_key};
 use crate::report::{Goal, Report, Row};
 

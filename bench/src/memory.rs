@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::child::{ask, resident_bytes};
+use crate::child::{resident_bytes, run_in_child};
 use crate::contender::Contender;
 use crate::keys::{KEY_BYTES, write_key};
 use crate::ours;
