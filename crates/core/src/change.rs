@@ -22,8 +22,8 @@
 //! hold the tokens that requests take in advance within that wait. A cost of zero is not written.
 //!
 //! **Bound**: each parameter change that is followed by a charge costs the caller less than one token by rounding. If
-//! the new limit is a token or leaky bucket, it costs less than one tick of the new rate. Parameter changes without a
-//! charge cost nothing.
+//! the new limit is a token or leaky bucket, the change costs less than one tick of the new rate. Parameter changes
+//! without a charge cost nothing.
 
 use alloc::vec::Vec;
 

@@ -7,9 +7,9 @@
 //!
 //! # Equivalents of existing limiters
 //!
-//! The decisions of each existing limiter were recorded under a controlled clock. A test repeats them step by step with
-//! the equivalent here (`crates/testkit`, `--test oracles`). The test accepts only intentional differences, each with a
-//! name and a reason. The last column lists the differences that matter for a migration.
+//! The decisions of each existing limiter were recorded under a controlled clock. A test repeats these decisions step
+//! by step with the equivalent in this crate (`crates/testkit`, `--test oracles`). The test accepts only intentional
+//! differences, each with a name and a reason. The last column lists the differences that matter for a migration.
 //!
 //! | existing limiter | equivalent here | differences |
 //! |---|---|---|

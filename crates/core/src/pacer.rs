@@ -15,8 +15,8 @@
 //! credit. The next request waits 200 ms.
 //!
 //! **Warm-up**: a service that was idle is slow at first (cold caches), so stored permits cost *more* than new permits.
-//! The price rises with the number stored. If `x` permits are stored above a threshold, the next permit takes `interval
-//! × (1 + (cold − 1) × x / ramp)`, where `ramp` is the maximum minus the threshold:
+//! The price rises with the number of stored permits. If `x` permits are stored above a threshold, the next permit
+//! takes `interval × (1 + (cold − 1) × x / ramp)`, where `ramp` is the maximum minus the threshold:
 //!
 //! ```text
 //!   cold × interval ┤                      ╱
@@ -88,7 +88,7 @@ enum PacerKind {
     },
 }
 
-/// The state of a pacer. Only the [`PacerParams`] that wrote it can read it.
+/// The state of a pacer. Only the [`PacerParams`] that wrote a state can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PacerState {
     /// Instant at which the next caller may pass, in ticks of the rate.
@@ -106,8 +106,8 @@ impl PacerParams {
     /// The largest cold factor, in thousandths.
     pub const MAX_COLD: u32 = 100 * COLD_FACTOR_ONE;
 
-    /// Creates a pacer that grants `rate` and stores the permits of up to `store` of idle time. With a `store` of zero
-    /// it stores nothing. A new pacer has no stored permits.
+    /// Creates a pacer that grants `rate` and stores the permits of up to `store` of idle time. With a `store` of zero,
+    /// the pacer stores nothing. A new pacer has no stored permits.
     ///
     /// # Errors
     /// Returns an error if `store` is above [`PacerParams::MAX_STORE`].

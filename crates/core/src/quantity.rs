@@ -103,7 +103,7 @@ impl FormatWithUnit for Duration {
     }
 }
 
-/// The monotonic clock. The process or the test chooses its zero.
+/// The monotonic clock. The process or the test chooses the zero of this clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mono {}
 
@@ -269,7 +269,7 @@ impl Cost {
     pub const ZERO: Self = Self(0);
     /// The usual cost of a request.
     pub const ONE: Self = Self(1);
-    /// The largest cost. With `Ask::UpTo` it drains a limit.
+    /// The largest cost. A request for this cost drains a limit, with `Ask::UpTo`.
     pub const MAX: Self = Self(u64::MAX);
 
     /// Creates a cost of `units`.

@@ -16,7 +16,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_http::{Attributes, ByHeader, LimitLayer, Styles};
 use tollgate_redis::{Config, RedisStore};
 
-/// The rules of the app. `Engine::put` can replace them while the app runs.
+/// The rules of the app. `Engine::put` can replace the rules while the app runs.
 const RULES: &str = "
 domain: app
 rules:

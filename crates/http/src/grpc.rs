@@ -64,7 +64,7 @@ pub(crate) fn write_status(
     }
 }
 
-/// Encodes a `google.rpc.Status`. Its field numbers are: code = 1, message = 2, details = 3.
+/// Encodes a `google.rpc.Status`, whose field numbers are: code = 1, message = 2, details = 3.
 fn encode_status(code: GrpcCode, message: &str, wait: Option<Nanos>) -> Vec<u8> {
     let mut out = Vec::with_capacity(96 + message.len());
     write_number_field(&mut out, 1, code as u64);

@@ -11,7 +11,7 @@ type Budget = Arc<Keyed<TokenBucket, Arc<ManualClock>>>;
 
 /// Calls the model and returns the number of charged tokens.
 fn call_model(budget: &Budget, customer: &str, prompt: u64, longest: u64, answer: u64) -> Result<Option<u64>, AcquireError> {
-    // Waits up to two seconds for the tokens. Fails immediately if they cannot be available in that time.
+    // Waits up to two seconds for the tokens. Fails immediately if the tokens cannot be available in that time.
     let patience = Duration::from_secs(2);
     let held = budget.acquire(customer, prompt + longest).within(patience).wait_held()?;
     // If the call panics or takes longer than half a minute, all reserved tokens count as used.

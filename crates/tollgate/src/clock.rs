@@ -222,7 +222,7 @@ impl Clock for CachedClock {
 #[derive(Debug, Default)]
 pub struct ManualClock {
     mono: AtomicU64,
-    /// Wall time minus monotonic time. Only [`step_wall`](Self::step_wall) changes it.
+    /// Wall time minus monotonic time. Only [`step_wall`](Self::step_wall) changes this difference.
     wall_offset: AtomicI64,
     /// Locked only to change the schedule, never while an alarm fires.
     schedule: Mutex<Schedule<u64>>,

@@ -12,10 +12,10 @@
 //! ```
 //!
 //! Words are little-endian, eight bytes each. The first word of a frame is its kind and its length. A seal is a
-//! checksum of everything before it: it detects damage, not forgery. States contain instants of the monotonic clock,
-//! whose zero differs in every process, so each table starts with one reading of both clocks. The restoring process
-//! reads both clocks again. The difference between the wall-clock readings is the elapsed time, by which the states are
-//! shifted. If the wall clock was set back, the elapsed time is zero.
+//! checksum of all earlier words except seals: it detects damage, not forgery. States contain instants of the monotonic
+//! clock, whose zero differs in every process, so each table starts with one reading of both clocks. The restoring
+//! process reads both clocks again. The difference between the wall-clock readings is the elapsed time, by which the
+//! states are shifted. If the wall clock was set back, the elapsed time is zero.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -10,7 +10,7 @@
 //!                                 ◀──────────┴─────────────┘ trusted, so their elements are accepted
 //! ```
 //!
-//! Quotes are also matched from the right. If they were matched from the left, an unclosed quote in the client's part
+//! Quotes are also matched from the right. If quotes were matched from the left, an unclosed quote in the client's part
 //! would hide the elements added by the proxies.
 
 use std::net::{IpAddr, SocketAddr};

@@ -163,7 +163,7 @@ impl TrustedProxies {
     }
 
     /// Trusts the loopback, private, link-local and unique local networks, which are unreachable from the internet. Use
-    /// it for services that only their own proxies can reach.
+    /// this list for services that only their own proxies can reach.
     pub fn private() -> Self {
         let v4 = |a, b, prefix| Network { address: Ipv4Addr::new(a, b, 0, 0).into(), prefix };
         let v6 = |first, last, prefix| Network { address: Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, last).into(), prefix };

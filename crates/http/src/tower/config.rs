@@ -35,8 +35,8 @@ pub enum OnUnidentified {
     /// Counts all requests without an identity as one client, so that clients cannot evade the limit by omitting a
     /// header.
     CountTogether,
-    /// Lets the request pass uncounted. Use it for optional identities, together with another layer that limits all
-    /// requests.
+    /// Lets the request pass uncounted. Use this setting for optional identities, together with another layer that
+    /// limits all requests.
     Allow,
     /// Refuses the request with status 400.
     Refuse,
@@ -195,8 +195,8 @@ impl fmt::Write for StackString {
     }
 }
 
-/// Returns a problem document (RFC 9457). If a limit is exceeded, it has the problem type defined in the rate-limit
-/// headers draft.
+/// Returns a problem document (RFC 9457). If a limit is exceeded, the document has the problem type defined in the
+/// rate-limit headers draft.
 fn default_http_refusal(refusal: &Refusal<'_>) -> Response<Bytes> {
     let (status, text) = match refusal.reason {
         Reason::Exceeded(_) => {

@@ -79,8 +79,8 @@ impl<G> LimitLayer<G> {
     }
 
     /// Lets all requests pass immediately. If the layer would have refused or delayed a request, the response's
-    /// extensions contain an [`ObservedOutcome`](super::ObservedOutcome). Use this to test a limit before you enforce
-    /// it.
+    /// extensions contain an [`ObservedOutcome`](super::ObservedOutcome). Use an observing layer to test a limit before
+    /// you enforce it.
     #[must_use]
     pub fn observe(self) -> Self {
         self.configure(|config| config.observing = true)

@@ -54,7 +54,7 @@ impl<T, F> ByRules<T, F> {
 }
 
 impl<T: Store, F: Store> ByRules<T, F> {
-    /// Decides a request. If it is admitted, writes the response's rate-limit headers into `headers`.
+    /// Decides a request. If the request is admitted, writes the response's rate-limit headers into `headers`.
     async fn decide_by_rules<B>(
         &self,
         request: &RequestView<'_>,

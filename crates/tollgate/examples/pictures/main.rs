@@ -4,7 +4,7 @@
 //! cargo run -p tollgate --example pictures
 //! ```
 //!
-//! The pictures are in `docs/pictures`. A test fails if one of them differs from the output of this program.
+//! The pictures are in `docs/pictures`. A test fails if a picture differs from the output of this program.
 
 mod drawing;
 mod gallery;

@@ -86,9 +86,9 @@ fn alarm_id(alarm: &Arc<dyn Alarm>) -> usize {
 
 /// Fires alarms in real time, on one thread for all limiters of the process.
 ///
-/// The timer has its own thread instead of using a runtime's timer. So it serves both blocked threads and futures,
-/// works with or without an executor, and survives the shutdown of an executor. The thread sleeps until the earliest
-/// alarm.
+/// The timer has its own thread instead of using a runtime's timer. So the timer serves both blocked threads and
+/// futures, works with or without an executor, and survives the shutdown of an executor. The thread sleeps until the
+/// earliest alarm.
 #[derive(Default)]
 pub(super) struct Timer {
     /// Locked only to change the schedule or to wait for a change, never while an alarm fires.

@@ -134,8 +134,8 @@ fn malformed_forwarded_element_counts_as_the_proxy_that_wrote_it() {
         "for=203.0.113.7\"",
         "for=\"203.0.113.7\"\"\"",
         "for=\"203.0.\\113.7\"",
-        // A quoted string with escaped quotes and a comma. Reading from the right splits it at the comma, and the last
-        // element is not an address.
+        // A quoted string with escaped quotes and a comma. Reading from the right splits the string at the comma, and
+        // the last element is not an address.
         "for=203.0.113.7;host=\"a\\\", for=9.9.9.9;x=\\\"b\"",
     ] {
         check_client_address(ForwardedBy::Forwarded, &[malformed.as_bytes()], "10.0.0.1");

@@ -6,8 +6,8 @@
 //!  0             │ total number of entries                                               │ seal
 //! ```
 //!
-//! Every field is a little-endian word of eight bytes. A seal is a checksum of everything before it, so the next seal
-//! detects missing, repeated or misplaced parts. Seals protect against accidents, not against forgery.
+//! Every field is a little-endian word of eight bytes. A seal is a checksum of all earlier words except seals, so the
+//! next seal detects missing, repeated or misplaced parts. Seals protect against accidents, not against forgery.
 //!
 //! **Time.** States contain instants of the monotonic clock, whose zero differs in every process. The head contains one
 //! reading of both clocks, and the restoring process reads both clocks again. The difference between the wall-clock
