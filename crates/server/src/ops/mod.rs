@@ -126,7 +126,7 @@ impl Verb {
         }
     }
 
-    /// Returns whether the output contains the amount taken. True for verbs that can take another amount than the cost.
+    /// Returns whether the output contains the amount taken. True for verbs that can take an amount other than the cost.
     pub const fn shows_taken(self) -> bool {
         match self {
             Self::Check | Self::Peek | Self::Reserve => false,

@@ -254,7 +254,7 @@ fn decompress_if_gzip(mut stream: CountedReader) -> io::Result<Box<dyn Read + Se
     Ok(Box::new(ExpansionGuard { inner: MultiGzDecoder::new(buffered), expanded: 0, read }))
 }
 
-/// Fails with an error if a compressed stream expands far more than any real log: it is a decompression bomb.
+/// Fails with an error if a compressed stream expands far more than any real log, like a decompression bomb.
 struct ExpansionGuard<R> {
     inner: R,
     expanded: u64,

@@ -154,7 +154,7 @@ impl ConnectionBuffers {
             match self.answer_all(stream, app, session).await? {
                 AfterAnswer::Close => return Ok(AfterAnswer::Close),
                 AfterAnswer::Wait if self.filled == 0 => return Ok(AfterAnswer::Wait),
-                // A client that always sends part of the next command would keep a stopping server from ending.
+                // A client that always sends part of the next command would prevent a stopping server from exiting.
                 AfterAnswer::Wait if was_stopping && self.filled < received => return Ok(AfterAnswer::Close),
                 AfterAnswer::Wait => {
                     // The timeout of a command starts with its first byte. Later bytes do not extend it.
