@@ -33,7 +33,7 @@ pub(super) enum NextStep<'a> {
 
 /// Answers the commands at the start of `input`. Returns the number of bytes used (including the bytes of a returned
 /// batch) and the next step.
-pub(super) fn answer<'a, S: Store>(
+pub(super) fn answer_commands<'a, S: Store>(
     app: &'a App<S>,
     session: &mut Session,
     cache: &mut ThrottleLimitCache,
