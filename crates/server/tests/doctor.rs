@@ -97,7 +97,7 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     let well = ["--rules", "rules.yaml", "--store", &url, "--store-deadline", "10000", "--connections", "100"];
     let tls = ["--tls-cert", "server.pem", "--tls-key", "server.key"];
     case(
-        "all is well, except that the certificate is for two days, and no server runs",
+        "no faults, but a certificate that expires in two days and no running server",
         &[&ports[..], &well, &tls].concat(),
         0,
     );
@@ -112,29 +112,33 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
         &["--rules", "rules.yaml", "--store", "redis://127.0.0.1:1", "--http", &taken, "--resp", &resp][..],
         &["--tls-cert", "old.pem", "--tls-key", "old.key"],
     ];
-    case("mistaken rules, no store, few files, an expired certificate and a key for a group", &broken.concat(), 1);
-    case("a port of another program", &["--data", "off", "--http", &taken, "--resp", "off"], 1);
     case(
-        "a certificate without its key",
+        "invalid rules, no store, few open files, an expired certificate and a group-readable key",
+        &broken.concat(),
+        1,
+    );
+    case("a port that another program uses", &["--data", "off", "--http", &taken, "--resp", "off"], 1);
+    case(
+        "a certificate with another key",
         &[&ports[..], &["--tls-cert", "server.pem", "--tls-key", "old.key"]].concat(),
         1,
     );
     case("flags that contradict each other", &["--rules", "a", "--database", "postgres://b/c"], 1);
 
     let peers = ["--data", "off", "--store", "peers://127.0.0.1:1", "--peers-listen", &taken];
-    case("a port for other servers that another program uses", &[&ports[..], &peers].concat(), 1);
+    case("a peer port that another program uses", &[&ports[..], &peers].concat(), 1);
     let socket = |path: &'static str| ["--data", "off", "--rls", path];
     case("a Unix socket", &[&ports[..], &socket("unix:rls.sock")].concat(), 0);
     assert!(!folder.path().join("rls.sock").exists(), "the socket is removed");
-    case("a Unix socket in no directory", &[&ports[..], &socket("unix:nowhere/rls.sock")].concat(), 1);
-    case("a Unix socket where a file is", &[&ports[..], &socket("unix:rules.yaml")].concat(), 1);
+    case("a Unix socket in a missing directory", &[&ports[..], &socket("unix:nowhere/rls.sock")].concat(), 1);
+    case("a Unix socket at the path of a regular file", &[&ports[..], &socket("unix:rules.yaml")].concat(), 1);
     let listener = UnixListener::bind(folder.path().join("other.sock")).expect("a socket");
     case("a Unix socket of another program", &[&ports[..], &socket("unix:other.sock")].concat(), 1);
     drop(listener);
     case("a Unix socket of a server that has ended", &[&ports[..], &socket("unix:other.sock")].concat(), 0);
 
     let xds = ["--data", "off", "--rules", "xds://127.0.0.1:1"];
-    case("an xDS server that does not run", &[&ports[..], &xds].concat(), 1);
+    case("an xDS server that is not running", &[&ports[..], &xds].concat(), 1);
 
     store.command(&["CONFIG", "SET", "maxmemory", "100mb"]);
     store.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);

@@ -98,8 +98,8 @@ for url, domain, path in [(url, "api", "/"), (url, "api", "/"), (url, "api", "/d
 
 #[test]
 fn go_middleware_refuses_and_fails_open() {
-    let go =
-        Path::new(&required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter beside `go`")).with_file_name("go");
+    let go = Path::new(&required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter in the folder of `go`"))
+        .with_file_name("go");
     let (server, _rules) = start_server();
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("tollgate")).expect("a directory");

@@ -28,7 +28,7 @@ fn cut_under_load(is_cut: impl Fn(usize, usize) -> bool, asked: [usize; 2], is_n
     load.wait_until_admitted(0, 60);
     let cut_at = load.elapsed();
     network.cut(is_cut);
-    eventually("the cut is noticed", || is_noticed(&servers));
+    eventually("the servers have noticed the cut", || is_noticed(&servers));
     // Two servers that each admit the rule's rate take five seconds for this amount. One server would admit half as
     // much.
     load.wait_until_admitted(0, 200);

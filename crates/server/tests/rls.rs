@@ -243,7 +243,7 @@ fn negative_hits_are_refunded_even_if_other_descriptors_are_refused() {
     assert_eq!(
         ask(&mut client, json!([with_hits(&[("first", "a")], 0, false)])).remaining(),
         20,
-        "never above the capacity"
+        "a refund never exceeds the capacity"
     );
     assert_eq!(ask(&mut client, json!([with_hits(&[("first", "new")], 1, true)])).code(), "OK");
 }

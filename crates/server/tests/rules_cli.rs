@@ -110,7 +110,7 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
     let rules = folder.join("rules");
     let ran = cli.run(&["rules", "apply", "--plan", &rules]);
     assert!(ran.out.ends_with("3 to create, 0 to change, 0 to delete, 0 unchanged\n"), "{}{}", ran.out, ran.err);
-    assert_eq!(ran.code, Some(1), "there would be changes");
+    assert_eq!(ran.code, Some(1), "the exit status reports planned changes");
     let plan = cli.run(&["rules", "apply", "--json", &rules]).json();
     assert_eq!(
         (plan["applied"].as_bool(), plan["changes"][0]["id"].as_str()),
@@ -341,7 +341,7 @@ fn many_rules_are_listed_and_a_closed_pipe_is_not_an_error() {
     let rules: String = (0..2_500).map(|n| format!("- {{id: r{n}, when: {{k: v{n}}}, limit: 1/s}}\n")).collect();
     let out =
         cli.run(&["rules", "apply", &folder.write_file("api.yaml", format!("domain: api\nrules:\n{rules}"))]).done();
-    assert!(out.contains("2500 to create") && !out.contains("limit: 1/s"), "only their names are shown");
+    assert!(out.contains("2500 to create") && !out.contains("limit: 1/s"), "the plan shows only the ids of the rules");
     assert_eq!(cli.run(&["rules", "list", "api"]).done().lines().count(), 2_501);
     assert_eq!(
         cli.run(&["rules", "list", "api", "--limit", "1500", "--json"]).json()["items"].as_array().unwrap().len(),

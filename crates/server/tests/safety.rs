@@ -87,7 +87,7 @@ fn client_beyond_the_limit_of_open_files_gets_an_answer_and_is_logged() {
     kept.send_command(&["PING"]);
     kept.expect("+PONG\r\n");
     drop(kept);
-    eventually("a descriptor is free again", || {
+    eventually("a file descriptor is free again", || {
         get_response(&server, "/healthz", "host: localhost\r\n").starts_with("HTTP/1.1 200")
     });
 }

@@ -80,7 +80,7 @@ fn partly_enforced_rule_is_enforced_or_a_shadow_for_each_key() {
             for (user, answer) in answers.iter().enumerate() {
                 let is_enforced = *answer == enforced[user];
                 assert!(is_enforced || *answer == shadow[user], "{share}%, user {user}: {answer:#?}");
-                assert!(is_enforced || !before[user], "a higher share no longer enforces for user {user}");
+                assert!(is_enforced || !before[user], "a higher share no longer enforces the rule for user {user}");
                 before[user] = is_enforced;
             }
             let count = before.iter().filter(|enforced| **enforced).count();

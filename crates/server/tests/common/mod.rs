@@ -109,7 +109,7 @@ impl Server {
         message
     }
 
-    /// Waits for a log line that contains `read_text` and returns it.
+    /// Waits for a log line that contains `text` and returns it.
     pub fn wait_for_line(&self, text: &str) -> String {
         loop {
             let line =

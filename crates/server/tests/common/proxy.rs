@@ -229,7 +229,7 @@ fn write_response(stream: &mut TcpStream, body: &str) -> std::io::Result<()> {
 }
 
 fn tools_folder() -> PathBuf {
-    let python = super::required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter with the proxies beside it");
+    let python = super::required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter in the folder of the proxies");
     PathBuf::from(python).parent().expect("a folder").to_owned()
 }
 

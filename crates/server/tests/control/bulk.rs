@@ -218,7 +218,7 @@ async fn random_rules_survive_a_round_trip(database: Arc<TestDatabase>) {
             Err(error) => panic!("{error} for {rule}"),
         }
     }
-    assert!(kept.len() > 100, "{} of 200 are rules", kept.len());
+    assert!(kept.len() > 100, "only {} of 200 rules are valid", kept.len());
     for one in &kept {
         // Writing back a rule that was read changes nothing.
         let text = one.rule.to_string();

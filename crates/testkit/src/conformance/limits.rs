@@ -19,7 +19,7 @@ pub(super) fn limit_of_each_algorithm(limit: u64) -> Vec<(&'static str, Limit)> 
     let interval = IntervalBucket::new(limit, YEAR).expect("a bucket");
     vec![
         ("token bucket", TokenBucket::new(rate, limit).expect("a bucket").into()),
-        ("token bucket of an odd rate", {
+        ("token bucket with an uneven rate", {
             let rate = Rate::new(7_777, Nanos::from_secs(100 * 86_400)).expect("a rate");
             TokenBucket::new(rate, limit).expect("a bucket").into()
         }),

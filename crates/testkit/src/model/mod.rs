@@ -1,7 +1,7 @@
 //! One slow, obvious and exact model per algorithm, and the laws that the fast implementations must
 //! satisfy.
 //!
-//! A model follows the definition of its algorithm, not our code. Fractions are rational numbers of any size. Histories
+//! A model follows the definition of its algorithm, not the implementation. Fractions are rational numbers of any size. Histories
 //! are lists that are counted again for every request. Unless a wait follows from the rate, it is found by searching
 //! for the first instant that satisfies the definition. Values are rounded only where the definition requires it: waits
 //! up, remaining amounts down.
