@@ -30,13 +30,13 @@ pub(crate) struct Plan {
 /// A contender in a race, with one lane per thread.
 struct Entrant<'a> {
     name: &'static str,
-    lanes: Vec<Lane<'a>>,
+    lanes: Vec<ThreadState<'a>>,
     nanos: Vec<f64>,
 }
 
 /// A thread's handle and its position in the key sequence. The position continues across repetitions. Otherwise a
 /// contender would use the same few keys each time and find them in the cache.
-struct Lane<'a> {
+struct ThreadState<'a> {
     contender: &'a mut dyn Contender,
     cursor: usize,
 }
@@ -82,7 +82,7 @@ impl<'a> Entrant<'a> {
             name: first.name(),
             lanes: std::iter::once(first)
                 .chain(others)
-                .map(|contender| Lane { contender: contender.as_mut(), cursor: 0 })
+                .map(|contender| ThreadState { contender: contender.as_mut(), cursor: 0 })
                 .collect(),
             nanos: Vec::new(),
         }
@@ -123,7 +123,7 @@ impl<'a> Entrant<'a> {
     }
 }
 
-impl Lane<'_> {
+impl ThreadState<'_> {
     /// Decides until `slice` has passed, and returns the decisions per nanosecond. Returns `None` if an outcome is
     /// not as expected.
     fn decide_for_slice(

@@ -123,7 +123,7 @@ fn longest_decision(limits: &Keyed, keys: &[String], goes_on: impl Fn() -> bool)
     longest.as_nanos() as f64 / 1_000.0
 }
 
-/// Nanoseconds per key in wall time and in CPU time. The two differ on a busy machine.
+/// Nanoseconds per key in wall time and in CPU time. Wall time and CPU time differ on a busy machine.
 struct Restore {
     wall: f64,
     processor: f64,

@@ -38,7 +38,7 @@ impl EngineWithRules {
     pub(crate) fn nanos_to_find_rules(&self, requests: usize) -> f64 {
         let rules = self.engine.rules();
         let mut matched = CandidateRules::default();
-        time_each(&self.request_attributes(requests), |attributes| {
+        nanos_per_call(&self.request_attributes(requests), |attributes| {
             let matching = rules.candidates(b"api", attributes, &mut matched).map_or(0, <[u32]>::len);
             assert_eq!(black_box(matching), 2);
         })
@@ -47,7 +47,7 @@ impl EngineWithRules {
     /// Returns the nanoseconds per decision.
     pub(crate) fn nanos_per_decision(&self, requests: usize) -> f64 {
         let mut decisions = Decisions::default();
-        time_each(&self.request_attributes(requests), |attributes| {
+        nanos_per_call(&self.request_attributes(requests), |attributes| {
             assert!(self.decide(attributes, &mut decisions));
         })
     }
@@ -138,7 +138,7 @@ impl Limitador {
 const CALLS_PER_MEASUREMENT: usize = 1_000;
 
 /// Returns the nanoseconds per call.
-fn time_each(requests: &[[Attribute<'_>; 4]], mut call: impl FnMut(&[Attribute<'_>])) -> f64 {
+fn nanos_per_call(requests: &[[Attribute<'_>; 4]], mut call: impl FnMut(&[Attribute<'_>])) -> f64 {
     let started = Instant::now();
     for n in 0..CALLS_PER_MEASUREMENT {
         call(black_box(&requests[n % requests.len()]));

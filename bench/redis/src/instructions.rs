@@ -9,7 +9,7 @@ use tollgate_peers::PeerStore;
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
 
-use crate::nodes::with_rules;
+use crate::nodes::engine_with_rules;
 
 const DECISIONS: usize = 20_000;
 
@@ -57,13 +57,13 @@ pub(crate) fn run_counted_decisions(subject: &str, url: &str) -> Result<()> {
         Ok(runtime.block_on(RedisStore::connect(config)))
     };
     match subject {
-        "memory" => decide(&runtime, &with_rules(MemoryStore::new(1_000)?, "strict")?),
-        "eventual" => decide(&runtime, &with_rules(connect()?, "eventual")?),
+        "memory" => decide(&runtime, &engine_with_rules(MemoryStore::new(1_000)?, "strict")?),
+        "eventual" => decide(&runtime, &engine_with_rules(connect()?, "eventual")?),
         _ => {
             let config = tollgate_peers::Config::from_url("peers://127.0.0.1:0")?.listen("127.0.0.1:0".parse()?)?;
             let store = PeerStore::start(config)?;
             runtime.block_on(store.joined());
-            decide(&runtime, &with_rules(store, "eventual")?)
+            decide(&runtime, &engine_with_rules(store, "eventual")?)
         }
     }
 }

@@ -16,7 +16,7 @@ mod stopped;
 use anyhow::Result;
 use contenders::{Contender, Incr, ScriptPerRequest, TollgateStore};
 use floor::Floor;
-use measure::{Figures, ask_all, measure};
+use measure::{Figures, measure, request_every_key};
 use tollgate_core::{FixedWindow, Limit, Limits, Nanos, SlidingWindow, TokenBucket};
 use tollgate_testkit::servers::{Kind, Server};
 
@@ -83,9 +83,9 @@ async fn compare_keys_in_steady_use(kind: Kind, passes: bool) -> Result<bool> {
     let (mut of_ours, mut of_floor) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         let calls = ours.counts();
-        ask_all(&ours, CALLERS).await?;
+        request_every_key(&ours, CALLERS).await?;
         let ours_micros = measure(&[&server], &ours, CALLERS, passes).await?.cpu_micros;
-        ask_all(&plain, CALLERS).await?;
+        request_every_key(&plain, CALLERS).await?;
         let plain_micros = measure(&[&server], &plain, CALLERS, passes).await?.cpu_micros;
         let per_call = charges_per_call(calls, ours.counts()).max(1.0) as usize;
         let floor_micros = tokio::task::block_in_place(|| floor.cpu_micros(&server, per_call))?;

@@ -47,7 +47,7 @@ pub(crate) fn next_random(number: u64) -> u64 {
 }
 
 /// Makes one request for every key.
-pub(crate) async fn ask_all(contender: &Contender, callers: usize) -> Result<()> {
+pub(crate) async fn request_every_key(contender: &Contender, callers: usize) -> Result<()> {
     let tasks: Vec<_> = (0..callers as u32)
         .map(|caller| {
             let contender = contender.clone();

@@ -23,9 +23,9 @@ const DECISIONS_PER_CLOCK_READING: u32 = 1_000;
 /// whether a goal was missed.
 pub(crate) async fn compare_with_memory(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
-    let memory = with_rules(MemoryStore::new(1_000)?, "strict")?;
-    let leased = with_rules(connect(&server, "leased").await?, "leased")?;
-    let eventual = with_rules(connect(&server, "eventual").await?, "eventual")?;
+    let memory = engine_with_rules(MemoryStore::new(1_000)?, "strict")?;
+    let leased = engine_with_rules(connect(&server, "leased").await?, "leased")?;
+    let eventual = engine_with_rules(connect(&server, "eventual").await?, "eventual")?;
     let (mut of_leased, mut of_eventual) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         let base = decisions_per_cpu_second(&memory).await?;
@@ -43,7 +43,7 @@ async fn connect(server: &Server, namespace: &str) -> Result<RedisStore> {
     Ok(RedisStore::connect(config).await)
 }
 
-pub(crate) fn with_rules<S: Store>(store: S, consistency: &str) -> Result<Engine<S>> {
+pub(crate) fn engine_with_rules<S: Store>(store: S, consistency: &str) -> Result<Engine<S>> {
     let engine = Engine::new(store)?;
     let rule = format!("{{id: r, per: [user], limit: 100000000/s, consistency: {consistency}}}");
     let text = format!("{{domain: d, rules: [{rule}]}}");

@@ -40,7 +40,7 @@ pub(crate) fn redis_benchmark(
 }
 
 /// Loads a script into Redis and returns its digest.
-pub(crate) fn put_script(server: &Server, script: &str) -> anyhow::Result<String> {
+pub(crate) fn load_script(server: &Server, script: &str) -> anyhow::Result<String> {
     let output = Command::new("redis-cli")
         .args(["-p", &server.address.port().to_string(), "SCRIPT", "LOAD", script])
         .output()

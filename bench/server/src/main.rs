@@ -88,7 +88,7 @@ impl Bench {
         for name in ["redis INCR", "redis script"] {
             let Some(server) = start_redis(&[])? else { continue };
             if name == "redis script" {
-                script = load::put_script(&server, include_str!("../gcra.lua"))?;
+                script = load::load_script(&server, include_str!("../gcra.lua"))?;
             }
             servers.push((name, server));
         }

@@ -149,7 +149,7 @@ pub fn is_link_frame(frame: &[u8]) -> bool {
     frame::kind_and_body(frame).0 >= FIRST_LINK_KIND
 }
 
-/// Decodes a frame of this module.
+/// Decodes a handshake or gossip frame.
 ///
 /// # Errors
 /// Fails if the frame is malformed.

@@ -291,12 +291,12 @@ async fn count_decisions(engine: &Arc<Peers>, keys: &[String], time: Duration) -
 async fn measure_bytes_per_update(engine: &Peers, others: &mut [Node; 2], goals: &mut Goals) -> Result<()> {
     const UPDATES: u64 = 20_000;
     let mut decisions = Decisions::default();
-    let (before, keys) = others[0].state()?;
+    let (before, keys) = others[0].read_counts()?;
     for number in 0..UPDATES {
         check_is_admitted(engine, "eventual", &format!("update {number}"), &mut decisions).await?;
     }
-    wait_until(|| Ok(others[0].state()?.1 >= keys + UPDATES)).await?;
-    let received = others[0].state()?.0 - before;
+    wait_until(|| Ok(others[0].read_counts()?.1 >= keys + UPDATES)).await?;
+    let received = others[0].read_counts()?.0 - before;
     goals.at_most("bytes per update of a key and peer", received as f64 / UPDATES as f64, 24.0);
     Ok(())
 }
@@ -311,7 +311,7 @@ async fn measure_join(
     goals: &mut Goals,
 ) -> Result<()> {
     let mut decisions = Decisions::default();
-    let keys = others[0].state()?.1;
+    let keys = others[0].read_counts()?.1;
     for number in 0..sizes.joined_keys {
         check_is_admitted(engine, "joined", &format!("{number}"), &mut decisions).await?;
         if number % 4_096 == 0 {
@@ -319,7 +319,7 @@ async fn measure_join(
         }
     }
     for other in others.iter_mut() {
-        wait_until(|| Ok(other.state()?.1 >= keys + sizes.joined_keys / 2)).await?;
+        wait_until(|| Ok(other.read_counts()?.1 >= keys + sizes.joined_keys / 2)).await?;
     }
     let asked: Vec<String> = (0..KEYS).map(|number| format!("key {number}")).collect();
     let (decided, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -344,7 +344,7 @@ async fn measure_join(
         deciding.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
         Ok((undisturbed, during, seconds, joined?))
     })?;
-    println!("a node joined with {} keys after {seconds:.2} s", joined.state()?.1);
+    println!("a node joined with {} keys after {seconds:.2} s", joined.read_counts()?.1);
     goals.at_most("seconds to join", seconds, 5.0);
     goals.at_least("decisions on another node during a join", during / undisturbed, 0.9);
     Ok(())

@@ -71,7 +71,7 @@ impl Node {
     }
 
     /// Returns the number of bytes received from other nodes, and the number of keys.
-    pub(crate) fn state(&mut self) -> Result<(u64, u64)> {
+    pub(crate) fn read_counts(&mut self) -> Result<(u64, u64)> {
         self.input.write_all(b"state\n")?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;

@@ -39,7 +39,7 @@ impl PeerStore {
                         }
                     }
                     GroupAction::Return { home, verb, charges } => {
-                        self.give_back(home, verb, parts, &charges, deadline);
+                        self.return_amounts(home, verb, parts, &charges, deadline);
                     }
                 }
             }
@@ -55,7 +55,7 @@ impl PeerStore {
     }
 
     /// Returns charged amounts to their home, without waiting for an answer.
-    fn give_back(
+    fn return_amounts(
         &self,
         home: Home,
         verb: Verb,

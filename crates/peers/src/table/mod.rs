@@ -74,7 +74,7 @@ pub struct GroupOutcome {
 
 /// Net charges of one node against a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct NetCharge {
     /// Fingerprint of the key.
     pub key: Fingerprint,
     /// Charged amount. Negative if refunds exceed charges.
@@ -88,7 +88,7 @@ pub struct DrainedCharges {
     /// before they were taken.
     pub taken_at: u64,
     /// Charges, each with the limits of its key, in no particular order.
-    pub items: Vec<(Arc<SharedLimits>, Item)>,
+    pub items: Vec<(Arc<SharedLimits>, NetCharge)>,
     /// Keys that were reset, with their new generation.
     pub resets: Vec<(Fingerprint, u32)>,
 }
@@ -270,7 +270,7 @@ impl Table {
     }
 
     /// Applies a charge that another node made `age` ago.
-    pub fn apply(&self, now: &Now<'_>, age: Nanos, limits: &Arc<SharedLimits>, item: &Item) {
+    pub fn apply(&self, now: &Now<'_>, age: Nanos, limits: &Arc<SharedLimits>, item: &NetCharge) {
         let now = now.with_spread(item.key.parts().0);
         let mut shard = self.shard(self.shard_of(item.key));
         shard.evict_unused(item.key, &now);

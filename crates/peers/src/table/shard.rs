@@ -9,7 +9,7 @@ use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Report, Stamps, Verdict};
 
 use super::merge::{self, MergeResult, UsedAmount};
-use super::{Charge, DrainedCharges, Item, SharedLimits};
+use super::{Charge, DrainedCharges, NetCharge, SharedLimits};
 
 /// Minimum interval between an unsuccessful sweep and the next sweep, in nanoseconds.
 const MIN_SWEEP_INTERVAL: u64 = 1_000_000_000;
@@ -404,7 +404,7 @@ impl Shard {
                 entry.is_dirty = false;
                 let cost = std::mem::take(&mut entry.unsent);
                 if cost != 0 {
-                    into.items.push((entry.limits.clone(), Item { key, cost }));
+                    into.items.push((entry.limits.clone(), NetCharge { key, cost }));
                 }
             }
         }

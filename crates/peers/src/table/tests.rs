@@ -33,8 +33,8 @@ fn exactly(cost: u64) -> Ask {
     Ask::Exactly(Cost::new(cost))
 }
 
-fn item(number: u64, cost: i64) -> Item {
-    Item { key: key(number), cost }
+fn item(number: u64, cost: i64) -> NetCharge {
+    NetCharge { key: key(number), cost }
 }
 
 #[test]

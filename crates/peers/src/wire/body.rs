@@ -7,13 +7,13 @@ use tollgate::fingerprint::Fingerprint;
 
 use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_varint, unzigzag, zigzag};
 use super::{MAX_FRAME_BYTES, WireError};
-use crate::table::{DrainedCharges, Item, SharedLimits, SnapshotKey, UsedAmount};
+use crate::table::{DrainedCharges, NetCharge, SharedLimits, SnapshotKey, UsedAmount};
 
 /// Charges and resets of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeltaBody {
     /// Charges, grouped by the sender's number for their limits.
-    pub blocks: Vec<(u32, Vec<Item>)>,
+    pub blocks: Vec<(u32, Vec<NetCharge>)>,
     /// Keys that were reset, with their new generation.
     pub resets: Vec<(Fingerprint, u32)>,
 }
@@ -39,7 +39,7 @@ impl DeltaBody {
             let own = &block[0].0;
             put_varint(own.number().into(), out);
             put_varint(block.len() as u64, out);
-            block.iter().for_each(|(_, item)| put_item(item, out));
+            block.iter().for_each(|(_, item)| put_net_charge(item, out));
             limits.push(own.clone());
         }
         put_varint(drained.resets.len() as u64, out);
@@ -56,7 +56,7 @@ impl DeltaBody {
         for (number, items) in &self.blocks {
             put_varint((*number).into(), out);
             put_varint(items.len() as u64, out);
-            items.iter().for_each(|item| put_item(item, out));
+            items.iter().for_each(|item| put_net_charge(item, out));
         }
         put_varint(self.resets.len() as u64, out);
         for (key, generation) in &self.resets {
@@ -75,7 +75,8 @@ impl DeltaBody {
         for _ in 0..reader.read_count(2, usize::MAX)? {
             let number = reader.varint_u32()?;
             let count = reader.read_count(FINGERPRINT_BYTES + 1, usize::MAX)?;
-            let items = (0..count).map(|_| Ok(Item { key: reader.fingerprint()?, cost: unzigzag(reader.varint()?) }));
+            let items =
+                (0..count).map(|_| Ok(NetCharge { key: reader.fingerprint()?, cost: unzigzag(reader.varint()?) }));
             let items = items.collect::<Result<_, _>>()?;
             body.blocks.push((number, items));
         }
@@ -87,7 +88,7 @@ impl DeltaBody {
     }
 }
 
-fn put_item(item: &Item, out: &mut Vec<u8>) {
+fn put_net_charge(item: &NetCharge, out: &mut Vec<u8>) {
     put_fingerprint(item.key, out);
     put_varint(zigzag(item.cost), out);
 }

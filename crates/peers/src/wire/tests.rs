@@ -7,7 +7,7 @@ use tollgate_core::{Ask as Amount, Cost, Nanos, Outcome, Report, Retry, Stamp, S
 use super::*;
 use crate::ask::{AskCharge, ChargeAnswer, ChargeAnswers, Refusal, SingleAsk};
 use crate::homes::Hop;
-use crate::table::{Item, SnapshotKey, UsedAmount, Verb};
+use crate::table::{NetCharge, SnapshotKey, UsedAmount, Verb};
 
 fn key() -> impl Strategy<Value = Fingerprint> {
     (any::<u64>(), any::<u32>()).prop_map(|(low, high)| Fingerprint::from_parts(low, high))
@@ -141,7 +141,7 @@ proptest! {
         resets in vec((key(), any::<u32>()), 0..5),
         known in vec((any::<u32>(), vec((key(), any::<u32>(), vec((any::<u64>(), any::<u32>()), 0..8)), 0..9)), 0..5),
     ) {
-        let item = |(key, cost)| Item { key, cost };
+        let item = |(key, cost)| NetCharge { key, cost };
         let blocks = items.into_iter().map(|(number, items)| (number, items.into_iter().map(item).collect())).collect();
         let (body, mut bytes) = (DeltaBody { blocks, resets }, Vec::new());
         body.encode(&mut bytes);
