@@ -31,7 +31,7 @@ fn markdown_table() -> String {
         ("a name or value of an attribute, a key of an inline limit", bytes(Item::MAX_BYTES)),
         ("items of a request (descriptors)", Request::MAX_ITEMS.to_string()),
         ("rules that one request matches", Item::MAX_RULES.to_string()),
-        ("mistakes in a list; further mistakes are only counted", Mistakes::MAX.to_string()),
+        ("mistakes that are listed for a rule file; further mistakes are only counted", Mistakes::MAX.to_string()),
         ("requests that wait for a limit (`/v1/acquire`)", acquire::MAX_WAITERS.to_string()),
         ("wait of a request for a limit", seconds(acquire::MAX_WAIT)),
         ("an idempotency key", bytes(idempotency::MAX_KEY_BYTES)),
@@ -44,7 +44,10 @@ fn markdown_table() -> String {
         ("HTTP: request body of a decision", bytes(http::MAX_BODY_BYTES)),
         ("HTTP: requests in a list", http::MAX_BATCH.to_string()),
         ("HTTP: requests to explain in a list", http::MAX_EXPLAINED_REQUESTS.to_string()),
-        ("HTTP: response to a list; above it, the rest of the list is not decided", bytes(http::FULL_RESPONSE_BYTES)),
+        (
+            "HTTP: size of the response to a list; above this size, the rest of the list is not decided",
+            bytes(http::FULL_RESPONSE_BYTES),
+        ),
         ("HTTP: time for the headers, and between requests", seconds(http::HEAD_TIMEOUT)),
         ("HTTP: time for a body", seconds(http::BODY_TIMEOUT)),
         (
@@ -88,15 +91,15 @@ fn markdown_table() -> String {
             bytes(rls::MAX_TOTAL_BODY_BYTES),
         ),
         (
-            "rate-limit service: control frames",
+            "rate-limit service: control frames on a connection",
             format!("{} at once, then {} per second", rls::MAX_CREDIT, rls::CREDIT_PER_SECOND),
         ),
         (
-            "rate-limit service: streams reset by a client",
+            "rate-limit service: resets of streams on a connection",
             format!(
                 "{} at once, then {} per second",
-                rls::MAX_CREDIT / rls::RESET_COST,
-                rls::CREDIT_PER_SECOND / rls::RESET_COST
+                rls::MAX_CREDIT / (rls::RESET_COST + 1),
+                rls::CREDIT_PER_SECOND / (rls::RESET_COST + 1)
             ),
         ),
         ("rate-limit service: time for the preface, for headers and for a message", seconds(rls::MESSAGE_TIMEOUT)),
@@ -122,7 +125,7 @@ fn markdown_table() -> String {
             ),
         ),
         (
-            "xDS: a response, its resources, its descriptor levels",
+            "xDS: size of a response, its resources, and its descriptor levels",
             format!(
                 "{}, {}, {}",
                 bytes(xds::stream::MAX_MESSAGE_BYTES),
