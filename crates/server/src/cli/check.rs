@@ -10,7 +10,7 @@ use tollgate_engine::{Engine, MemoryStore};
 
 use super::faults::FaultArgs;
 use super::files::{self, RuleFile};
-use super::{count, print_mistakes};
+use super::{count_with_noun, print_mistakes};
 use crate::rules_source::file::{parse_all, parse_valid};
 
 #[derive(Clone, Debug, Args)]
@@ -44,9 +44,10 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             rules.left_out().map_or(Ok(()), print_mistakes)?;
             let what = match &*files {
                 [only] => only.name.clone(),
-                several => count(several.len(), "file"),
+                several => count_with_noun(several.len(), "file"),
             };
-            let (number, domains) = (count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
+            let (number, domains) =
+                (count_with_noun(rules.len(), "rule"), count_with_noun(rules.domains().len(), "domain"));
             writeln!(std::io::stdout(), "{what}: {number} in {domains}, no mistakes")?;
             args.faults.print_bounds(&rules, |_, _| true)?;
             Ok(ExitCode::SUCCESS)

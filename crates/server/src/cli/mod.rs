@@ -179,6 +179,6 @@ fn exit_code(success: bool) -> ExitCode {
 }
 
 /// Returns a count with its noun: "1 rule", "2 rules".
-fn count(count: usize, noun: &str) -> String {
+fn count_with_noun(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

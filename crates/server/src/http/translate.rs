@@ -116,7 +116,7 @@ fn parse_request<'a, S: Store>(engine: &Engine<S>, item: &'a WireRequest<'a>) ->
                 return Err(OpError::invalid("limit", "a `key` needs a `limit`, such as \"10/s\" or \"5/15m\""));
             };
             let text = LimitText { limit, burst: item.burst, algorithm: item.algorithm.as_deref() };
-            LimitsInput::Inline { key: key.as_bytes(), limits: inline_limit::resolve(engine, &text)? }
+            LimitsInput::Inline { key: key.as_bytes(), limits: inline_limit::resolve_limit(engine, &text)? }
         }
     };
     Ok(RequestInput { receipt, ..RequestInput::new(limits, item.cost.map(Cost::new)) })

@@ -117,7 +117,7 @@ impl LiveStatus {
             store_up: app.health.is_up(),
             rules_stale: app.metrics.polls.is_unreachable(),
             connections: app.connections.count(),
-            waiting: app.waiters.waiting(),
+            waiting: app.waiters.waiting_count(),
             rule_count: rules.rules().len(),
             rules_version: rules.version(),
         }

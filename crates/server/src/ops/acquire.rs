@@ -64,7 +64,7 @@ struct WaiterSlot<'w>(&'w Waiters);
 
 impl Waiters {
     /// Returns the number of waiting requests.
-    pub fn waiting(&self) -> usize {
+    pub fn waiting_count(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
@@ -88,7 +88,7 @@ impl Waiters {
 
     /// Returns whether a counter has a queue.
     fn has_queue(&self, counter: &[u8]) -> bool {
-        self.waiting() > 1 && self.lock_queues().contains_key(counter)
+        self.waiting_count() > 1 && self.lock_queues().contains_key(counter)
     }
 
     /// Joins the queue of a counter and waits to become its head. Returns `None` if the deadline passes first.
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(acquire_for(&app, "b", 0).await, (true, 0));
         let counts = app.engine.rules().rules()[0].meter().counts();
         assert_eq!((counts.allowed, counts.refused), (3, 1), "each request counts once");
-        assert_eq!((app.waiters.waiting(), app.waiters.queues.lock().expect("no thread panicked").len()), (0, 0));
+        assert_eq!((app.waiters.waiting_count(), app.waiters.queues.lock().expect("no thread panicked").len()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -289,13 +289,13 @@ mod tests {
             }));
             sleep(Duration::from_millis(10)).await;
         }
-        assert_eq!(app.waiters.waiting(), 5);
+        assert_eq!(app.waiters.waiting_count(), 5);
         tasks[1].abort();
         for (n, task) in tasks.into_iter().enumerate() {
             assert_eq!(task.await.is_ok(), n != 1);
         }
         assert_eq!(*order.lock().expect("no thread panicked"), [(0, true), (2, true), (3, true), (4, true)]);
-        assert_eq!(app.waiters.waiting(), 0);
+        assert_eq!(app.waiters.waiting_count(), 0);
     }
 
     #[tokio::test(start_paused = true)]

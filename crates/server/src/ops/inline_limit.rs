@@ -38,7 +38,7 @@ thread_local! {
 ///
 /// # Errors
 /// Returns an error if the text is not a valid limit, or if the engine cannot store another limit.
-pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc<InternedLimits>, OpError> {
+pub fn resolve_limit<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc<InternedLimits>, OpError> {
     LIMIT_CACHE.with_borrow_mut(|cache| {
         let slot = cache.hasher.hash_one(text) as usize % CACHE_SLOTS;
         if let Some(known) = cache.slots[slot].as_ref().filter(|known| known.matches(text)) {

@@ -78,7 +78,7 @@ impl<'a> RequestInput<'a> {
     }
 
     /// Describes the request for the audit log: its attributes, or the key of its inline limit.
-    pub fn subject(&self) -> String {
+    pub fn audit_subject(&self) -> String {
         match &self.limits {
             LimitsInput::Rules { attributes, .. } => {
                 let text = String::from_utf8_lossy;

@@ -59,7 +59,7 @@ fn metrics_text<S: Store>(app: &App<S>) -> String {
         snapshot_age: app.snapshots.snapshot_age_seconds(app.now()),
         snapshot_failures: app.snapshots.failed_writes(),
         connections: app.connections.count(),
-        waiting: app.waiters.waiting(),
+        waiting: app.waiters.waiting_count(),
         turned_away: app.waiters.turned_away(),
         idempotency: app.idempotency.counts(),
         store_up: app.health.is_up(),

@@ -197,7 +197,7 @@ impl<'a> ResetRecord<'a> {
         let domain = String::from_utf8_lossy(ask.domain());
         let domain = Some(domain.into_owned()).filter(|domain| !domain.is_empty());
         if self.count == 0 {
-            (self.domain, self.subject) = (domain, ask.subject());
+            (self.domain, self.subject) = (domain, ask.audit_subject());
         } else if self.domain != domain {
             self.domain = None;
         }

@@ -138,7 +138,9 @@ impl Extractor {
         attributes: &[Box<str>],
         mapping: &Mapping,
     ) -> Result<(Self, Vec<Box<str>>), String> {
-        let has = |format: &Format, name: &str| format.available().iter().any(|known| known.eq_ignore_ascii_case(name));
+        let has = |format: &Format, name: &str| {
+            format.available_fields().iter().any(|known| known.eq_ignore_ascii_case(name))
+        };
         let mapped =
             |name: &str| mapping.map.iter().find(|(attribute, _)| attribute == name).map(|(_, field)| &**field);
         let time = match mapped("time") {
@@ -147,14 +149,14 @@ impl Extractor {
                 found.ok_or_else(|| {
                     format!(
                         "--map time={field}: the log has no such field; available: {}",
-                        join_field_names(format.available())
+                        join_field_names(format.available_fields())
                     )
                 })?
             }
             None => {
                 let found = TIME_FIELDS.iter().find(|name| has(format, name)).and_then(|name| format.field_index(name));
                 found.ok_or_else(|| {
-                    let fields = join_field_names(format.available());
+                    let fields = join_field_names(format.available_fields());
                     format!("the log has no known time field; name one with --map time=FIELD, one of {fields}")
                 })?
             }
@@ -173,7 +175,7 @@ impl Extractor {
             }
             if source.fields.is_empty() && !mapping.set.iter().any(|(attribute, _)| **attribute == **name) {
                 if let Some(field) = mapped(name) {
-                    let fields = join_field_names(format.available());
+                    let fields = join_field_names(format.available_fields());
                     return Err(format!("--map {name}={field}: the log has no such field; available: {fields}"));
                 }
                 missing.push(name.clone());

@@ -23,7 +23,7 @@ pub fn check(input: &[u8]) {
 }
 
 fn parse_lines(mut format: Format, input: &[u8]) {
-    let names = format.available().to_vec();
+    let names = format.available_fields().to_vec();
     for name in names.iter().take(MAX_FIELDS / 2) {
         let _ = format.field_index(name);
     }
@@ -31,7 +31,7 @@ fn parse_lines(mut format: Format, input: &[u8]) {
         let mut fields = [Span::NONE; MAX_FIELDS];
         if format.parse(line, 0, &mut fields) {
             for span in fields.iter().filter(|span| !span.is_none()) {
-                let value = span.of(line).expect("a field is within its line");
+                let value = span.bytes_in(line).expect("a field is within its line");
                 let _ = format.unescape(value);
             }
         }

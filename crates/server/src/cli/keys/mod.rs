@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::remote::output::{self, OutputArgs, TextTable, format_span};
 use super::remote::{Remote, RequestArgs, ServerArgs};
-use super::{count, exit_code};
+use super::{count_with_noun, exit_code};
 use crate::observe::top_keys::{TopKey, TopKeysPage};
 use bans::Bans;
 
@@ -92,7 +92,7 @@ pub(super) fn run(args: &KeysArgs) -> anyhow::Result<ExitCode> {
             let answer = remote.post(&["v1", "reset"], args.request.to_json()?)?;
             answer.print(args.output, |answer: Value| {
                 let counters = usize::try_from(answer["reset"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
-                writeln!(std::io::stdout(), "{} reset", count(counters, "counter"))?;
+                writeln!(std::io::stdout(), "{} reset", count_with_noun(counters, "counter"))?;
                 Ok(print_hints(&remote, &args.request, counters == 0)?)
             })?;
         }

@@ -13,7 +13,7 @@ use tollgate_engine::rules::{Source, entry};
 use crate::cli::files::{self, RuleFile};
 use crate::cli::remote::output::{self, DiffColours, OutputArgs, replace_control_characters};
 use crate::cli::remote::{CommentArgs, Refusal, Remote, with_comment};
-use crate::cli::{count, print_error, print_mistakes};
+use crate::cli::{count_with_noun, print_error, print_mistakes};
 use crate::control::model::{Action, Plan, PlannedChange};
 
 #[derive(Clone, Debug, Args)]
@@ -237,7 +237,7 @@ fn write_plan(plan: &Plan, paint: DiffColours, mut out: impl Write) -> io::Resul
     let created = of(|action| action == Action::Create);
     let deleted = of(|action| action == Action::Delete);
     let changed = plan.changes.len() - created - deleted;
-    let same = count(plan.unchanged, "rule");
+    let same = count_with_noun(plan.unchanged, "rule");
     if plan.changes.is_empty() {
         return writeln!(out, "nothing to change: {same} unchanged");
     }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use reqwest::Method;
 
-use super::count;
+use super::count_with_noun;
 use super::remote::output::{OutputArgs, replace_control_characters};
 use super::remote::{ChangeArgs, Remote, ServerArgs, with_change};
 use crate::control::model::StoredRule;
@@ -158,7 +158,8 @@ fn delete_rule(remote: &Remote, args: &DeleteArgs) -> anyhow::Result<()> {
     // Stored overrides remain after their rule is deleted, so the output mentions them.
     let overrides =
         args.rule.fetch(remote).and_then(|rule| usize::try_from(rule.overrides).ok()).filter(|count| *count > 0);
-    let with = overrides.map(|overrides| format!(", with its {}", count(overrides, "override"))).unwrap_or_default();
+    let with =
+        overrides.map(|overrides| format!(", with its {}", count_with_noun(overrides, "override"))).unwrap_or_default();
     let request = remote.request(Method::DELETE, &args.rule.url_path(&[]))?;
     remote.send(with_change(request, &args.change), "deleting")?;
     let RuleArgs { domain, id } = &args.rule;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::RuleArgs;
 use super::warnings::override_warnings;
-use crate::cli::count;
+use crate::cli::count_with_noun;
 use crate::cli::remote::output::{OutputArgs, TextTable, format_time, format_value, replace_control_characters};
 use crate::cli::remote::{ChangeArgs, Remote, with_change, with_json};
 use crate::control::model::{StoredOverride, StoredRule};
@@ -163,7 +163,10 @@ fn print_overrides(overrides: Vec<StoredOverride>) -> anyhow::Result<()> {
 pub(super) fn describe_count(rule: &StoredRule) -> Option<String> {
     let overrides = usize::try_from(rule.overrides).ok().filter(|count| *count > 0)?;
     let StoredRule { domain, id, .. } = rule;
-    Some(format!("{} stored separately: `tollgate rules overrides list {domain} {id}`", count(overrides, "override")))
+    Some(format!(
+        "{} stored separately: `tollgate rules overrides list {domain} {id}`",
+        count_with_noun(overrides, "override")
+    ))
 }
 
 /// Summarises an override's effect in one line.

@@ -12,7 +12,7 @@ use tollgate_engine::rules::{Mistake, Position, Source, entry};
 use crate::cli::files::{self, RuleFile};
 use crate::cli::remote::Remote;
 use crate::cli::remote::output::{self, OutputArgs};
-use crate::cli::{count, exit_code, print_mistakes};
+use crate::cli::{count_with_noun, exit_code, print_mistakes};
 use crate::control::model::{Finding, Validation};
 
 #[derive(Clone, Debug, Args)]
@@ -79,7 +79,7 @@ fn print_validation(file: &RuleFile, validation: &Validation) -> anyhow::Result<
         writeln!(err, "and {} more", validation.more_mistakes)?;
     }
     if validation.mistakes.is_empty() {
-        writeln!(std::io::stdout(), "{}: {}, no mistakes", file.name, count(validation.rules, "rule"))?;
+        writeln!(std::io::stdout(), "{}: {}, no mistakes", file.name, count_with_noun(validation.rules, "rule"))?;
     }
     Ok(())
 }

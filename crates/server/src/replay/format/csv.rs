@@ -32,7 +32,7 @@ impl Csv {
     }
 
     /// Returns the names of the columns.
-    pub fn names(&self) -> &[String] {
+    pub fn column_names(&self) -> &[String] {
         &self.names
     }
 
@@ -96,14 +96,14 @@ mod tests {
         csv.parse(line.as_bytes(), 0, &mut fields).then(|| {
             let value =
                 |span: &Span| String::from_utf8_lossy(span.bytes_in(line.as_bytes()).unwrap_or_default()).into_owned();
-            fields[..csv.names().len()].iter().map(value).collect()
+            fields[..csv.column_names().len()].iter().map(value).collect()
         })
     }
 
     #[test]
     fn line_is_split_into_one_value_per_column() {
         let csv = Csv::from_header(b"time;client_ip;path").unwrap();
-        assert_eq!(csv.names(), ["time", "client_ip", "path"]);
+        assert_eq!(csv.column_names(), ["time", "client_ip", "path"]);
         assert_eq!(parse_values(&csv, "1;2;3").unwrap(), ["1", "2", "3"]);
         assert_eq!(parse_values(&csv, "1;\"a;b\";\"x\"\"y\"").unwrap(), ["1", "a;b", "x\"\"y"]);
         assert_eq!(parse_values(&csv, ";;").unwrap(), ["", "", ""]);

@@ -42,7 +42,7 @@ impl Json {
     }
 
     /// Returns the field names that occur in the sample.
-    pub fn available(&self) -> &[String] {
+    pub fn available_fields(&self) -> &[String] {
         &self.available
     }
 

@@ -99,11 +99,11 @@ impl Format {
     }
 
     /// Returns the names of the available fields.
-    pub fn available(&self) -> &[String] {
+    pub fn available_fields(&self) -> &[String] {
         match &self.kind {
-            FormatKind::Pattern(pattern) => pattern.names(),
-            FormatKind::Json(json) => json.available(),
-            FormatKind::Csv(csv) => csv.names(),
+            FormatKind::Pattern(pattern) => pattern.field_names(),
+            FormatKind::Json(json) => json.available_fields(),
+            FormatKind::Csv(csv) => csv.column_names(),
         }
     }
 
@@ -111,9 +111,9 @@ impl Format {
     #[inline]
     pub(super) fn field_count(&self) -> usize {
         match &self.kind {
-            FormatKind::Pattern(pattern) => pattern.names().len(),
+            FormatKind::Pattern(pattern) => pattern.field_names().len(),
             FormatKind::Json(json) => json.field_count(),
-            FormatKind::Csv(csv) => csv.names().len(),
+            FormatKind::Csv(csv) => csv.column_names().len(),
         }
     }
 
@@ -121,10 +121,10 @@ impl Format {
     pub fn field_index(&mut self, name: &str) -> Option<usize> {
         let place = |names: &[String]| names.iter().position(|known| known.eq_ignore_ascii_case(name));
         match &mut self.kind {
-            FormatKind::Pattern(pattern) => place(pattern.names()),
+            FormatKind::Pattern(pattern) => place(pattern.field_names()),
             FormatKind::Json(json) if json.field_count() < MAX_FIELDS => Some(json.add_field(name)),
             FormatKind::Json(_) => None,
-            FormatKind::Csv(csv) => place(csv.names()),
+            FormatKind::Csv(csv) => place(csv.column_names()),
         }
     }
 
@@ -192,7 +192,7 @@ pub(super) fn sample_lines(head: &[u8]) -> Vec<&[u8]> {
 /// Returns the number of lines that match a pattern and have a valid time in its time field.
 fn count_pattern_matches(pattern: &Pattern, lines: &[&[u8]]) -> usize {
     let mut fields = [Span::NONE; MAX_FIELDS];
-    let time = pattern.names().iter().position(|name| name == "time_local");
+    let time = pattern.field_names().iter().position(|name| name == "time_local");
     let mut parser = time::TimeParser::new(jiff::tz::TimeZone::UTC);
     let fits = |line: &&&[u8]| {
         let parsed = pattern.parse(line, 0, &mut fields);

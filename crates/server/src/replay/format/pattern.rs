@@ -118,7 +118,7 @@ impl Pattern {
     }
 
     /// Returns the names of the fields.
-    pub fn names(&self) -> &[String] {
+    pub fn field_names(&self) -> &[String] {
         &self.names
     }
 
@@ -368,7 +368,7 @@ mod tests {
         pattern.parse(line.as_bytes(), 0, &mut spans).then(|| {
             let value =
                 |span: &Span| String::from_utf8_lossy(span.bytes_in(line.as_bytes()).unwrap_or_default()).into_owned();
-            pattern.names().iter().cloned().zip(spans.iter().map(value)).collect()
+            pattern.field_names().iter().cloned().zip(spans.iter().map(value)).collect()
         })
     }
 

@@ -15,7 +15,7 @@ use super::super::RESERVED_FILES;
 use super::super::config::{Config, StoreConfig};
 use super::running::CALL_TIMEOUT;
 use super::{DoctorFinding, certificate};
-use crate::cli::count;
+use crate::cli::count_with_noun;
 use crate::client::Client;
 use crate::net::tls::{Tls, TlsFiles};
 
@@ -107,7 +107,7 @@ pub(super) fn check_open_files(config: &Config) -> DoctorFinding {
             format!(
                 "{files} files may be open, and --connections {} for {} needs {needed}",
                 config.connections,
-                count(protocols, "protocol")
+                count_with_noun(protocols, "protocol")
             ),
             "raise the limit (LimitNOFILE= of systemd, ulimit -Hn of a shell); --connections is lowered until then",
         ),

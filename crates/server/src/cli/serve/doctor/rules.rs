@@ -11,7 +11,7 @@ use super::super::config::Config;
 use super::super::source::{DatabaseConfig, RulesConfig};
 use super::DoctorFinding;
 use super::running::CALL_TIMEOUT;
-use crate::cli::{count, files};
+use crate::cli::{count_with_noun, files};
 use crate::control::Control;
 use crate::rules_source::file::parse_all;
 use crate::rules_source::poll::FollowConfig;
@@ -51,14 +51,24 @@ fn check_rules(rules: Result<Rules, Mistakes>, name: &str, action: &str) -> Doct
         Err(mistakes) => {
             let number = mistakes.as_slice().len() + mistakes.unlisted_count();
             let first = mistakes.as_slice().first().map(ToString::to_string).unwrap_or_default();
-            return DoctorFinding::error("rules", format!("{} in {name}: {first}", count(number, "mistake")), action);
+            return DoctorFinding::error(
+                "rules",
+                format!("{} in {name}: {first}", count_with_noun(number, "mistake")),
+                action,
+            );
         }
     };
-    let found = format!("{} in {}, from {name}", count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
+    let found = format!(
+        "{} in {}, from {name}",
+        count_with_noun(rules.len(), "rule"),
+        count_with_noun(rules.domains().len(), "domain")
+    );
     let engine = MemoryStore::new(1).ok().and_then(|store| Engine::new(store).ok());
     match engine.map_or(0, |engine| engine.warnings(&rules).len()) {
         0 => DoctorFinding::ok("rules", found),
-        number => DoctorFinding::warning("rules", format!("{found}, with {}", count(number, "warning")), action),
+        number => {
+            DoctorFinding::warning("rules", format!("{found}, with {}", count_with_noun(number, "warning")), action)
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::DoctorFinding;
 use super::rules::root_cause;
-use crate::cli::count;
+use crate::cli::count_with_noun;
 use crate::cli::remote::{ListAnswer, ServerArgs};
 use crate::client::Client;
 use crate::control::model::NodeReport;
@@ -68,7 +68,8 @@ pub(super) async fn check_running_server(args: &ServerArgs) -> Vec<DoctorFinding
 }
 
 fn check_server(url: &str, status: &RulesStatus) -> DoctorFinding {
-    let found = format!("{url} runs with {}, from {}", count(status.rules.unwrap_or(0), "rule"), status.source);
+    let found =
+        format!("{url} runs with {}, from {}", count_with_noun(status.rules.unwrap_or(0), "rule"), status.source);
     match &status.refused {
         Some(refused) => DoctorFinding::error(
             "server",
@@ -111,7 +112,7 @@ fn node_findings(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFindi
             "nodes",
             match nodes.len() {
                 0 => "none follow this server".to_owned(),
-                number => format!("{} up to date", count(number, "node")),
+                number => format!("{} up to date", count_with_noun(number, "node")),
             },
         ));
     }
@@ -163,7 +164,7 @@ fn peers_finding(page: &PeersPage) -> Option<DoctorFinding> {
         let found = format!("other rules on {}", others.join(", "));
         DoctorFinding::warning("peers", found, "check again in a second; all servers should have the same rules")
     } else {
-        DoctorFinding::ok("peers", format!("{}, all linked", count(page.nodes as usize, "server")))
+        DoctorFinding::ok("peers", format!("{}, all linked", count_with_noun(page.nodes as usize, "server")))
     })
 }
 
