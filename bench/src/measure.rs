@@ -27,10 +27,10 @@ pub(crate) struct Plan {
     pub(crate) slice: Duration,
 }
 
-/// A contender in a race, with one lane per thread.
+/// A contender in a race, with one state per thread.
 struct Entrant<'a> {
     name: &'static str,
-    lanes: Vec<ThreadState<'a>>,
+    thread_states: Vec<ThreadState<'a>>,
     nanos: Vec<f64>,
 }
 
@@ -61,8 +61,8 @@ pub(crate) fn race(
     // cache.
     let count = entrants.len();
     for (index, entrant) in entrants.iter_mut().enumerate() {
-        for (lane, sequence) in entrant.lanes.iter_mut().zip(sequences) {
-            lane.cursor = sequence.len() / CHUNK * index / count * CHUNK;
+        for (state, sequence) in entrant.thread_states.iter_mut().zip(sequences) {
+            state.cursor = sequence.len() / CHUNK * index / count * CHUNK;
         }
     }
     for repetition in 0..=plan.repetitions {
@@ -80,7 +80,7 @@ impl<'a> Entrant<'a> {
     fn new(first: &'a mut Box<dyn Contender>, others: &'a mut [Box<dyn Contender>]) -> Self {
         Entrant {
             name: first.name(),
-            lanes: std::iter::once(first)
+            thread_states: std::iter::once(first)
                 .chain(others)
                 .map(|contender| ThreadState { contender: contender.as_mut(), cursor: 0 })
                 .collect(),
@@ -97,18 +97,18 @@ impl<'a> Entrant<'a> {
         cores: &[CoreId],
     ) -> Result<f64> {
         let name = self.name;
-        let waiting = AtomicUsize::new(self.lanes.len());
+        let waiting = AtomicUsize::new(self.thread_states.len());
         let per_nano = std::thread::scope(|scope| {
             let threads: Vec<_> = self
-                .lanes
+                .thread_states
                 .iter_mut()
                 .zip(sequences)
                 .zip(cores)
-                .map(|((lane, sequence), core)| {
+                .map(|((state, sequence), core)| {
                     let waiting = &waiting;
                     scope.spawn(move || {
                         core_affinity::set_for_current(*core);
-                        lane.decide_for_slice(slice, expect, sequence, waiting)
+                        state.decide_for_slice(slice, expect, sequence, waiting)
                     })
                 })
                 .collect();
