@@ -42,7 +42,7 @@ export function audit({ query, signal, setQuery }) {
       entry.comment ?? "",
       entry.before || entry.after ? details(entry) : "",
     ]);
-    const block = h("div", {}, table("Audit log", ["When", "Who", "What", "Subject", "Comment", "Values"], rows));
+    const block = h("div", {}, table("Audit log", ["When", "Author", "Action", "Subject", "Comment", "Values"], rows));
     if (page.next) {
       const button = h("button", { type: "button" }, "Older entries");
       const failure = h("div");

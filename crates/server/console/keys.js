@@ -45,7 +45,7 @@ function oneKey(page) {
   const reset = () =>
     confirm({
       title: "Reset the counters of this request?",
-      text: h("p", {}, "Every limit that it matches is full again, and bans are lifted. The audit log records the reset."),
+      text: h("p", {}, "The counters of all matching rules become unused, and bans are lifted. The audit log records the reset."),
       button: "Reset",
       danger: true,
       act: async () => {
@@ -104,7 +104,7 @@ async function override(request, id, again) {
   const lengths = [3_600, 86_400, 604_800, 2_592_000];
   confirm({
     title: `Override the limit of ${id}`,
-    text: h("p", {}, "It applies to requests with this value, on the same counter. Connected nodes apply it within a second."),
+    text: h("p", {}, "The override applies to requests with this value, on the same counter. Connected nodes apply it within a second."),
     fields: [field("Attribute", attribute), field("Value", value), field("Limit", limit), field("For", hours), field("Comment", comment)],
     button: "Set",
     act: async () => {

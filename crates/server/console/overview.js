@@ -87,7 +87,7 @@ export function overview({ query, signal, setQuery }) {
       fill(
         busiest,
         none
-          ? empty("No rules are in force.", link("/editor", "Write the first one in the editor"))
+          ? empty("No rules are in force.", link("/editor", "Write the first rule in the editor"))
           : empty("No decisions in the last second.", link("/rules", `See all ${plural(last.rule_count, "rule")}`)),
       );
       return;
@@ -148,13 +148,13 @@ function loadRules(place, signal) {
 function loadNodes(place, signal) {
   const show = (/** @type {any[]} */ [nodes, status]) => {
     const behind = nodes.items.filter((/** @type {any} */ node) => node.running !== status.revision || node.refused);
-    const text = nodes.items.length === 0 ? "No other node follows this server." : behind.length ? `${behind.length} behind revision ${status.revision}` : "All run the current revision.";
+    const text = nodes.items.length === 0 ? "No other node follows this server." : behind.length ? `${behind.length} behind revision ${status.revision}` : "All nodes run the current revision.";
     const silent = Math.max(0, ...nodes.items.map((/** @type {any} */ node) => node.seen_ms_ago));
     return [
       h("h2", {}, "Nodes"),
       h("b.big", {}, count(nodes.items.length)),
       behind.length > 0 && badge("warn", `${behind.length} behind`),
-      h("p.muted.small", {}, text, silent > 60_000 ? ` One was last seen ${span(silent)} ago.` : ""),
+      h("p.muted.small", {}, text, silent > 60_000 ? ` One node was last seen ${span(silent)} ago.` : ""),
     ];
   };
   load(place, Promise.all([get("/v1/nodes", signal), get("/v1/rules-status", signal)]), show, signal);

@@ -23,7 +23,7 @@ const MAX_RULES = 6;
  */
 export function replayForm({ text, deletes, domain, signal }) {
   const file = input({ type: "file", id: "log", required: true, multiple: true });
-  const chosen = input({ id: "replay-domain", value: domain ?? "", placeholder: "if the text has several" });
+  const chosen = input({ id: "replay-domain", value: domain ?? "", placeholder: "if the text has several domains" });
   const format = input({ id: "replay-format", placeholder: "detected" });
   const map = input({ id: "replay-map", placeholder: "api_key=http_x_api_key" });
   const set = input({ id: "replay-set", placeholder: "plan=free" });
@@ -100,8 +100,8 @@ export function replayForm({ text, deletes, domain, signal }) {
         {},
         field("Domain", chosen),
         field("Format", format, "combined, envoy, haproxy, json, csv, or a log_format"),
-        field("Attributes from fields", map, "attribute=field, with spaces between"),
-        field("Fixed attributes", set, "attribute=value, with spaces between; the same for all requests"),
+        field("Attributes from fields", map, "attribute=field, separated by spaces"),
+        field("Fixed attributes", set, "attribute=value, separated by spaces; the same for all requests"),
         field("Suggest limits per", suggest, "an attribute that identifies a client"),
         field("Time zone", zone, "for times without a zone, such as Europe/Paris"),
         h("label.check", { for: "replay-hashed" }, hashed, " show hashes instead of keys"),
@@ -133,7 +133,7 @@ function reportView(report) {
     ...report.errors.map((/** @type {string} */ error) => h("p.notice.warn", {}, error)),
     ...report.problems.map((/** @type {any} */ problem) => h("p.notice.warn", {}, `${plural(problem.lines, "line")} ${problem.description}`, problem.first ? `; the first is ${problem.first}` : "")),
     missing.length > 0 && h("p.notice.warn", {}, `The log does not have ${missing.join(", ")}, which rules read. Name the fields under Format and attributes.`),
-    run?.overflowed > 0 && h("p.notice.warn", {}, "Not exact: the log has more keys than a replay can hold; some share a counter."),
+    run?.overflowed > 0 && h("p.notice.warn", {}, "Not exact: the log has more keys than a replay can hold, so some keys share a counter."),
   ];
   if (!run || run.requests === 0) return [...notes, empty("No request was decided.", "The log has no line that can be used.")];
   return [

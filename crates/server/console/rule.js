@@ -65,7 +65,7 @@ function buttons({ domain, id, stored, reload }) {
   const ask = () =>
     confirm({
       title: stored.enabled ? "Disable this rule?" : "Enable this rule?",
-      text: h("p", {}, stored.enabled ? "Nodes will no longer receive it, and its limits will not apply." : "Nodes will receive it again, and its limits will apply."),
+      text: h("p", {}, stored.enabled ? "Nodes will no longer receive the rule, and its limits will not apply." : "Nodes will receive the rule again, and its limits will apply."),
       fields: field("Comment", comment),
       button: stored.enabled ? "Disable" : "Enable",
       danger: stored.enabled,
@@ -206,7 +206,7 @@ function versions({ domain, id, stored, page, reload }) {
     const comment = input({ id: "comment" });
     confirm({
       title: `Roll back to version ${version.version}?`,
-      text: h("p", {}, "A new version with the text of this one is created and comes into force."),
+      text: h("p", {}, "This creates a new version with the same text and puts it in force."),
       fields: field("Comment", comment),
       button: "Roll back",
       act: async () => {
@@ -222,7 +222,7 @@ function versions({ domain, id, stored, page, reload }) {
     (list) =>
       table(
         plural(list.items.length, "version"),
-        ["Version", "What", "By", "When", "Comment", ""],
+        ["Version", "Action", "By", "When", "Comment", ""],
         list.items.map((/** @type {any} */ version) => [
           count(version.version),
           version.action,

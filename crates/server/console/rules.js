@@ -143,7 +143,7 @@ export function stateBadge(rule) {
 /** @param {string} search @param {string} state */
 function nothing(search, state) {
   if (search) return empty(`No rule matches “${search}”.`, "The search covers the domain, the id, the limits and the attributes that a rule counts by.");
-  if (state === "shadow") return empty("No rule is in shadow.", "A rule with on_exceed: shadow reports what it would refuse, and refuses nothing.");
+  if (state === "shadow") return empty("There are no shadow rules.", "A rule with on_exceed: shadow reports what it would refuse, and refuses nothing.");
   if (state === "disabled") return empty("No rule is disabled.", "A disabled rule stays in the database, and nodes do not receive it.");
-  return empty("No rules are in force.", link("/editor", "Write the first one in the editor"));
+  return empty("No rules are in force.", link("/editor", "Write the first rule in the editor"));
 }

@@ -67,7 +67,7 @@ function showLoginDialog() {
       input,
       error,
       h("div.actions", {}, button),
-      h("p.muted.small", {}, "Create one on the server: ", h("code", {}, "tollgate tokens create --role reader --name me")),
+      h("p.muted.small", {}, "Create a token on the server: ", h("code", {}, "tollgate tokens create --role reader --name me")),
     );
     const dialog = /** @type {HTMLDialogElement} */ (h("dialog.login", { "aria-label": "Log in" }, form));
     dialog.addEventListener("cancel", (event) => event.preventDefault());

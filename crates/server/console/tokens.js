@@ -16,7 +16,7 @@ export function tokens({ signal }) {
 /** @param {any} page @param {() => void} read */
 function rows(page, read) {
   if (page.items.length === 0) {
-    return empty("There are no tokens.", "A server that other machines can reach requires them. Create one for each program and person.");
+    return empty("There are no tokens.", "A server that other machines can reach requires tokens. Create one for each program and person.");
   }
   const state = (/** @type {any} */ token) => {
     if (token.revoked_ms) return badge("neutral", "revoked");
@@ -39,7 +39,7 @@ function rows(page, read) {
 function revoke(token, read) {
   confirm({
     title: `Revoke the token of ${token.name}?`,
-    text: h("p", {}, "Connected nodes refuse it within a second; others, when they reach the rules service again. It cannot be made valid again."),
+    text: h("p", {}, "Connected nodes refuse it within a second. Other nodes refuse it when they reach the rules service again. A revoked token cannot be restored."),
     button: "Revoke",
     danger: true,
     act: async () => {

@@ -4,7 +4,7 @@ import { call, count, decide, fill, h, plural, span } from "./base.js";
 import { badge, card, confirm, empty, errorBox, heading, link, ruleHref, toast } from "./parts.js";
 import { requestForm } from "./request.js";
 
-/** How a decision that is not exact is made. @type {Record<string, string>} */
+/** The explanation of each standing except `exact`. @type {Record<string, string>} */
 const STANDINGS = {
   leased: "Decided by this node, with tokens that the store granted in advance.",
   eventual: "Decided by this node, from its own view of the counters.",
