@@ -1,9 +1,9 @@
 //! Snapshots of the in-memory counters on disk, so that counts, quotas, bans and leases survive a restart.
 //!
 //! A snapshot is written every `--snapshot-every` seconds and on shutdown, and restored on startup. A killed process
-//! loses the changes since its last snapshot: usually those of one interval at most, and more if writes failed. If a
-//! file cannot be restored completely, the server renames it and starts with empty counters. If a write fails, the
-//! server logs the error and continues to decide.
+//! loses the changes since its last snapshot: the changes of at most one interval, or more if writes failed. If a file
+//! cannot be restored completely, the server renames it and starts with empty counters. If a write fails, the server
+//! logs the error and continues to decide.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -86,7 +86,7 @@ pub type Counters = (Engine<MemoryStore>, RedisCellTable);
 pub struct DirectoryLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] Option<File>);
 
 /// Locks the data directory, so that no other server overwrites the snapshot. A directory in which the lock file cannot
-/// be opened, such as a read-only one, is not locked.
+/// be opened, such as a read-only directory, is not locked.
 ///
 /// # Errors
 /// Returns an error if another server uses the directory.
@@ -211,7 +211,7 @@ pub async fn count_keys_and_save_periodically(app: Arc<App<MemoryStore>>, config
     let thread = match BackgroundThread::start("tollgate-counters") {
         Ok(thread) => thread,
         Err(error) => {
-            tracing::error!(%error, "cannot start the thread for snapshots; none is written until the server stops");
+            tracing::error!(%error, "cannot start the thread for snapshots; no snapshot is written until the server stops");
             return std::future::pending().await;
         }
     };

@@ -25,7 +25,7 @@ macro_rules! include_files {
     ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("../../console/", $name)))),*] };
 }
 
-/// The files by name.
+/// The names and contents of the files.
 const FILES: &[(&str, &str)] = include_files!(
     "audit.js",
     "base.js",

@@ -58,7 +58,7 @@ pub(crate) fn answer(head: &Parts) -> Result<HttpResponse, Problem> {
     let file = match path.strip_prefix(files::FILES_PATH_PREFIX) {
         None => files::document(),
         Some(name) => files::find_file(name)
-            .ok_or_else(|| Problem::not_found("no such file of this version of the console; load the page again"))?,
+            .ok_or_else(|| Problem::not_found("no such file in this version of the console; load the page again"))?,
     };
     Ok(file_response(file, head))
 }

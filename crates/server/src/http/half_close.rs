@@ -2,9 +2,8 @@
 //!
 //! A client that has closed only its sending side looks the same as a client that has closed the whole connection,
 //! until the server writes. With the option `half_close`, hyper answers both clients, but never notices that a client
-//! is gone. This stream notices that a client is gone, and ends the connection:
-//! - At once if the request waits for capacity, because a client that is gone must not take capacity.
-//! - After [`HALF_CLOSE_TIMEOUT`] otherwise.
+//! is gone. This stream notices that a client is gone. It ends the connection at once if the request waits for
+//! capacity, because a client that is gone must not take capacity, and otherwise after [`HALF_CLOSE_TIMEOUT`].
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -39,7 +38,7 @@ enum LastRead {
 }
 
 impl<T: AsyncRead + Unpin> HalfCloseStream<T> {
-    /// Wraps a stream of which `unread` was already read.
+    /// Wraps a stream from which the bytes `unread` were already read.
     pub(super) fn new(stream: T, state: Arc<HttpConnectionState>, unread: impl Into<Bytes>) -> Self {
         Self { stream, state, unread: unread.into(), last_read: None, timer: None }
     }
