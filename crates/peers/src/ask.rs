@@ -153,8 +153,8 @@ pub fn receive_ask(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> Ask
 /// answer to `out`. Returns whether the mesh should send a delta immediately. `None`: the fast path does not apply and
 /// nothing has changed; call [`receive_ask`].
 ///
-/// Deciding the ask and encoding its answer takes 3,136 instructions. [`receive_ask`] takes 3,886, and encoding and queuing
-/// its answer takes another 754 (callgrind, without link-time optimisation).
+/// Deciding the ask and encoding its answer takes 3,136 instructions. [`receive_ask`] takes 3,886, and encoding and
+/// queuing its answer takes another 754 (callgrind, without link-time optimisation).
 pub(crate) fn try_receive_single(
     homes: &Homes,
     table: &Table,

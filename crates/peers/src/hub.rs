@@ -365,8 +365,8 @@ impl Shared {
         self.lock_hub().members.record_own_address(address);
     }
 
-    /// Logs why there is no link to an address, at most once per hour for each reason. A new link to the address makes
-    /// its reasons loggable again. Several nodes may share an address, so one address can have several reasons.
+    /// Logs why there is no link to an address, at most once per hour for each reason. After a new link to the address,
+    /// its reasons are logged again. Several nodes may share an address, so one address can have several reasons.
     pub(crate) fn log_refusal(&self, address: &str, why: &str) {
         let now = self.clock.mono();
         let mut hub = self.lock_hub();

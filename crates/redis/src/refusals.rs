@@ -1,8 +1,8 @@
 //! A cache of refusals, so that a refused group can be refused again without asking the store.
 //!
 //! A refused group is refused again until its wait has passed, for at most one second. This is correct because only
-//! time restores capacity, and further charges only use up more capacity. A refusal that the release of a lease can
-//! end is not repeated. A key under attack therefore costs the store almost nothing.
+//! time restores capacity, and further charges only use up more capacity. A key under attack therefore costs the store
+//! almost nothing. A refusal that the release of a lease can end is not repeated.
 //!
 //! A remembered refusal is dropped when capacity may have been restored earlier. This can happen after a refund, a
 //! renewal or a reset of one of its keys, or after a charge of one of its keys under other parameters. It can also
