@@ -21,7 +21,7 @@ fn rules_in_force_stay_whatever_the_service_answers() {
     let (service, folder) = (FakeService::start(rule_set_answer(1, GOOD_RULES)), Folder::new());
     let data = folder.join("data");
     let node = Server::start(&["--rules", &service.url(), "--node", "n", "--data", &data]);
-    let kept = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
+    let kept = std::fs::read(folder.path().join("data/last-good.json")).expect("the file exists");
     let endless = "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n{";
     let mistakes = r#"{"domain":"api","rules":[{"id":"all","limt":"9/day"}]}"#;
     for (bad, output) in [
@@ -56,7 +56,7 @@ fn rules_in_force_stay_whatever_the_service_answers() {
         std::thread::yield_now();
     }
     assert!(service.last_request().to_lowercase().contains("tollgate-running: 1\r\n"), "{}", service.last_request());
-    let now = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
+    let now = std::fs::read(folder.path().join("data/last-good.json")).expect("the file exists");
     assert_eq!(now, kept, "only the rules in force are on disk");
     service.set_answer(rule_set_answer(5, BETTER_RULES));
     node.wait_for_line("rules loaded revision=5 ");

@@ -150,7 +150,7 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     std::fs::create_dir(folder.path().join("data")).expect("a directory");
     folder.write_file(
         "data/rules.db",
-        "this is not a database, and longer than the header of one would be: 100 bytes and some more of it",
+        "this text is not a database, but it is longer than the header of a database, which has exactly 100 bytes",
     );
     case("a damaged database", &[&ports[..], &["--data", "data"]].concat(), 1);
     golden!("doctor", page);

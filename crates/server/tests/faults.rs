@@ -76,7 +76,7 @@ fn run_with_node_faults(faults: &NodeFaultCase) {
         clients[..2].iter().for_each(|clients| clients.wait_until_admitted(5));
         if is_leased {
             for node in [&killed, &stopped] {
-                eventually("it holds leases", || read_gauge(node, "tollgate_leased_tokens") > 0);
+                eventually("the node holds leases", || read_gauge(node, "tollgate_leased_tokens") > 0);
             }
         }
         threads.push(load(&clients[2], &leaving));
@@ -151,7 +151,7 @@ fn tokens_leased_to_a_killed_node_are_usable_soon_after_the_lease_expires() {
     let rules = Rules::new(format!("domain: d\nrules:\n- {rule}\n"));
     let start = || Server::start(&["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "2000"]);
     let (killed, other) = (start(), start());
-    eventually("it holds leases", || {
+    eventually("the node holds leases", || {
         (0..20).for_each(|_| assert_eq!(send_request(&killed, "check", "k", 1).0, 200));
         read_gauge(&killed, "tollgate_leased_tokens") > 0
     });

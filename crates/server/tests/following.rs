@@ -96,11 +96,11 @@ fn damaged_or_foreign_rules_on_disk_are_not_used() {
     let (data, authority) = (folder.join("a"), service.authority());
     drop(start_follower(&service, &service.url(), "a", &data));
     let file = folder.path().join("a/last-good.json");
-    let whole = std::fs::read_to_string(&file).expect("it was kept");
+    let whole = std::fs::read_to_string(&file).expect("the file exists");
     std::fs::write(&file, whole.replace("5/day", "6/day")).expect("a file");
     // While the service answers, a damaged file is replaced.
     drop(start_follower(&service, &service.url(), "a", &data));
-    assert_eq!(std::fs::read_to_string(&file).expect("it was kept"), whole);
+    assert_eq!(std::fs::read_to_string(&file).expect("the file exists"), whole);
     service.kill();
     let url = service.url();
     let refuses =
@@ -126,7 +126,7 @@ fn full_disk_of_a_node_keeps_the_last_copy_and_new_rules_take_effect() {
     let data = disk.path().to_str().expect("text");
     service.set_limit("5/day");
     let node = start_follower(&service, &service.url(), "a", data);
-    let kept = std::fs::read(disk.path().join("last-good.json")).expect("it was kept");
+    let kept = std::fs::read(disk.path().join("last-good.json")).expect("the file exists");
     // Fill the disk.
     let _ = std::fs::write(disk.path().join("ballast"), vec![0; 64 * 1024]);
     let revision = service.set_limit("7/day");
@@ -244,7 +244,7 @@ fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
     // Uses another directory, because a write-ahead log next to the first database could restore it.
     let data = folder.join("damaged");
     std::fs::create_dir(&data).expect("a directory");
-    let text = "this is no database, and long enough to be noticed".repeat(100);
+    let text = "this text is not a database, and it is long enough to be noticed".repeat(100);
     std::fs::write(folder.path().join("damaged/rules.db"), text).expect("a file");
     let output = Server::stderr_of_failed_start(&["--data", &data]);
     assert!(output.contains(&format!("cannot open the database in the data directory {data}")), "{output}");

@@ -292,7 +292,7 @@ fn truncated_log_is_replayed_up_to_its_end() {
 #[test]
 fn gzip_bomb_ends_at_the_bound() {
     let bomb = gzip(&(combined_log(&[(0, 1, "/"); 3]) + &"\0".repeat(16 << 20)));
-    assert!(bomb.len() < 32 << 10, "it has {} bytes", bomb.len());
+    assert!(bomb.len() < 32 << 10, "the compressed log has {} bytes", bomb.len());
     let with = |max_bytes: u64| {
         let report = replay_all(
             &[log_from_bytes(&bomb)],

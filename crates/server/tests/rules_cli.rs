@@ -304,7 +304,7 @@ fn tokens_are_created_before_the_server_starts_and_have_roles() {
         admin.run(&["tokens", "revoke", &reader_id]).done(),
         format!("token {reader_id} of reader is revoked\n")
     );
-    eventually("it is refused", || reader.run(&["rules", "list"]).code == Some(1));
+    eventually("the revoked token is refused", || reader.run(&["rules", "list"]).code == Some(1));
     reader.run(&["rules", "list"]).assert_failed(1, "refused the token");
     let list = admin.run(&["tokens", "list"]).done();
     assert!(list.contains("revoked 20") && list.contains("valid until 20") && !list.contains("tg_"), "{list}");
@@ -383,7 +383,7 @@ fn lost_database_is_reported_and_work_continues_after_recovery() {
         .assert_failed(1, "postgres://127.0.0.1/rules: the database cannot be used");
 
     postgres.restart();
-    eventually("it answers again", || admin.run(&["rules", "list"]).code == Some(0));
+    eventually("the service answers again", || admin.run(&["rules", "list"]).code == Some(0));
     assert_eq!(admin.run(&["rules", "export"]).done(), exported, "nothing was changed during the outage");
     admin.run(&["rules", "delete", "api", "a"]).done();
 }

@@ -42,7 +42,7 @@ fn run_case(case: impl AsyncFnOnce(&mut Memory)) {
     let store = MemoryStore::with_clock(1_000, clock.clone()).expect("a small table");
     let mut memory = Memory { store, clock };
     let done = std::pin::pin!(case(&mut memory)).poll(&mut Context::from_waker(Waker::noop()));
-    assert_eq!(done, Poll::Ready(()), "memory is ready at once");
+    assert_eq!(done, Poll::Ready(()), "the memory store is ready at the first poll");
 }
 
 tollgate_testkit::store_conformance!(run_case);

@@ -19,13 +19,13 @@ impl ExactRate {
     /// Returns the whole units refilled within `nanos`.
     fn units_within(self, nanos: u64) -> u64 {
         let units = u128::from(nanos) * u128::from(self.0.count()) / u128::from(self.0.per().as_nanos());
-        u64::try_from(units).expect("a number of units that fits")
+        u64::try_from(units).expect("a number of units in range")
     }
 
     /// Returns the first nanosecond at which `units` are refilled.
     fn nanos_for(self, units: u64) -> u64 {
         let nanos = (u128::from(units) * u128::from(self.0.per().as_nanos())).div_ceil(u128::from(self.0.count()));
-        u64::try_from(nanos).expect("a time that fits")
+        u64::try_from(nanos).expect("a time in range")
     }
 }
 

@@ -51,8 +51,8 @@ fn run_in_lockstep(
 
 /// Asserts that a wait is at least the exact wait, and at most `tolerance` longer.
 fn prop_assert_within(ours: u64, exact: u64, tolerance: u64) {
-    assert!(ours >= exact, "{ours} ns, exactly {exact}");
-    assert!(ours - exact <= tolerance, "{ours} ns, exactly {exact}, tolerance {tolerance} ns");
+    assert!(ours >= exact, "a wait of {ours} ns, the exact wait is {exact}");
+    assert!(ours - exact <= tolerance, "a wait of {ours} ns, the exact wait is {exact}, the tolerance {tolerance} ns");
 }
 
 proptest! {
@@ -117,7 +117,7 @@ proptest! {
             let (ours, exact) = (pacing.next_wait(&pace, Time::from_nanos(now)).as_nanos(), model.next_wait(now));
             // Rounding by a nanosecond stores fewer permits. For each earlier call, this costs at most the cold
             // factor.
-            prop_assert!(ours.abs_diff(exact) <= 4 * 40, "{ours} ns, exactly {exact}");
+            prop_assert!(ours.abs_diff(exact) <= 4 * 40, "a wait of {ours} ns, the exact wait is {exact}");
         }
     }
 

@@ -17,19 +17,19 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip,
 
 const TRUNCATED_TO_MICROSECONDS: KnownDifference = KnownDifference {
     name: "truncated to whole microseconds",
-    reason: "each of up to three parts of a cost is truncated, so waits are too short; ours is exact",
+    reason: "each of up to three parts of a cost is truncated, so waits are too short; Tollgate is exact",
 };
 const UNSUPPORTED_RATE: KnownDifference = KnownDifference {
-    name: "rate that our types cannot represent",
-    reason: "the rate is infinite, or slower than one per century; our constructor returns an error",
+    name: "rate that Tollgate cannot represent",
+    reason: "the rate is infinite, or slower than one per century; Tollgate's constructor returns an error",
 };
 const WARM_UP_OF_ZERO: KnownDifference = KnownDifference {
     name: "warm-up of zero length",
-    reason: "Guava's stored permits become NaN and nothing is limited; our constructor returns an error",
+    reason: "Guava's stored permits become NaN and nothing is limited; Tollgate's constructor returns an error",
 };
 const WAITS_OF_CENTURIES: KnownDifference = KnownDifference {
     name: "waits of centuries",
-    reason: "Guava reports waits of up to 292,471 years; ours reports at most 584 years",
+    reason: "Guava reports waits of up to 292,471 years; Tollgate reports at most 584 years",
 };
 
 /// Nanoseconds in a unit of Guava's clock.

@@ -23,7 +23,7 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip,
 
 const DRAINS_IN_THOUSANDTHS: KnownDifference = KnownDifference {
     name: "drained in whole thousandths",
-    reason: "each accepted request loses up to a thousandth of a request of drained excess; ours drains exactly",
+    reason: "each accepted request loses up to a thousandth of a request of drained excess; Tollgate drains exactly",
 };
 
 /// Nanoseconds in a unit of nginx's clock.

@@ -19,24 +19,24 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip,
 
 const BEYOND_64_BIT_NANOSECONDS: KnownDifference = KnownDifference {
     name: "beyond 64-bit nanoseconds",
-    reason: "products in redis-cell overflow or nearly overflow; ours returns an error or refuses",
+    reason: "products in redis-cell overflow or nearly overflow; Tollgate returns an error or refuses",
 };
 const FORGOTTEN_EARLY: KnownDifference = KnownDifference {
     name: "forgotten early",
-    reason: "the key expires up to a millisecond early, so a request passes; ours keeps the key and refuses",
+    reason: "the key expires up to a millisecond early, so a request passes; Tollgate keeps the key and refuses",
 };
 const CREDIT_ABOVE_BURST: KnownDifference = KnownDifference {
     name: "more than full",
-    reason: "credit above the burst gives a remaining above the limit and a reset in the past; ours stops at the burst",
+    reason: "credit above the burst gives remaining above the limit and a past reset; Tollgate stops at the burst",
 };
 const MORE_THAN_A_MILLION_PER_SECOND: KnownDifference = KnownDifference {
     name: "remaining above a million per second",
-    reason: "redis-cell divides by an interval of zero microseconds; ours is exact",
+    reason: "redis-cell divides by an interval of zero microseconds; Tollgate is exact",
 };
 
 const MINUS_ONE_REMAINING: KnownDifference = KnownDifference {
     name: "minus one remaining",
-    reason: "a debt of almost one request is reported as -1 remaining; ours as 0",
+    reason: "redis-cell reports a debt of almost one request as -1 remaining; Tollgate reports 0",
 };
 
 /// Returns the player that loads each state from the record.

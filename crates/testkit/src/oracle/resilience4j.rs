@@ -17,31 +17,31 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip,
 
 const RATE_ABOVE_ONE_PER_NANOSECOND: KnownDifference = KnownDifference {
     name: "more than one permit per nanosecond",
-    reason: "resilience4j accepts such a limit; our constructor returns an error",
+    reason: "resilience4j accepts such a limit; Tollgate's constructor returns an error",
 };
 const REFILLS_MORE_THAN_A_CYCLE: KnownDifference = KnownDifference {
     name: "cost above the limit of one cycle",
-    reason: "resilience4j takes such a cost from several cycles; ours always refuses it",
+    reason: "resilience4j takes such a cost from several cycles; Tollgate always refuses it",
 };
 const SLEEPS_WITHOUT_SUCCESS: KnownDifference = KnownDifference {
     name: "sleeps although it cannot succeed",
-    reason: "a refused blocking call first sleeps for its whole timeout; ours is refused immediately",
+    reason: "a refused blocking call first sleeps for its whole timeout; Tollgate refuses it immediately",
 };
 const CHANGED_LIMIT_APPLIES_LATER: KnownDifference = KnownDifference {
     name: "changed limit takes effect later",
-    reason: "resilience4j keeps the remaining amount until the next cycle; ours keeps the amount spent",
+    reason: "resilience4j keeps the remaining amount until the next cycle; Tollgate keeps the amount spent",
 };
 const DRAINS_STALE_AMOUNT: KnownDifference = KnownDifference {
     name: "drains the previous amount",
-    reason: "the amount stored by the last call is subtracted and a debt is dropped; ours takes what is available now",
+    reason: "the amount stored by the last call is subtracted, and debt is dropped; Tollgate takes what is available",
 };
 const REFUNDS_ABOVE_LIMIT: KnownDifference = KnownDifference {
     name: "refunds beyond the limit",
-    reason: "a negative amount makes more permits available than the limit; ours never exceeds the limit",
+    reason: "a negative amount makes more permits available than the limit; Tollgate never exceeds the limit",
 };
 const ZERO_COST_WAITS: KnownDifference = KnownDifference {
     name: "cost of zero waits",
-    reason: "a cost of 0 waits until the debt is paid; ours does not wait",
+    reason: "a cost of 0 waits until the debt is paid; in Tollgate it does not wait",
 };
 
 /// Returns a player that replays a case.

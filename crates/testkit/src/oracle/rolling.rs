@@ -13,23 +13,23 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip,
 
 const FRACTIONAL_MAXIMUM: KnownDifference = KnownDifference {
     name: "fractional maximum",
-    reason: "waits are NaN and remaining amounts are fractions; ours uses the whole part and refuses the same attempts",
+    reason: "waits are NaN and remaining amounts fractions; Tollgate uses the whole part and refuses the same attempts",
 };
 const INTERVAL_BEYOND_TIMER: KnownDifference = KnownDifference {
     name: "interval beyond the runtime's timer",
-    reason: "above 2^31-1 ms the memory variant deletes all attempts after a millisecond; ours keeps them",
+    reason: "above 2^31-1 ms the memory variant deletes all attempts after a millisecond; Tollgate keeps them",
 };
 const GAP_LONGER_THAN_INTERVAL: KnownDifference = KnownDifference {
     name: "gap longer than the interval",
-    reason: "after one interval the previous action no longer counts for the gap; ours still enforces the gap",
+    reason: "after one interval the previous action no longer counts for the gap; Tollgate still enforces the gap",
 };
 const WHOLE_GAP_REPORTED: KnownDifference = KnownDifference {
     name: "whole gap reported",
-    reason: "0.1.11 on Redis reports the whole gap as the wait; ours reports the remaining part of the gap",
+    reason: "0.1.11 on Redis reports the whole gap as the wait; Tollgate reports the remaining part of the gap",
 };
 const REFUSAL_REPORTED_AS_ZERO: KnownDifference = KnownDifference {
     name: "refusal reported as a wait of zero",
-    reason: "0.1.11 rounds the wait down to 0 ms, which means admitted; ours refuses with the exact wait",
+    reason: "0.1.11 rounds the wait down to 0 ms, which means admitted; Tollgate refuses with the exact wait",
 };
 
 /// Nanoseconds in a unit of the reference's clock.

@@ -47,7 +47,7 @@ impl fmt::Display for Skip {
 pub struct KnownDifference {
     /// Short name for the output.
     pub name: &'static str,
-    /// The reference's behaviour, and why ours differs.
+    /// The behaviour of the reference, then the behaviour of Tollgate.
     pub reason: &'static str,
 }
 

@@ -27,24 +27,24 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip,
 
 const REFILL_TAKES_CENTURIES: KnownDifference = KnownDifference {
     name: "refill longer than a century",
-    reason: "bucket4j computes such a refill in doubles; our constructor returns an error",
+    reason: "bucket4j computes such a refill in doubles; Tollgate's constructor returns an error",
 };
 const FORCED_ADD_EXCEEDS_CAPACITY: KnownDifference = KnownDifference {
     name: "force_add fills beyond capacity",
-    reason: "the bucket then admits more than its capacity at one instant; ours never holds more than its capacity",
+    reason: "the bucket then admits more than its capacity at one instant; Tollgate never exceeds the capacity",
 };
 const BLOCKING_IGNORES_CAPACITY: KnownDifference = KnownDifference {
     name: "blocking ignores the capacity",
-    reason: "a blocking call admits a cost above the capacity after a wait; ours always refuses it",
+    reason: "a blocking call admits a cost above the capacity after a wait; Tollgate always refuses such a cost",
 };
 const WAIT_ROUNDED_DOWN: KnownDifference = KnownDifference {
     name: "wait rounded down to the bound",
-    reason: "bucket4j admits a wait that exceeds the bound by a fraction of a nanosecond; ours refuses it",
+    reason: "bucket4j admits a wait that exceeds the bound by a fraction of a nanosecond; Tollgate refuses it",
 };
 
 const KEEPS_TOKENS_NOT_SPENT_AMOUNT: KnownDifference = KnownDifference {
     name: "tokens kept instead of the amount spent",
-    reason: "a change of parameters keeps the remaining amount or its proportion; ours keeps the amount spent",
+    reason: "a change of parameters keeps the remaining amount or its proportion; Tollgate keeps the amount spent",
 };
 
 /// bucket4j's value for never.

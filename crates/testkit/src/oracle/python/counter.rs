@@ -8,15 +8,15 @@ use crate::oracle::{Comparison, Fields, KnownDifference, ReadResult, Skip, StepR
 
 const SUM_ROUNDED_DOWN: KnownDifference = KnownDifference {
     name: "weighted sum rounded down",
-    reason: "truncating the weighted sum admits up to one more request; ours is exact",
+    reason: "truncating the weighted sum admits up to one more request; Tollgate is exact",
 };
 const ROUNDING_OF_DOUBLES: KnownDifference = KnownDifference {
     name: "last bits of a double",
-    reason: "the exact weighted sum is an integer, but the sum of doubles is slightly off; ours is exact",
+    reason: "the exact weighted sum is an integer, but the sum of doubles is slightly off; Tollgate is exact",
 };
 const RESET_DEFINED_DIFFERENTLY: KnownDifference = KnownDifference {
     name: "different definition of reset",
-    reason: "theirs is when the rounded sum changes or the window ends; ours is when one more request passes",
+    reason: "the reset is when the rounded sum changes or the window ends; Tollgate's is when one more request passes",
 };
 
 pub(super) struct PythonSlidingCounter(SlidingWindow);

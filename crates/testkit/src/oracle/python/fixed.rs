@@ -7,7 +7,7 @@ use crate::oracle::{Comparison, Fields, KnownDifference, ReadResult, Skip, StepR
 
 const ZERO_COST_REFUSED: KnownDifference = KnownDifference {
     name: "cost of zero refused",
-    reason: "refused hits raise the count above the limit, so even a cost of 0 is refused; ours counts no refusals",
+    reason: "refused hits raise the count above the limit, so even a cost of 0 is refused; Tollgate counts no refusals",
 };
 
 pub(super) struct PythonFixedWindow {

@@ -25,7 +25,7 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip,
 
 const RESET_OF_UNUSED_WINDOW: KnownDifference = KnownDifference {
     name: "reset reported for an unused window",
-    reason: "theirs reports a reset although nothing is used; ours reports zero",
+    reason: "Python's limits reports a reset although nothing is used; Tollgate reports zero",
 };
 
 /// Nanoseconds in a unit of the reference's clock.

@@ -7,7 +7,7 @@ use crate::oracle::{Comparison, Fields, KnownDifference, ReadResult, Skip, StepR
 
 const EXACTLY_ONE_WINDOW_LATER: KnownDifference = KnownDifference {
     name: "exactly one window later",
-    reason: "units from exactly one window ago count in `hit`, but not in `test` and remaining; ours have expired",
+    reason: "units from exactly one window ago count in `hit`, but not in `test`; in Tollgate they have expired",
 };
 
 pub(super) struct PythonMovingWindow(SlidingLog);
