@@ -23,7 +23,7 @@ const CONFIGURATION_MISTAKES: &[(&[&str], &str)] = &[
     (&["if the port expects TLS"], "store closes the connection; it may expect TLS"),
     (&["cluster support disabled", "belongs to a Redis Cluster"], "store is not of the kind that its URL names"),
     (&["watches no master"], "sentinels do not know the master of the URL"),
-    (&["it would count keys elsewhere"], "store uses another number of lanes"),
+    (&["it would count keys in other lanes"], "store uses another number of lanes"),
     (&["certificate", "TLS", "tls", "handshake"], "TLS with the store fails"),
 ];
 

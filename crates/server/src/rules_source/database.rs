@@ -18,8 +18,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Installs the rules that are in the database. Returns a receiver for later revisions, and the installed snapshot.
 ///
 /// # Errors
-/// Returns an error if the database is unreachable or its rules are refused. The server must not start then, because a
-/// server without its rules would admit every request.
+/// Returns an error if the database is unreachable or its rules are refused. In this case the server must not
+/// start, because a server without its rules would admit every request.
 pub async fn load_rules<S: Store + 'static>(
     app: &Arc<App<S>>,
     control: &Control,
