@@ -335,7 +335,7 @@ async fn load_rules(connection: &mut AnyConnection, domains: &[String]) -> Resul
     for row in &rows {
         let domain: String = row.try_get("domain")?;
         if wanted.contains(&*domain) {
-            stored.entry(domain).or_default().push(RuleRow::read(row)?);
+            stored.entry(domain).or_default().push(RuleRow::from_row(row)?);
         }
     }
     Ok(stored)

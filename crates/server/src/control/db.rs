@@ -233,7 +233,7 @@ pub(super) struct Authorship {
 }
 
 impl Authorship {
-    pub(super) fn read(row: &AnyRow) -> Result<Self> {
+    pub(super) fn from_row(row: &AnyRow) -> Result<Self> {
         Ok(Self { author: row.try_get("author")?, at_ms: row.try_get("at_ms")?, comment: row.try_get("comment")? })
     }
 }

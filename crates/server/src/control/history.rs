@@ -25,32 +25,41 @@ pub(super) struct VersionRow {
 }
 
 impl VersionRow {
-    fn read(row: &AnyRow) -> Result<Self> {
+    fn from_row(row: &AnyRow) -> Result<Self> {
         let action: String = row.try_get("action")?;
         Ok(Self {
             version: row.try_get("version")?,
             action: Action::parse(&action).unwrap_or(Action::Update),
             enabled: read_boolean(row, "enabled")?,
             text: row.try_get("text")?,
-            authorship: Authorship::read(row)?,
+            authorship: Authorship::from_row(row)?,
         })
     }
 
-    async fn find_row(connection: &mut AnyConnection, domain: &str, id: &str, version: i64) -> Result<Option<Self>> {
+    async fn find_version_row(
+        connection: &mut AnyConnection,
+        domain: &str,
+        id: &str,
+        version: i64,
+    ) -> Result<Option<Self>> {
         if !are_storable([domain, id]) {
             return Ok(None);
         }
         let row = select_versions(domain, id).push(" AND version = ").bind(version).fetch_optional(connection).await?;
-        row.as_ref().map(Self::read).transpose()
+        row.as_ref().map(Self::from_row).transpose()
     }
 
     /// Returns the last version of a rule, even if the rule was deleted. Returns `None` if the rule never existed.
-    pub(super) async fn find_last(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Option<Self>> {
+    pub(super) async fn find_last_version(
+        connection: &mut AnyConnection,
+        domain: &str,
+        id: &str,
+    ) -> Result<Option<Self>> {
         if !are_storable([domain, id]) {
             return Ok(None);
         }
         let row = select_versions(domain, id).push(" ORDER BY version DESC LIMIT 1").fetch_optional(connection).await?;
-        row.as_ref().map(Self::read).transpose()
+        row.as_ref().map(Self::from_row).transpose()
     }
 
     fn into_version(self) -> Version {
@@ -98,7 +107,7 @@ impl History<'_> {
         if rows.is_empty() && after.is_none() {
             return Err(missing_rule(domain, id));
         }
-        let read = |row: &AnyRow| Ok(VersionRow::read(row)?.into_version());
+        let read = |row: &AnyRow| Ok(VersionRow::from_row(row)?.into_version());
         build_page(&rows, limit, read, |last| Cursor::from_number(last.version))
     }
 
@@ -113,7 +122,7 @@ impl History<'_> {
     async fn find_version(&self, domain: &str, id: &str, version: i64) -> Result<VersionRow> {
         let missing = || ControlError::Missing(format!("version {version} of the {}", describe_rule(domain, id)));
         with_timeout(SHORT_TIMEOUT, async {
-            let row = VersionRow::find_row(&mut *self.db.pool().acquire().await?, domain, id, version).await?;
+            let row = VersionRow::find_version_row(&mut *self.db.pool().acquire().await?, domain, id, version).await?;
             row.ok_or_else(missing)
         })
         .await
@@ -169,10 +178,10 @@ pub(super) async fn check_version(
         return Ok(());
     }
     let known = match write.expected {
-        Expected::Version(version) => VersionRow::find_row(&mut write.tx, domain, id, version).await?,
+        Expected::Version(version) => VersionRow::find_version_row(&mut write.tx, domain, id, version).await?,
         Expected::Anything | Expected::Absent | Expected::Present => None,
     };
-    let last = VersionRow::find_last(&mut write.tx, domain, id).await?;
+    let last = VersionRow::find_last_version(&mut write.tx, domain, id).await?;
     Err(ControlError::Conflict(Box::new(Conflict {
         what: format!("the {}", describe_rule(domain, id)),
         number: "version",

@@ -54,13 +54,13 @@ fn format_override_count(overrides: i64) -> String {
 
 /// Checks that the overrides of a rule are compatible with its new text.
 pub(super) async fn check_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<()> {
-    check_compatible(domain, id, text, &OverrideRow::load_all(&mut write.tx, domain, id).await?)
+    check_compatible(domain, id, text, &OverrideRow::load_overrides(&mut write.tx, domain, id).await?)
 }
 
 /// Checks that the new text of a re-created rule is compatible with its orphaned overrides. Adds their size to the
 /// total size and returns their count.
 pub(super) async fn reattach_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<i64> {
-    let overrides = OverrideRow::load_all(&mut write.tx, domain, id).await?;
+    let overrides = OverrideRow::load_overrides(&mut write.tx, domain, id).await?;
     check_compatible(domain, id, text, &overrides)?;
     write.size += overrides.iter().map(OverrideRow::size).sum::<i64>();
     Ok(overrides.len() as i64)
@@ -70,7 +70,7 @@ pub(super) async fn reattach_overrides(write: &mut Write<'_>, domain: &str, id: 
 pub(super) async fn orphan_overrides(write: &mut Write<'_>, domain: &str, id: &str, count: i64) -> Result<()> {
     if count > 0 {
         write.size -=
-            OverrideRow::load_all(&mut write.tx, domain, id).await?.iter().map(OverrideRow::size).sum::<i64>();
+            OverrideRow::load_overrides(&mut write.tx, domain, id).await?.iter().map(OverrideRow::size).sum::<i64>();
     }
     Ok(())
 }

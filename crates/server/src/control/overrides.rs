@@ -37,7 +37,7 @@ pub(super) struct OverrideRow {
 }
 
 impl OverrideRow {
-    pub(super) fn read(row: &AnyRow) -> Result<Self> {
+    pub(super) fn from_row(row: &AnyRow) -> Result<Self> {
         Ok(Self {
             value: row.try_get("value")?,
             attribute: row.try_get("attribute")?,
@@ -60,14 +60,14 @@ impl OverrideRow {
         }
         let mut query = select_overrides();
         query.bind(domain).push(" AND o.id = ").bind(id).push(" AND value = ").bind(value);
-        query.fetch_optional(connection).await?.as_ref().map(Self::read).transpose()
+        query.fetch_optional(connection).await?.as_ref().map(Self::from_row).transpose()
     }
 
     /// Returns all overrides of a rule, ordered by value.
-    pub(super) async fn load_all(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Vec<Self>> {
+    pub(super) async fn load_overrides(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Vec<Self>> {
         let mut query = select_overrides();
         query.bind(domain).push(" AND o.id = ").bind(id).push(" ORDER BY value");
-        query.fetch_all(connection).await?.iter().map(Self::read).collect()
+        query.fetch_all(connection).await?.iter().map(Self::from_row).collect()
     }
 
     pub(super) fn as_entry(&self) -> EntryOverride<'_> {
@@ -130,7 +130,7 @@ impl Overrides<'_> {
         }
         with_timeout(SHORT_TIMEOUT, async {
             let mut connection = self.db.pool().acquire().await?;
-            let rule_deleted = RuleRow::find(&mut connection, domain, id).await?.is_none();
+            let rule_deleted = RuleRow::find_rule(&mut connection, domain, id).await?.is_none();
             let first_page = after.is_none();
             let mut query = select_overrides();
             // Without `after`, the list starts after the empty string, because every value sorts after it.
@@ -140,7 +140,7 @@ impl Overrides<'_> {
             if rule_deleted && first_page && rows.is_empty() {
                 return Err(missing_rule(domain, id));
             }
-            let read = |row: &AnyRow| Ok(OverrideRow::read(row)?.into_stored(id, rule_deleted));
+            let read = |row: &AnyRow| Ok(OverrideRow::from_row(row)?.into_stored(id, rule_deleted));
             build_page(&rows, limit, read, |last| Cursor::from_name(&last.value))
         })
         .await
@@ -167,7 +167,7 @@ impl Overrides<'_> {
         let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.db.pool())).await?;
         let read = |row: &AnyRow| {
             let rule_deleted = row.try_get::<Option<String>, _>("of_rule")?.is_none();
-            Ok(OverrideRow::read(row)?.into_stored(row.try_get("id")?, rule_deleted))
+            Ok(OverrideRow::from_row(row)?.into_stored(row.try_get("id")?, rule_deleted))
         };
         build_page(&rows, limit, read, |last| Cursor::from_name(format!("{} {}", last.rule, last.value)))
     }
@@ -181,7 +181,7 @@ impl Overrides<'_> {
             let mut connection = self.db.pool().acquire().await?;
             let row = OverrideRow::find_override(&mut connection, domain, id, value).await?;
             let row = row.ok_or_else(|| missing_override(domain, id, value))?;
-            let rule_deleted = RuleRow::find(&mut connection, domain, id).await?.is_none();
+            let rule_deleted = RuleRow::find_rule(&mut connection, domain, id).await?.is_none();
             Ok(row.into_stored(id, rule_deleted))
         })
         .await
@@ -209,7 +209,7 @@ impl Overrides<'_> {
         }
         with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.db.begin_write(change).await?;
-            let rule = RuleRow::find(&mut write.tx, domain, id).await?.ok_or_else(|| missing_rule(domain, id))?;
+            let rule = RuleRow::find_rule(&mut write.tx, domain, id).await?.ok_or_else(|| missing_rule(domain, id))?;
             let old = OverrideRow::find_override(&mut write.tx, domain, id, value).await?;
             check_version(&write, domain, id, value, old.as_ref())?;
             let given = entry::parse_override_for_value(&Source { name: "override", text }, &rule.text, value)?;

@@ -35,7 +35,7 @@ pub(super) struct RuleRow {
 }
 
 impl RuleRow {
-    pub(super) fn read(row: &AnyRow) -> Result<Self> {
+    pub(super) fn from_row(row: &AnyRow) -> Result<Self> {
         Ok(Self {
             id: row.try_get("id")?,
             position: row.try_get("position")?,
@@ -43,17 +43,17 @@ impl RuleRow {
             enabled: read_boolean(row, "enabled")?,
             text: row.try_get("text")?,
             overrides: row.try_get("overrides")?,
-            authorship: Authorship::read(row)?,
+            authorship: Authorship::from_row(row)?,
         })
     }
 
-    pub(super) async fn find(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Option<Self>> {
+    pub(super) async fn find_rule(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Option<Self>> {
         if !are_storable([domain, id]) {
             return Ok(None);
         }
         let mut query = Sql::new("SELECT ");
         query.push(RULE_COLUMNS).push(" FROM rules WHERE domain = ").bind(domain).push(" AND id = ").bind(id);
-        query.fetch_optional(connection).await?.as_ref().map(Self::read).transpose()
+        query.fetch_optional(connection).await?.as_ref().map(Self::from_row).transpose()
     }
 
     pub(super) fn into_stored(self, domain: &str) -> StoredRule {
@@ -168,7 +168,7 @@ impl Rules<'_> {
         query.push(" ORDER BY position, id LIMIT ").bind(limit + 1);
         let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.db.pool())).await?;
         let cursor = |last: &RuleRow| Cursor { number: last.position, name: last.id.clone() };
-        let page = build_page(&rows, limit, RuleRow::read, cursor)?;
+        let page = build_page(&rows, limit, RuleRow::from_row, cursor)?;
         Ok(Page { items: page.items.into_iter().map(|row| row.into_stored(domain)).collect(), next: page.next })
     }
 
@@ -178,7 +178,7 @@ impl Rules<'_> {
     /// Returns an error if the rule does not exist or the database is unreachable.
     pub async fn get(&self, domain: &str, id: &str) -> Result<StoredRule> {
         with_timeout(SHORT_TIMEOUT, async {
-            let row = RuleRow::find(&mut *self.db.pool().acquire().await?, domain, id).await?;
+            let row = RuleRow::find_rule(&mut *self.db.pool().acquire().await?, domain, id).await?;
             row.map(|row| row.into_stored(domain)).ok_or_else(|| missing_rule(domain, id))
         })
         .await
@@ -247,7 +247,7 @@ impl Rules<'_> {
     pub async fn delete(&self, change: &Change, domain: &str, id: &str) -> Result<()> {
         with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.db.begin_write(change).await?;
-            let row = RuleRow::find(&mut write.tx, domain, id).await?;
+            let row = RuleRow::find_rule(&mut write.tx, domain, id).await?;
             history::check_version(&mut write, domain, id, row.as_ref()).await?;
             let row = row.ok_or_else(|| missing_rule(domain, id))?;
             history::delete_rules(&mut write, domain, &[row]).await?;
@@ -271,7 +271,7 @@ pub(super) async fn change_rule(
 ) -> Result<WriteOutcome<StoredRule>> {
     with_timeout(SHORT_TIMEOUT, async {
         let mut write = db.begin_write(change).await?;
-        let old = RuleRow::find(&mut write.tx, domain, id).await?;
+        let old = RuleRow::find_rule(&mut write.tx, domain, id).await?;
         history::check_version(&mut write, domain, id, old.as_ref()).await?;
         let (text, enabled, action) = make(old.as_ref())?;
         if let Some(old) = old.clone().filter(|old| old.enabled == enabled && same_rule(&old.text, &text)) {
@@ -304,7 +304,7 @@ async fn store_rule(
     let (position, version, action, overrides) = match old {
         Some(old) => (old.position, old.version + 1, action, old.overrides),
         None => {
-            let last = VersionRow::find_last(&mut write.tx, domain, id).await?;
+            let last = VersionRow::find_last_version(&mut write.tx, domain, id).await?;
             let overrides = match &last {
                 Some(_) => orphans::reattach_overrides(write, domain, id, &text).await?,
                 None => 0,

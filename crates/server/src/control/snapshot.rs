@@ -38,10 +38,10 @@ impl ExportRow {
             query.push(" WHERE domain = ").bind(domain);
         }
         let rows = query.push(" ORDER BY domain, position, id").fetch_all(connection).await?;
-        rows.iter().map(Self::read).collect()
+        rows.iter().map(Self::from_row).collect()
     }
 
-    fn read(row: &AnyRow) -> Result<Self> {
+    fn from_row(row: &AnyRow) -> Result<Self> {
         Ok(Self {
             domain: row.try_get("domain")?,
             id: row.try_get("id")?,
@@ -103,7 +103,7 @@ async fn read_overrides(connection: &mut AnyConnection) -> Result<OverridesByRul
     let mut overrides = OverridesByRule::new();
     for row in &query.fetch_all(connection).await? {
         let rule = (row.try_get("domain")?, row.try_get("id")?);
-        overrides.entry(rule).or_default().push(OverrideRow::read(row)?);
+        overrides.entry(rule).or_default().push(OverrideRow::from_row(row)?);
     }
     Ok(overrides)
 }

@@ -183,7 +183,7 @@ fn refusal_body(decision: &DecisionView<'_>, status: StatusCode) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn parse(target: &str) -> Option<Result<String, String>> {
+    fn parse_and_describe(target: &str) -> Option<Result<String, String>> {
         let uri: Uri = target.parse().expect("a target");
         let read = |target: ForwardAuthTarget<'_>| {
             let ForwardAuthTarget { domain, rest, refuse, token } = target;
@@ -201,10 +201,10 @@ mod tests {
             // With `rest`, the query comes from the client, and the client must not choose the status.
             ("/v1/forward-auth/api/a/../b?refuse=200&x", "api Some(\"/a/../b\") None None"),
         ] {
-            assert_eq!(parse(target), Some(Ok(expected.into())), "{target}");
+            assert_eq!(parse_and_describe(target), Some(Ok(expected.into())), "{target}");
         }
-        assert_eq!(parse("/v1/forward-auth"), None);
-        assert_eq!(parse("/v1/check"), None);
+        assert_eq!(parse_and_describe("/v1/forward-auth"), None);
+        assert_eq!(parse_and_describe("/v1/check"), None);
     }
 
     #[test]
@@ -215,7 +215,8 @@ mod tests {
             ("refused=403", "unknown parameter `refused`; available: refuse, token"),
             ("token=%ff", "the token is not UTF-8"),
         ] {
-            let error = parse(&format!("/v1/forward-auth/api?{query}")).and_then(Result::err).expect(query);
+            let error =
+                parse_and_describe(&format!("/v1/forward-auth/api?{query}")).and_then(Result::err).expect(query);
             assert!(error.contains(expected), "{query}: {error}");
         }
     }
