@@ -36,7 +36,7 @@ pub(crate) trait Contender: Send {
     fn fill(&mut self, _key: &String) {}
 
     /// Returns another handle to the same state, for another thread; `None` if the limiter cannot be shared.
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         None
     }
 

@@ -51,7 +51,7 @@ pub(crate) fn race(
 ) -> Result<Vec<(&'static str, f64)>> {
     let cores = cores_to_bind(sequences.len())?;
     let mut shares: Vec<Option<Vec<Box<dyn Contender>>>> =
-        contenders.iter().map(|contender| (1..sequences.len()).map(|_| contender.share()).collect()).collect();
+        contenders.iter().map(|contender| (1..sequences.len()).map(|_| contender.clone_handle()).collect()).collect();
     let mut entrants: Vec<Entrant<'_>> = contenders
         .iter_mut()
         .zip(&mut shares)

@@ -51,7 +51,7 @@ pub(crate) fn measure(contender: &str, keys: u64, key_bytes: usize) -> Result<Ve
     let before = resident_bytes()?;
     let (after, remembered) = match contender {
         "ours" => fill_ours(ours::Keyed::new(usize::try_from(keys)?)?, keys, key_bytes)?,
-        "ours-odd-rate" => fill_ours(ours::Keyed::odd_rate(usize::try_from(keys)?)?, keys, key_bytes)?,
+        "ours-odd-rate" => fill_ours(ours::Keyed::with_two_word_state(usize::try_from(keys)?)?, keys, key_bytes)?,
         "governor-dashmap" => (fill(&mut governor::Keyed::new(), keys, key_bytes)?, keys),
         _ => bail!("unknown contender {contender}"),
     };

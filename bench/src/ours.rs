@@ -32,7 +32,7 @@ impl Direct<PreciseClock> {
     }
 
     /// Returns a limiter with the default clock and a rate whose exact state has two words.
-    pub(crate) fn odd_rate() -> Result<Self> {
+    pub(crate) fn with_two_word_state() -> Result<Self> {
         Ok(Direct { limiter: Arc::new(Limiter::new(limit(7777)?)) })
     }
 
@@ -63,7 +63,7 @@ impl<C: Clock + Send + Sync + 'static> Contender for Direct<C> {
         self.limiter.check(1).is_allowed()
     }
 
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Direct { limiter: Arc::clone(&self.limiter) }))
     }
 }
@@ -141,7 +141,7 @@ impl Keyed {
     }
 
     /// Creates a limiter for `capacity` keys, with a rate whose exact state has two words.
-    pub(crate) fn odd_rate(capacity: usize) -> Result<Self> {
+    pub(crate) fn with_two_word_state(capacity: usize) -> Result<Self> {
         Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(limit(7777)?, capacity)?) })
     }
 
@@ -170,7 +170,7 @@ impl Contender for Keyed {
         let _ = self.limiter.check(key, u64::from(FILL_COST));
     }
 
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Keyed { limiter: Arc::clone(&self.limiter) }))
     }
 }
@@ -201,7 +201,7 @@ impl Contender for Batched {
         let _ = self.limiter.check(key, u64::from(FILL_COST));
     }
 
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Batched { limiter: Arc::clone(&self.limiter) }))
     }
 

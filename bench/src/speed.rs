@@ -43,7 +43,7 @@ fn compare_direct(report: &mut Report, plan: Plan) -> Result<()> {
     // Tollgate represents 7777 per second exactly, which takes a second word of state. Governor rounds this rate to
     // whole nanoseconds per cell.
     direct_case(report, plan, "direct-odd-rate", Expect::Allowed, Some(Goal::RatioAtLeast(0.9)), || {
-        Ok(vec![Box::new(ours::Direct::odd_rate()?), Box::new(governor::Direct::odd_rate())])
+        Ok(vec![Box::new(ours::Direct::with_two_word_state()?), Box::new(governor::Direct::with_rate_of_7777())])
     })?;
     direct_case(report, plan, "direct-denied", Expect::Denied, Some(Goal::RatioAtLeast(1.0)), || {
         Ok(vec![

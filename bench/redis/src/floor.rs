@@ -9,7 +9,7 @@ use tollgate_testkit::servers::Server;
 
 use crate::measure::{KEYS, next_random};
 
-const TURN: Duration = Duration::from_millis(1_000);
+const TURN_DURATION: Duration = Duration::from_millis(1_000);
 
 /// Reads all keys, and returns as many bytes per key as a decision.
 const READ_SCRIPT: &str = r"
@@ -48,7 +48,7 @@ impl Floor {
     pub(crate) fn cpu_micros(&mut self, server: &Server, keys_per_call: usize) -> Result<f64> {
         let (mut number, mut keys) = (1, 0_usize);
         let (start, before) = (Instant::now(), server.processor_time());
-        while start.elapsed() < TURN {
+        while start.elapsed() < TURN_DURATION {
             let mut command = redis::cmd("EVALSHA");
             command.arg(&self.sha).arg(keys_per_call);
             for _ in 0..keys_per_call {

@@ -10,7 +10,7 @@ use tollgate_testkit::servers::Server;
 use crate::contenders::Contender;
 
 const WARM_UP: Duration = Duration::from_millis(200);
-const TURN: Duration = Duration::from_millis(1_000);
+const TURN_DURATION: Duration = Duration::from_millis(1_000);
 
 /// The result of a turn.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ pub(crate) async fn measure(
     let before: Vec<Duration> = servers.iter().map(|server| server.processor_time()).collect();
     let start = Instant::now();
     count.store(true, Ordering::Relaxed);
-    tokio::time::sleep(TURN).await;
+    tokio::time::sleep(TURN_DURATION).await;
     let elapsed = start.elapsed();
     let used = servers.iter().zip(before).map(|(server, before)| server.processor_time() - before);
     let cpu = used.max().unwrap_or_default();

@@ -19,7 +19,7 @@ pub(crate) struct RunResult {
 }
 
 /// Runs redis-benchmark with 50 connections and pipelines of `pipeline` commands.
-pub(crate) fn redis_benchmark(
+pub(crate) fn run_redis_benchmark(
     server: &Server,
     pipeline: usize,
     count: usize,

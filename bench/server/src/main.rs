@@ -102,17 +102,17 @@ impl Bench {
                 let count =
                     if matches!(name, "redis script" | "redis-cell" | "throttlecrab") { count / 8 } else { count };
                 match name {
-                    "redis INCR" => load::redis_benchmark(server, pipeline, count, &["INCR", "key:__rand_int__"]),
+                    "redis INCR" => load::run_redis_benchmark(server, pipeline, count, &["INCR", "key:__rand_int__"]),
                     "redis script" => {
                         let command = ["EVALSHA", &script, "1", "key:__rand_int__", "1000000", "1000000", "60"];
-                        load::redis_benchmark(server, pipeline, count, &command)
+                        load::run_redis_benchmark(server, pipeline, count, &command)
                     }
                     "throttlecrab" => {
                         let command = ["THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
-                        load::redis_benchmark(server, pipeline, count, &command)
+                        load::run_redis_benchmark(server, pipeline, count, &command)
                     }
-                    "refused" => load::redis_benchmark(server, pipeline, count, &REFUSED_COMMAND),
-                    _ => load::redis_benchmark(server, pipeline, count, &THROTTLE_COMMAND),
+                    "refused" => load::run_redis_benchmark(server, pipeline, count, &REFUSED_COMMAND),
+                    _ => load::run_redis_benchmark(server, pipeline, count, &THROTTLE_COMMAND),
                 }
             })?;
             print_table(&format!("CL.THROTTLE, 50 connections, pipeline {pipeline}"), &figures);
@@ -230,8 +230,8 @@ impl Bench {
         servers.push(("CL.THROTTLE", self.start_resp_server(&[])?));
         let check = ["TG.CHECK", "api", "1", "path", "/v1/mine/things", "client", "key:__rand_int__", "plan", "gold"];
         let figures = self.run_in_turn(&servers, |name, server| match name {
-            "CL.THROTTLE" => load::redis_benchmark(server, 16, 600_000, &THROTTLE_COMMAND),
-            _ => load::redis_benchmark(server, 16, 200_000, &check),
+            "CL.THROTTLE" => load::run_redis_benchmark(server, 16, 600_000, &THROTTLE_COMMAND),
+            _ => load::run_redis_benchmark(server, 16, 200_000, &check),
         })?;
         std::fs::remove_dir_all(folder)?;
         print_table("TG.CHECK, pipeline 16, two matching rules", &figures);

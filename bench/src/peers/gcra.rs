@@ -71,7 +71,7 @@ impl Contender for Keyed {
         self.check(key, FILL_COST);
     }
 
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Keyed { limiter: Arc::clone(&self.limiter), limit: self.limit.clone() }))
     }
 }

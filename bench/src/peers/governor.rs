@@ -33,7 +33,7 @@ impl Direct<QuantaClock> {
     }
 
     /// Returns a limiter with the default clock and a rate of 7777 per second.
-    pub(crate) fn odd_rate() -> Self {
+    pub(crate) fn with_rate_of_7777() -> Self {
         Direct { name: "governor-direct", limiter: Arc::new(RateLimiter::direct(limit(7777))) }
     }
 
@@ -73,7 +73,7 @@ where
         self.limiter.check().is_ok()
     }
 
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Direct { name: self.name, limiter: Arc::clone(&self.limiter) }))
     }
 }
@@ -147,7 +147,7 @@ impl<S: BuildHasher + Clone + Send + Sync + 'static> Contender for Keyed<S> {
         let _allowed = self.limiter.check_key_n(key, cost);
     }
 
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Keyed { name: self.name, limiter: Arc::clone(&self.limiter) }))
     }
 }

@@ -54,7 +54,7 @@ impl Contender for Direct {
         self.limiter.try_acquire(1)
     }
 
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Direct { limiter: Arc::clone(&self.limiter) }))
     }
 }

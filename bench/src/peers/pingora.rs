@@ -30,7 +30,7 @@ impl Contender for Keyed {
         self.rate.observe(key, 1) <= WIDE_BURST as isize
     }
 
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Keyed { rate: Arc::clone(&self.rate) }))
     }
 }

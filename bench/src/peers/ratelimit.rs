@@ -44,7 +44,7 @@ impl Contender for Direct {
         self.limiter.try_wait().is_ok()
     }
 
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Direct { limiter: Arc::clone(&self.limiter) }))
     }
 }

@@ -65,7 +65,7 @@ impl Contender for Locked {
         }
     }
 
-    fn share(&self) -> Option<Box<dyn Contender>> {
+    fn clone_handle(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Locked { limiter: Arc::clone(&self.limiter) }))
     }
 }

@@ -1,7 +1,7 @@
 //! Membership: which nodes exist, which are alive, and which addresses to dial.
 //!
 //! Every node has a record of itself with a heartbeat, which it increments every [`HEARTBEAT_INTERVAL`]. It sends this
-//! record to all linked peers. `FANOUT` of these peers, in rotation, also get the records of all members that the node
+//! record to all linked peers. `GOSSIP_FANOUT` of these peers, in rotation, also get the records of all members that the node
 //! considers alive. A record with a higher heartbeat replaces the known record, regardless of which peer sent it. A
 //! member whose heartbeat has not risen for [`DEAD_AFTER`] is dead. So if the link between two of three nodes is cut,
 //! the two nodes still see each other through the third node. Old records do not revive a dead node, because a node
@@ -29,7 +29,7 @@ pub const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(500);
 /// A member whose heartbeat has not risen for this time is considered dead.
 pub const DEAD_AFTER: Nanos = Nanos::from_millis(3_000);
 /// Number of peers that receive all records at each heartbeat.
-const FANOUT: usize = 3;
+const GOSSIP_FANOUT: usize = 3;
 /// A member that has been dead for this time is removed, and its address is no longer dialled.
 const FORGET_DEAD_AFTER: Nanos = Nanos::from_secs(600);
 /// Shortest and longest backoff after a failed dial.
@@ -255,8 +255,9 @@ impl Members {
         self.next_beat = now.saturating_add(HEARTBEAT_INTERVAL);
         self.own.heartbeat += 1;
         let linked: Vec<NodeId> = self.known.iter().filter(|(_, known)| known.linked).map(|(node, _)| *node).collect();
-        let all_to: Vec<_> = linked.iter().cycle().skip(self.turn).take(FANOUT.min(linked.len())).copied().collect();
-        self.turn = if linked.is_empty() { 0 } else { (self.turn + FANOUT) % linked.len() };
+        let all_to: Vec<_> =
+            linked.iter().cycle().skip(self.turn).take(GOSSIP_FANOUT.min(linked.len())).copied().collect();
+        self.turn = if linked.is_empty() { 0 } else { (self.turn + GOSSIP_FANOUT) % linked.len() };
         Some(HeartbeatMessages { own: self.own.clone(), all: self.live_records(now), all_to })
     }
 
@@ -335,7 +336,7 @@ mod tests {
             let beat = members.due_heartbeat(at(turn * 500)).unwrap();
             assert!(beat.own.heartbeat > last);
             last = beat.own.heartbeat;
-            assert_eq!((beat.all.len(), beat.all_to.len()), (6, FANOUT));
+            assert_eq!((beat.all.len(), beat.all_to.len()), (6, GOSSIP_FANOUT));
             reached.extend(beat.all_to);
         }
         assert_eq!(reached.len(), 5, "all peers get all records within two heartbeats");

@@ -85,7 +85,7 @@ impl Trace<'_> {
     }
 
     /// Returns two windows that contain now: one of a day, and one of seven seconds.
-    fn windows(&self) -> Vec<Window> {
+    fn current_windows(&self) -> Vec<Window> {
         let window = |length: u64, offset: u64| {
             let start = (self.now - offset) / length * length + offset;
             Window::new(Time::from_nanos(start * 1_000), Time::from_nanos((start + length) * 1_000)).unwrap()
@@ -98,7 +98,7 @@ impl Trace<'_> {
         self.rules[key as usize][usize::from(self.chance.one_in(3))].clone()
     }
 
-    fn charge(&mut self, key: u64, windows: &[Window]) -> OwnedCharge {
+    fn draw_charge(&mut self, key: u64, windows: &[Window]) -> OwnedCharge {
         let (limits_id, limits) = self.version_of_limits(key);
         let chance = &mut self.chance;
         let capacity = limits.as_slice().iter().map(Algorithm::capacity).min().unwrap_or(1);
@@ -125,8 +125,8 @@ impl Trace<'_> {
         }
     }
 
-    fn group(&mut self) -> (StoreVerb, Vec<OwnedCharge>) {
-        let windows = self.windows();
+    fn draw_group(&mut self) -> (StoreVerb, Vec<OwnedCharge>) {
+        let windows = self.current_windows();
         let verb = self.chance.pick(&[
             StoreVerb::Check,
             StoreVerb::Check,
@@ -142,7 +142,7 @@ impl Trace<'_> {
         let count = if self.chance.one_in(3) { self.chance.any_amount(KEY_COUNT) } else { 1 };
         let charges = (0..count).map(|place| {
             let key = (first + place) % KEY_COUNT;
-            let mut charge = self.charge(key, &windows);
+            let mut charge = self.draw_charge(key, &windows);
             if matches!(verb, StoreVerb::Refund | StoreVerb::Renew)
                 && !self.receipts.is_empty()
                 && self.chance.one_in(2)
@@ -176,7 +176,7 @@ impl Trace<'_> {
                 self.rules[key][version] = self.new_limits();
             }
             let count = self.chance.any_amount(3);
-            let groups: Vec<_> = (0..count).map(|_| self.group()).collect();
+            let groups: Vec<_> = (0..count).map(|_| self.draw_group()).collect();
             self.store_clock.set(self.now);
             let said = run_groups(self.store, &groups).await;
             let mut refused = None;

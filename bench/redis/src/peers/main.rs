@@ -36,7 +36,7 @@ const ECHO_BATCH: usize = 16;
 /// Message size of the bare echo under load in bytes, the size of an ask with one charge.
 const ASK_BYTES: usize = 40;
 
-type Peers = Engine<Arc<PeerStore>>;
+type PeersEngine = Engine<Arc<PeerStore>>;
 
 /// Sizes of the measurements. A short run only tests that everything works.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,7 @@ async fn measure(sizes: Sizes, part: Option<&str>) -> Result<bool> {
     let mut others = [Node::start(addresses[1], &seeds, max_keys)?, Node::start(addresses[2], &seeds, max_keys)?];
     store.joined().await;
     wait_until(|| Ok(store.nodes() == 3)).await?;
-    let engine: Peers = Engine::new(store.clone())?;
+    let engine: PeersEngine = Engine::new(store.clone())?;
     engine.put(&Rules::read(&[Source { name: "bench", text: RULES.as_bytes() }])?)?;
     let engine = Arc::new(engine);
     let mut goals = Goals::default();
@@ -116,7 +116,7 @@ async fn measure(sizes: Sizes, part: Option<&str>) -> Result<bool> {
 }
 
 /// Compares `eventual` decisions with decisions of the memory store, on one thread.
-fn measure_eventual(peers: &Peers, sizes: Sizes, goals: &mut Goals) -> Result<()> {
+fn measure_eventual(peers: &PeersEngine, sizes: Sizes, goals: &mut Goals) -> Result<()> {
     let memory = Engine::new(MemoryStore::new(100_000)?)?;
     memory.put(&Rules::read(&[Source { name: "bench", text: RULES.as_bytes() }])?)?;
     let keys: Vec<String> = (0..KEYS).map(|number| format!("key {number}")).collect();
@@ -151,7 +151,7 @@ fn nanos_per_decision<S: Store>(engine: &Engine<S>, kind: &str, keys: &[String],
     Ok(elapsed.as_nanos() as f64 / decisions as f64)
 }
 
-async fn check_is_admitted(engine: &Peers, kind: &str, key: &str, decisions: &mut Decisions) -> Result<()> {
+async fn check_is_admitted(engine: &PeersEngine, kind: &str, key: &str, decisions: &mut Decisions) -> Result<()> {
     let attributes = [Attribute::new("kind", kind), Attribute::new("key", key)];
     let items = [Item::new(&attributes)];
     let decision = engine.check(&Request::new("api", &items), decisions).await?;
@@ -160,7 +160,7 @@ async fn check_is_admitted(engine: &Peers, kind: &str, key: &str, decisions: &mu
 }
 
 /// Returns keys whose home is this node, and keys with other homes.
-async fn keys_by_home(engine: &Peers, store: &PeerStore) -> Result<(Vec<String>, Vec<String>)> {
+async fn keys_by_home(engine: &PeersEngine, store: &PeerStore) -> Result<(Vec<String>, Vec<String>)> {
     let (mut here, mut elsewhere, mut decisions) = (Vec::new(), Vec::new(), Decisions::default());
     for number in 0.. {
         if here.len() >= KEYS && elsewhere.len() >= KEYS {
@@ -175,7 +175,13 @@ async fn keys_by_home(engine: &Peers, store: &PeerStore) -> Result<(Vec<String>,
 }
 
 /// Compares sequential `strict` decisions by another node with a bare echo.
-async fn measure_strict(engine: &Peers, keys: &[String], other: &Node, sizes: Sizes, goals: &mut Goals) -> Result<()> {
+async fn measure_strict(
+    engine: &PeersEngine,
+    keys: &[String],
+    other: &Node,
+    sizes: Sizes,
+    goals: &mut Goals,
+) -> Result<()> {
     let mut stream = other.connect_echo()?;
     let (mut ours, mut bare, mut decisions) = (Vec::new(), Vec::new(), Decisions::default());
     for _ in 0..sizes.turns {
@@ -209,7 +215,7 @@ async fn measure_strict(engine: &Peers, keys: &[String], other: &Node, sizes: Si
 /// decisions by this node. Also measures bare echoes of [`ECHO_BATCH`] messages per write, which are the floor of
 /// decisions by another node.
 async fn measure_cpu_time(
-    engine: &Arc<Peers>,
+    engine: &Arc<PeersEngine>,
     here: &[String],
     elsewhere: &[String],
     others: &[Node],
@@ -261,7 +267,7 @@ async fn measure_cpu_time(
 }
 
 /// Returns the number of decisions that [`CALLERS`] tasks make within `time`.
-async fn count_decisions(engine: &Arc<Peers>, keys: &[String], time: Duration) -> Result<u64> {
+async fn count_decisions(engine: &Arc<PeersEngine>, keys: &[String], time: Duration) -> Result<u64> {
     let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let tasks: Vec<_> = (0..CALLERS)
         .map(|caller| {
@@ -288,7 +294,7 @@ async fn count_decisions(engine: &Arc<Peers>, keys: &[String], time: Duration) -
 }
 
 /// Measures the bytes that another node receives per update of a key.
-async fn measure_bytes_per_update(engine: &Peers, others: &mut [Node; 2], goals: &mut Goals) -> Result<()> {
+async fn measure_bytes_per_update(engine: &PeersEngine, others: &mut [Node; 2], goals: &mut Goals) -> Result<()> {
     const UPDATES: u64 = 20_000;
     let mut decisions = Decisions::default();
     let (before, keys) = others[0].read_counts()?;
@@ -304,7 +310,7 @@ async fn measure_bytes_per_update(engine: &Peers, others: &mut [Node; 2], goals:
 /// Measures a node that joins while the other nodes have many keys. Also measures decisions on another node during
 /// the join.
 async fn measure_join(
-    engine: &Arc<Peers>,
+    engine: &Arc<PeersEngine>,
     others: &mut [Node; 2],
     (own, seeds, max_keys): (SocketAddr, &str, usize),
     sizes: Sizes,

@@ -314,7 +314,7 @@ impl Mesh {
             }
         }
         self.check_joined(at, actions);
-        self.check_left(at, actions);
+        self.check_leave_progress(at, actions);
         members::publish_changed_homes(self, actions);
     }
 
@@ -436,7 +436,7 @@ impl Mesh {
         }
     }
 
-    fn check_left(&mut self, at: u64, actions: &mut Vec<Action>) {
+    fn check_leave_progress(&mut self, at: u64, actions: &mut Vec<Action>) {
         let Leave::Since(since) = self.leave else { return };
         let head = self.ring.head();
         let is_flushed = self.links_mut().all(|(_, link)| !link.is_greeted || link.acked >= head);

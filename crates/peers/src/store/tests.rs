@@ -70,16 +70,16 @@ struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    fn one(keys: &'a [&'a str], consistency: Consistency) -> Self {
+    fn with_consistency(keys: &'a [&'a str], consistency: Consistency) -> Self {
         Self { keys, verb: StoreVerb::Check, amount: Amount::Exactly(Cost::ONE), consistency }
     }
 
     fn strict(keys: &'a [&'a str]) -> Self {
-        Self::one(keys, Consistency::Strict)
+        Self::with_consistency(keys, Consistency::Strict)
     }
 
     fn eventual(keys: &'a [&'a str]) -> Self {
-        Self::one(keys, Consistency::Eventual(SyncEvery::default()))
+        Self::with_consistency(keys, Consistency::Eventual(SyncEvery::default()))
     }
 
     fn peek(self) -> Self {

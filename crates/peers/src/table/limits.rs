@@ -85,12 +85,12 @@ pub(super) struct Interner {
 }
 
 impl Interner {
-    pub(super) fn by_id(&self, id: u32, limits: &Limits) -> Result<Arc<SharedLimits>, String> {
+    pub(super) fn intern_by_id(&self, id: u32, limits: &Limits) -> Result<Arc<SharedLimits>, String> {
         if let Some(found) = self.by_id.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
             return Ok(found.clone());
         }
         check_limits(limits)?;
-        let interned = self.by_code(&encode_limits(limits))?;
+        let interned = self.intern_by_code(&encode_limits(limits))?;
         let mut by_id = self.by_id.write().unwrap_or_else(PoisonError::into_inner);
         if by_id.len() >= MAX_LIMITS {
             by_id.clear();
@@ -100,7 +100,7 @@ impl Interner {
     }
 
     /// Returns the limits with this encoded form.
-    pub(super) fn by_code(&self, code: &LimitsCode) -> Result<Arc<SharedLimits>, String> {
+    pub(super) fn intern_by_code(&self, code: &LimitsCode) -> Result<Arc<SharedLimits>, String> {
         let mut by_code = self.by_code.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = by_code.get(code) {
             return Ok(found.clone());
@@ -120,7 +120,7 @@ impl Interner {
     }
 }
 
-/// The limits that a peer used last, by their encoded form. Saves the lock and the hash of [`Interner::by_code`].
+/// The limits that a peer used last, by their encoded form. Saves the lock and the hash of [`Interner::intern_by_code`].
 #[derive(Debug, Default)]
 pub(crate) struct LimitsCache {
     slots: [Option<Arc<SharedLimits>>; LimitsCache::SLOTS],

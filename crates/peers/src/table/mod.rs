@@ -171,7 +171,7 @@ impl Table {
     /// # Errors
     /// See [`check_limits`].
     pub fn intern_limits(&self, id: u32, limits: &Limits) -> Result<Arc<SharedLimits>, String> {
-        self.limits.by_id(id, limits)
+        self.limits.intern_by_id(id, limits)
     }
 
     /// Returns the limits that another node sent in encoded form.
@@ -179,7 +179,7 @@ impl Table {
     /// # Errors
     /// Fails if the bytes are malformed or nodes cannot share the limits.
     pub fn intern_encoded_limits(&self, code: &LimitsCode) -> Result<Arc<SharedLimits>, String> {
-        self.limits.by_code(code)
+        self.limits.intern_by_code(code)
     }
 
     /// Decides a group of charges, all or none, then calls `each` for every charge in order. Keys within a group must
