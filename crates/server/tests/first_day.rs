@@ -54,7 +54,7 @@ fn override_of_a_rule_with_alternative_attributes_names_one_attribute() {
     // Setting an override does not replace an override for the same value of another attribute.
     overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).assert_failed(
         1,
-        "tollgate: there is an override for `acme` of the rule `plans` of the domain `api` already, for the attribute `api_key`: \
+        "tollgate: there already is an override for `acme` of the rule `plans` of the domain `api` for the attribute `api_key`: \
          {\"limit\":\"50/s\"}; setting it for `client_ip` would replace it, so delete it first with DELETE or \
          `tollgate rules overrides delete`\n",
     );
@@ -96,7 +96,7 @@ fn override_that_matches_nothing_is_warned_about() {
         (ran.code, ran.err)
     };
     let unknown = "warning: nothing in the rule `plans`, which counts by `api_key or client_ip`, names the attribute `user`; the \
-                   override is for requests that have it\n";
+                   override applies to requests that have this attribute\n";
     assert_eq!(warning(&["plans", "a", "--limit", "9/s", "--attribute", "user"]), (Some(0), unknown.into()));
     for known in ["api_key", "path"] {
         assert_eq!(warning(&["plans", known, "--limit", "9/s", "--attribute", known]), (Some(0), String::new()));
@@ -181,7 +181,7 @@ fn repeated_rollback_goes_back_one_more_version_each_time() {
     let back = |args: &[&str]| cli.run(&[&["rules", "rollback", "api", "login"], args].concat());
     assert_eq!(back(&[]).done(), "api/login: restored version 2 as version 4, in force\n");
     assert_eq!(back(&[]).done(), "api/login: restored version 1 as version 5, in force\n");
-    back(&[]).assert_failed(1, "there is no earlier version to go back to");
+    back(&[]).assert_failed(1, "no earlier version to roll back to");
     assert_eq!(back(&["3"]).done(), "api/login: restored version 3 as version 6, in force\n");
     assert_eq!(back(&["3"]).done(), "api/login: version 6 equals version 3; nothing was changed\n");
     back(&["9"]).assert_failed(1, "there is no version 9");
@@ -196,7 +196,7 @@ fn repeated_rollback_goes_back_one_more_version_each_time() {
     assert_eq!(back().done(), "api/quota: restored version 1 as version 3, in force\n");
     quota("3k");
     assert_eq!(back().done(), "api/quota: restored version 3 as version 5, in force\n");
-    back().assert_failed(1, "there is no earlier version to go back to");
+    back().assert_failed(1, "no earlier version to roll back to");
 }
 
 #[test]

@@ -412,7 +412,7 @@ fn comparison_of_whole_seconds_is_reported_spread_and_at_once() {
     assert_eq!(report["against_at_once"]["newly_refused"], 5, "{report}");
     assert!(report["against"]["newly_refused"].as_u64() < Some(5), "{report}");
     let text = tollgate(&["replay", "--rules", &new, "--against", &old, &log], b"").done();
-    assert!(text.contains("at once: newly refused 5 requests of 1 keys"), "{text}");
+    assert!(text.contains("at once: newly refused: 5 requests of 1 keys"), "{text}");
 }
 
 #[test]
@@ -447,7 +447,7 @@ fn mistakes_are_reported_with_a_correction() {
         "`plna` is not used; used attributes: client_ip",
     );
     fails(&["replay", "--rules", &rules, "--domain", "web", &log], "", "unknown domain `web`; the rules have: api");
-    fails(&["replay"], "x", "suggestions need the log twice");
+    fails(&["replay"], "x", "suggestions read the log twice");
     fails(&["replay", "--suggest", "client_ip", &log], "", "write it like per=client_ip");
     let by_key = folder.write_file("key.yaml", "{domain: api, rules: [{id: k, per: [api_key], limit: 1/s}]}");
     let text = tollgate(&["replay", "--rules", &by_key, &log], b"").done();
