@@ -30,7 +30,7 @@ pub const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(500);
 pub const DEAD_AFTER: Nanos = Nanos::from_millis(3_000);
 /// Number of peers that receive all records at each heartbeat.
 const GOSSIP_FANOUT: usize = 3;
-/// A member that has been dead for this time is removed, and its address is no longer dialled.
+/// An unlinked member whose heartbeat has not risen for this time is removed, and its address is no longer dialled.
 const FORGET_DEAD_AFTER: Nanos = Nanos::from_secs(600);
 /// Shortest and longest backoff after a failed dial.
 const DIAL_BACKOFF: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_millis(2_000));

@@ -31,7 +31,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::link::LinkEndReason;
 
-/// Maximum number of bytes queued for one peer.
+/// A queue with more bytes than this accepts no further frames. One push can therefore exceed this size.
 pub const MAX_QUEUED_BYTES: usize = 32 << 20;
 /// Maximum time that a write may take without progress.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);

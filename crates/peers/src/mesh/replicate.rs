@@ -15,7 +15,7 @@ const MAX_DELTA_CHARGES: usize = 32_768;
 const MAX_IN_FLIGHT_BYTES: u64 = 4 << 20;
 /// After this many bytes, deltas are acknowledged immediately instead of at the next tick.
 const ACK_AFTER_BYTES: usize = 1 << 20;
-/// How long a delta stays in the ring for joining nodes after all nodes have acknowledged it, in nanoseconds.
+/// How long a delta stays in the ring for joining nodes although all nodes have acknowledged it, in nanoseconds.
 const KEEP_FOR_JOINING: u64 = 30_000_000_000;
 
 impl Mesh {
