@@ -305,7 +305,7 @@ fn failover_by_sentinel_forgets_at_most_one_burst_and_nothing_that_replicas_ackn
         let mut sentinels = Sentinels::start(Kind::Redis, "");
         let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
         fail_over(Consistency::Strict, &url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
-        assert_ne!(sentinels.primary(), 0);
+        assert_ne!(sentinels.wait_for_primary(), 0);
     });
 }
 

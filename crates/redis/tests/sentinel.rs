@@ -50,7 +50,7 @@ fn follow_failovers(kind: Kind, password: &str) {
         sentinels.servers[0].kill();
         assert!(check(&store, "k", bucket(9)).await.is_err());
         take_when_up(&store).await;
-        let second = sentinels.primary();
+        let second = sentinels.wait_for_primary();
         assert_ne!(second, 0);
         assert_eq!(remaining(&store, "k", bucket(9)).await, 6, "the replica has the charges");
 
@@ -61,7 +61,7 @@ fn follow_failovers(kind: Kind, password: &str) {
             loop {
                 sentinels.start_failover(password);
                 for _ in 0..100 {
-                    if sentinels.primary() != second {
+                    if sentinels.wait_for_primary() != second {
                         return;
                     }
                     tokio::time::sleep(Duration::from_millis(100)).await;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::corpus::http1::{Then, check, responses};
+use crate::corpus::http1::{AfterSending, check, compare_fast_and_slow_path};
 
 const BODIES: [&str; 12] = [
     r#"{"key":"a","limit":"5/day"}"#,
@@ -117,10 +117,14 @@ fn every_body_and_every_unusual_request_gets_the_same_response() {
 #[test]
 fn request_split_at_any_byte_gets_the_same_response() {
     let sent = format!("{}{}", ordinary_request(0), ordinary_request(1));
-    let whole = responses(sent.as_bytes(), usize::MAX, Then::Close);
+    let whole = compare_fast_and_slow_path(sent.as_bytes(), usize::MAX, AfterSending::Close);
     assert_eq!(whole.matches("HTTP/1.1 200 OK\r\n").count(), 2, "{whole}");
     for step in 1..sent.len() {
-        assert_eq!(responses(sent.as_bytes(), step, Then::Close), whole, "{step} bytes at a time");
+        assert_eq!(
+            compare_fast_and_slow_path(sent.as_bytes(), step, AfterSending::Close),
+            whole,
+            "{step} bytes at a time"
+        );
     }
 }
 
@@ -128,15 +132,15 @@ fn request_split_at_any_byte_gets_the_same_response() {
 fn prefix_of_a_request_gets_the_same_response() {
     let sent = ordinary_request(0) + &ordinary_request(1);
     for end in 0..sent.len() {
-        responses(&sent.as_bytes()[..end], usize::MAX, Then::Close);
-        responses(&sent.as_bytes()[..end], usize::MAX, Then::Wait);
+        compare_fast_and_slow_path(&sent.as_bytes()[..end], usize::MAX, AfterSending::Close);
+        compare_fast_and_slow_path(&sent.as_bytes()[..end], usize::MAX, AfterSending::Wait);
     }
 }
 
 #[test]
 fn long_pipeline_gets_the_same_responses() {
     let sent = ordinary_request(0).repeat(500);
-    let received = responses(sent.as_bytes(), 10_000, Then::Close);
+    let received = compare_fast_and_slow_path(sent.as_bytes(), 10_000, AfterSending::Close);
     assert_eq!(received.matches("HTTP/1.1 ").count(), 500);
     assert_eq!(received.matches("HTTP/1.1 429 Too Many Requests\r\n").count(), 495);
 }
@@ -161,7 +165,7 @@ proptest! {
             let at = index.index(sent.len());
             sent[at] = byte;
         }
-        responses(&sent, step, Then::Close);
-        responses(&sent, usize::MAX, Then::Wait);
+        compare_fast_and_slow_path(&sent, step, AfterSending::Close);
+        compare_fast_and_slow_path(&sent, usize::MAX, AfterSending::Wait);
     }
 }

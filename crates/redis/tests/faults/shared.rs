@@ -191,7 +191,7 @@ fn failover_by_sentinel_forgets_at_most_one_burst_of_leases_and_nothing_that_rep
         let mut sentinels = Sentinels::start(Kind::Valkey, "");
         let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
         fail_over(LEASED, &url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
-        assert_ne!(sentinels.primary(), 0);
+        assert_ne!(sentinels.wait_for_primary(), 0);
     });
 }
 
@@ -201,7 +201,7 @@ fn failover_by_sentinel_forgets_at_most_one_burst_of_views() {
         let mut sentinels = Sentinels::start(Kind::Redis, "");
         let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
         fail_over_views(&connect(&url, LONG_DEADLINE).await, &mut sentinels.servers[0]).await;
-        assert_ne!(sentinels.primary(), 0);
+        assert_ne!(sentinels.wait_for_primary(), 0);
     });
 }
 

@@ -14,7 +14,7 @@ use tollgate_server::net::shutdown::ConnectionGuard;
 
 /// The client's action after it has sent its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum AfterSending {
     /// Closes its half of the connection.
     Close,
     /// Waits until the server closes the connection.
@@ -28,7 +28,7 @@ type State = Arc<App<MemoryStore>>;
 fn exchange<F: Future<Output = ()> + Send + 'static>(
     sent: &[u8],
     step: usize,
-    then: Then,
+    then: AfterSending,
     serve: impl FnOnce(DuplexStream, State, ConnectionGuard) -> F + Send,
 ) -> String {
     let run = || {
@@ -44,7 +44,7 @@ fn exchange<F: Future<Output = ()> + Send + 'static>(
                 let _ = client.write_all(part).await;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            if then == Then::Close {
+            if then == AfterSending::Close {
                 let _ = client.shutdown().await;
             }
             let mut received = Vec::new();
@@ -78,7 +78,7 @@ fn without_times(responses: &str) -> String {
 }
 
 /// Checks that the responses are the same with and without the fast path, and returns them.
-pub fn responses(sent: &[u8], step: usize, then: Then) -> String {
+pub fn compare_fast_and_slow_path(sent: &[u8], step: usize, then: AfterSending) -> String {
     let responses = |step, fast_path| {
         exchange(sent, step, then, move |stream, app, guard| serve(stream, None, app, guard, fast_path))
     };
@@ -97,7 +97,7 @@ pub fn responses(sent: &[u8], step: usize, then: Then) -> String {
 pub fn check(sent: &[u8]) {
     let steps: &[usize] = if sent.len() < 1_000 { &[usize::MAX, 1, 7, 64] } else { &[usize::MAX, 1_000] };
     for step in steps {
-        responses(sent, *step, Then::Close);
+        compare_fast_and_slow_path(sent, *step, AfterSending::Close);
     }
-    responses(sent, usize::MAX, Then::Wait);
+    compare_fast_and_slow_path(sent, usize::MAX, AfterSending::Wait);
 }

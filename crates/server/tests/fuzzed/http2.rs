@@ -8,10 +8,10 @@ use tollgate_server::rls::http2::Connection;
 use tollgate_server::rls::http2::frame::{Frame, PREFACE};
 
 /// A connection's calls, its output, and whether it is closed.
-type Reaction = (Vec<(u32, Option<usize>)>, Vec<u8>, bool);
+type ConnectionResult = (Vec<(u32, Option<usize>)>, Vec<u8>, bool);
 
 /// Sends bytes in parts of `step` bytes and answers every call with a few bytes.
-fn send(input: &[u8], step: usize) -> Reaction {
+fn run_connection(input: &[u8], step: usize) -> ConnectionResult {
     let mut connection = Connection::new(&["/known"]);
     let (mut calls, mut at, mut end) = (Vec::new(), 0, 0);
     while end < input.len() && !connection.is_closed() {
@@ -33,9 +33,9 @@ fn send(input: &[u8], step: usize) -> Reaction {
 /// times the length of the input plus 256 bytes.
 pub fn check(input: &[u8]) {
     let input = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], input].concat();
-    let whole = send(&input, usize::MAX);
+    let whole = run_connection(&input, usize::MAX);
     for step in [1, 7, 64] {
-        assert_eq!(send(&input, step), whole, "in parts of {step} bytes");
+        assert_eq!(run_connection(&input, step), whole, "in parts of {step} bytes");
     }
     let mut out = &whole.1[..];
     assert!(out.len() <= 4 * input.len() + 256, "{} bytes of output for {} bytes of input", out.len(), input.len());

@@ -63,7 +63,7 @@ impl FixedWindowModel {
     /// Changes the parameters. The used amount is kept, in the same window if the alignment is unchanged. An excess
     /// over the new limit counts as debt.
     pub fn change_params(&mut self, params: WindowParams, now: &Now<'_>) {
-        let used = self.used_at(now, self.instant_of_windows(now));
+        let used = self.used_at(now, self.window_clock_time(now));
         let same = (self.params.phase, self.params.length) == (params.phase, params.length);
         let origin = self.origin;
         self.params = params;
@@ -75,7 +75,7 @@ impl FixedWindowModel {
     }
 
     /// Returns the time on the clock that the windows are aligned to.
-    fn instant_of_windows(&self, now: &Now<'_>) -> u64 {
+    fn window_clock_time(&self, now: &Now<'_>) -> u64 {
         if self.params.phase == Phase::FirstRequest { now.mono().as_nanos() } else { now.wall().as_nanos() }
     }
 
@@ -85,7 +85,7 @@ impl FixedWindowModel {
         self.origin = match self.params.phase {
             Phase::Epoch | Phase::Given(_) => 0,
             Phase::Spread => now.spread() % self.params.length,
-            Phase::FirstRequest => self.instant_of_windows(now),
+            Phase::FirstRequest => self.window_clock_time(now),
         };
     }
 
@@ -104,7 +104,7 @@ impl FixedWindowModel {
     /// window pays off `limit` of the debt.
     fn used_at(&self, now: &Now<'_>, at: u64) -> i128 {
         if let Phase::Given(_) = self.params.phase {
-            let (start, end) = self.window_around(now, self.instant_of_windows(now));
+            let (start, end) = self.window_around(now, self.window_clock_time(now));
             let counted = self.counts.range(start..).map(|(_, count)| count).sum();
             return if i128::from(at) < end { counted } else { 0 };
         }
@@ -119,18 +119,18 @@ impl FixedWindowModel {
     }
 
     fn add_to_window(&mut self, now: &Now<'_>, count: i128) {
-        let (start, _) = self.window_around(now, self.instant_of_windows(now));
+        let (start, _) = self.window_around(now, self.window_clock_time(now));
         *self.counts.entry(start).or_default() += count;
     }
 
     fn window_end(&self, now: &Now<'_>) -> u64 {
-        self.window_around(now, self.instant_of_windows(now)).1 as u64
+        self.window_around(now, self.window_clock_time(now)).1 as u64
     }
 }
 
 impl Model for FixedWindowModel {
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
-        let at = self.instant_of_windows(now);
+        let at = self.window_clock_time(now);
         if self.params.phase == Phase::FirstRequest && self.used_at(now, at) == 0 {
             self.restart_windows(now);
         }
@@ -160,7 +160,7 @@ impl Model for FixedWindowModel {
 
     /// Refunds only charges of the current window, and at most the amount used in it.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
-        let used = self.used_at(now, self.instant_of_windows(now));
+        let used = self.used_at(now, self.window_clock_time(now));
         if used == 0 || receipt.is_some_and(|receipt| self.charge_window_ends[receipt] != self.window_end(now)) {
             return 0;
         }
@@ -170,7 +170,7 @@ impl Model for FixedWindowModel {
     }
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
-        let (at, limit) = (self.instant_of_windows(now), i128::from(self.params.limit));
+        let (at, limit) = (self.window_clock_time(now), i128::from(self.params.limit));
         let cost = i128::from(cost);
         let retry = if cost > limit {
             Retry::Never

@@ -91,7 +91,7 @@ impl GroupModel {
     }
 
     /// Asks a clone of each model. Returns the answers and the resulting clones.
-    fn try_out(&self, now: &Now<'_>, ask: Ask) -> Vec<(ModelAnswer, Box<dyn ClonableModel>)> {
+    fn ask_clones(&self, now: &Now<'_>, ask: Ask) -> Vec<(ModelAnswer, Box<dyn ClonableModel>)> {
         let twins = self.members.iter().map(|member| member.boxed_clone());
         twins.map(|mut boxed_clone| (boxed_clone.ask(now, ask), boxed_clone)).collect()
     }
@@ -99,13 +99,14 @@ impl GroupModel {
 
 impl Model for GroupModel {
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
-        let mut tried = self.try_out(now, ask);
+        let mut tried = self.ask_clones(now, ask);
         let least = tried.iter().map(|(answer, _)| answer.taken).min().unwrap_or(0);
         if matches!(ask, Ask::UpTo(_)) && least > 0 {
             // All limits take the amount that the tightest limit allows.
-            tried = self.try_out(now, Ask::Exactly(Cost::new(least)));
+            tried = self.ask_clones(now, Ask::Exactly(Cost::new(least)));
         }
-        let outcome = tried.iter().map(|(answer, _)| answer.outcome).reduce(Outcome::stricter).unwrap_or(Outcome::Allow);
+        let outcome =
+            tried.iter().map(|(answer, _)| answer.outcome).reduce(Outcome::stricter).unwrap_or(Outcome::Allow);
         let passes = outcome.is_admitted();
         let taken = if passes { least } else { 0 };
         self.charge_receipts.push(tried.iter().map(|(answer, _)| answer.receipt).collect());

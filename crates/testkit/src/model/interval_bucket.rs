@@ -71,7 +71,7 @@ impl IntervalBucketModel {
         self.tokens = i128::from(params.burst) - missing.min(most);
     }
 
-    fn instant_of_steps(&self, now: &Now<'_>) -> i128 {
+    fn step_clock_time(&self, now: &Now<'_>) -> i128 {
         match self.params.steps {
             Steps::Aligned(_) => now.wall().as_nanos().into(),
             Steps::FirstRequest => now.mono().as_nanos().into(),
@@ -91,7 +91,7 @@ impl IntervalBucketModel {
     }
 
     fn advance(&mut self, now: &Now<'_>) {
-        let instant = self.instant_of_steps(now);
+        let instant = self.step_clock_time(now);
         self.tokens = self.tokens_at(instant);
         self.at = instant;
         if self.params.steps == Steps::FirstRequest && self.tokens == i128::from(self.params.burst) {
@@ -183,7 +183,7 @@ impl Model for IntervalBucketModel {
     }
 
     fn restart(&mut self, now: &Now<'_>) {
-        self.at = self.instant_of_steps(now);
+        self.at = self.step_clock_time(now);
         self.origin = match self.params.steps {
             Steps::Aligned(offset) => offset.as_nanos().into(),
             Steps::FirstRequest => self.at,

@@ -76,7 +76,7 @@ fn weekday(day: i64) -> i64 {
 }
 
 /// Returns the given day if it is a Sunday, otherwise the last Sunday before it.
-fn sunday_until(day: i64) -> i64 {
+fn last_sunday_until(day: i64) -> i64 {
     day - (weekday(day) + 1) % 7
 }
 
@@ -99,12 +99,12 @@ impl Zone {
         let (standard, summer) = match self {
             Self::Utc => return 0,
             Self::Paris => {
-                let change = |month| sunday_until(days_since_1970(year, month, 31)) * DAY + HOUR;
+                let change = |month| last_sunday_until(days_since_1970(year, month, 31)) * DAY + HOUR;
                 (HOUR, change(3)..change(10))
             }
             Self::NewYork => {
-                let begins = sunday_until(days_since_1970(year, 3, 14)) * DAY + 7 * HOUR;
-                let ends = sunday_until(days_since_1970(year, 11, 7)) * DAY + 6 * HOUR;
+                let begins = last_sunday_until(days_since_1970(year, 3, 14)) * DAY + 7 * HOUR;
+                let ends = last_sunday_until(days_since_1970(year, 11, 7)) * DAY + 6 * HOUR;
                 (-5 * HOUR, begins..ends)
             }
         };

@@ -20,7 +20,7 @@ impl Rng {
         Self(seed)
     }
 
-    fn number(&mut self) -> u64 {
+    fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,7 +30,7 @@ impl Rng {
 
     /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.number() % bound
+        self.next_u64() % bound
     }
 
     /// Returns a number from `low` to `high`, both included.

@@ -179,11 +179,11 @@ impl Rule {
     /// Returns the rule's effect on a request, considering the first override that applies.
     pub fn effect_for(&self, request: &Request, at: u64) -> Effect {
         let found = self.overrides.iter().find(|other| other.applies(request, at));
-        found.map_or_else(|| self.effect.clone(), |found| self.effect_by(found))
+        found.map_or_else(|| self.effect.clone(), |found| self.effect_of_override(found))
     }
 
     /// Returns the effect of one of the rule's overrides.
-    pub fn effect_by(&self, found: &Override) -> Effect {
+    pub fn effect_of_override(&self, found: &Override) -> Effect {
         match (&found.effect, &self.effect) {
             // An override inherits everything else from the rule, except parameters that depend on the rule's count.
             (Effect::Count(count), Effect::Limits(limits)) => {

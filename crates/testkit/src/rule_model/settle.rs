@@ -153,7 +153,7 @@ impl RuleModel {
     /// otherwise the rule's own limits.
     fn limits_of(&self, taken: &CounterCharge) -> Option<Vec<Limit>> {
         let rule = self.rules.find(&taken.rule)?;
-        let overrides = rule.overrides.iter().filter_map(|other| match rule.effect_by(other) {
+        let overrides = rule.overrides.iter().filter_map(|other| match rule.effect_of_override(other) {
             Effect::Limits(limits) => Some(limits),
             _ => None,
         });

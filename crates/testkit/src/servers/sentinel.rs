@@ -130,7 +130,7 @@ impl Sentinels {
     ///
     /// # Panics
     /// Panics if this does not happen in time.
-    pub fn primary(&self) -> usize {
+    pub fn wait_for_primary(&self) -> usize {
         let mut found = None;
         eventually("there is one primary", || {
             let primaries = (0..self.servers.len()).filter(|index| {

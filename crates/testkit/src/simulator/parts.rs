@@ -328,7 +328,7 @@ impl PartsSimulation {
             return Err(format!("{} of {} groups were answered", self.answered, self.asked));
         }
         for (number, place) in self.places.iter().enumerate() {
-            let refill = (u128::from(longest_chain(&place.held_intervals)) * u128::from(place.rate.count()))
+            let refill = (u128::from(longest_held_period(&place.held_intervals)) * u128::from(place.rate.count()))
                 .div_ceil(u128::from(place.rate.per().as_nanos()));
             let bound = Bound::from_rate(place.rate, place.burst + place.burst.min(refill as u64));
             let mut history = place.history.clone();
@@ -346,7 +346,7 @@ impl PartsSimulation {
 }
 
 /// Returns the longest period during which some later-refunded charge was held at every instant.
-fn longest_chain(held_intervals: &[(u64, u64)]) -> u64 {
+fn longest_held_period(held_intervals: &[(u64, u64)]) -> u64 {
     let mut held_intervals = held_intervals.to_vec();
     held_intervals.sort_unstable();
     let (mut start, mut end, mut longest) = (0, 0, 0);

@@ -25,12 +25,12 @@ impl Window {
     pub(super) fn new(limit: &Limit, windows: Windows, used: u64, at: u64) -> Self {
         let length = if let Windows::Calendar(calendar) = windows { calendar.mean_length() } else { limit.period };
         let mut new = Self { windows, length, limit: limit.count, used, end: 0, is_estimated: false };
-        new.end = new.end_around(at);
+        new.end = new.window_end_at(at);
         new
     }
 
     /// Returns the end of the window that contains `at`, for windows that do not depend on the previous window.
-    fn end_around(&self, at: u64) -> u64 {
+    fn window_end_at(&self, at: u64) -> u64 {
         match self.windows {
             Windows::Epoch | Windows::Spread => at - at % self.length + self.length,
             Windows::FirstRequest => at + self.length,
@@ -52,7 +52,7 @@ impl Window {
         while at >= end && used > 0 {
             (used, end) = (used.saturating_sub(self.limit), self.next_end(end));
         }
-        if used == 0 { (0, self.end_around(at)) } else { (used, end) }
+        if used == 0 { (0, self.window_end_at(at)) } else { (used, end) }
     }
 
     pub(super) fn spent(&self, at: u64) -> Tokens {

@@ -25,7 +25,7 @@ fn without_faults(hosts: usize) -> PeersSimulation {
 
 /// Creates a run in which every node makes [`REQUESTS_PER_SECOND`] requests per second, spread over [`KEY_COUNT`] keys.
 /// All requests are admitted.
-pub fn traffic(hosts: usize) -> PeersSimulation {
+pub fn run_with_steady_traffic(hosts: usize) -> PeersSimulation {
     let mut run = without_faults(hosts);
     super::draw::set_bucket(&mut run, Rate::per_second(1_000), 1_000);
     for host in 0..hosts {
@@ -57,5 +57,5 @@ pub fn simultaneous_bursts(hosts: usize, rate: u64, burst: u64) -> PeersSimulati
 /// # Errors
 /// Returns an error if a check fails.
 pub fn measure_traffic_and_excess(hosts: usize) -> Result<(PeersOutcome, PeersOutcome), String> {
-    Ok((traffic(hosts).run()?, simultaneous_bursts(hosts, 100, 100).run()?))
+    Ok((run_with_steady_traffic(hosts).run()?, simultaneous_bursts(hosts, 100, 100).run()?))
 }
