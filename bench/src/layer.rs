@@ -8,10 +8,11 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use anyhow::{Context as _, Result, bail};
-use http::{Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use tollgate_http::{ByHeader, ClientIp, ForwardedBy, LimitLayer, SendHeaders, TrustedProxies};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -25,8 +26,9 @@ use crate::report::{Goal, Report, Row};
 /// The goal of at most 2.2 times the cost of the bare keyed check.
 const NEAR_BARE_CHECK: Goal = Goal::RatioAtLeast(0.45);
 
-/// The contenders and their goals. Two cases have no goal: addresses behind two proxies, and headers on every response.
-pub(crate) const CASES: [(&str, Option<Goal>); 4] = [
+/// The contenders and their goals. The floor, addresses behind two proxies, and headers on every response have no goal.
+pub(crate) const CASES: [(&str, Option<Goal>); 5] = [
+    ("layer-floor", None),
     ("layer-header", Some(NEAR_BARE_CHECK)),
     ("layer-address", Some(NEAR_BARE_CHECK)),
     ("layer-forwarded", None),
@@ -85,6 +87,7 @@ pub(crate) fn contender_by_name(name: &str) -> Result<Box<dyn Contender>> {
     let quiet = SendHeaders::OnRefusal;
     Ok(match name {
         SERVICE => boxed_service(SERVICE, NoOpService),
+        "layer-floor" => boxed_service("layer-floor", Floor { limiter: limiter()?, inner: NoOpService }),
         "layer-header" => boxed_service("layer-header", by_header()?.send_headers(quiet).layer(NoOpService)),
         "layer-address" => {
             let by_address = LimitLayer::by_key(limiter()?, ClientIp::direct()).send_headers(quiet);
@@ -147,6 +150,36 @@ impl Service<Request<()>> for NoOpService {
     fn call(&mut self, request: Request<()>) -> Self::Future {
         REQUEST.set(Some(request));
         ready(Ok(Response::new(())))
+    }
+}
+
+/// The least that a layer by header can do: it finds the header, checks the value, and calls the service. It has no
+/// options, and its refusals have no body of their own.
+struct Floor {
+    limiter: Arc<tollgate::Keyed>,
+    inner: NoOpService,
+}
+
+impl Service<Request<()>> for Floor {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<()>, Infallible>>;
+
+    #[inline]
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+        let key = request.headers().get(API_KEY).map_or(&b""[..], HeaderValue::as_bytes);
+        if self.limiter.check(key, 1).is_allowed() {
+            return self.inner.call(request);
+        }
+        let mut refusal = Response::new(());
+        *refusal.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        ready(Ok(refusal))
     }
 }
 

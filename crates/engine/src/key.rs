@@ -176,7 +176,7 @@ pub(crate) fn domain_of(key: &[u8]) -> &[u8] {
 
 /// Returns the name in an inline limit's key; empty for other keys.
 pub(crate) fn inline_name_of(key: &[u8]) -> &[u8] {
-    let read = |key: &[u8]| {
+    let parse = |key: &[u8]| {
         let mut rest = key.strip_prefix(&[FORMAT_VERSION, INLINE_KIND])?;
         let length = take_length(&mut rest)?;
         take_bytes(&mut rest, length)?;
