@@ -136,7 +136,10 @@ pub fn add<'a>(
         if styles.ietf() {
             push_limit_elements(&mut policies, &mut statuses, &status, counts);
         }
-        if styles.x_rate_limit() && counts && tightest.is_none_or(|tightest| status.report.remaining < tightest.report.remaining) {
+        if styles.x_rate_limit()
+            && counts
+            && tightest.is_none_or(|tightest| status.report.remaining < tightest.report.remaining)
+        {
             tightest = Some(status);
         }
     }

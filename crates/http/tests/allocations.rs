@@ -82,14 +82,20 @@ fn admission_allocates_nothing_for_any_identification() {
     );
     let cookie = ByCookie::new("session");
     assert_eq!(
-        count_allocations(without_headers(LimitLayer::by_key(hourly_limiter(9), cookie)).layer(HelloService::default()), 200),
+        count_allocations(
+            without_headers(LimitLayer::by_key(hourly_limiter(9), cookie)).layer(HelloService::default()),
+            200
+        ),
         0
     );
     let proxies = TrustedProxies::parse(["10.0.0.0/8"]).unwrap();
     let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
     assert_eq!(client.address(sample_request().headers(), IpAddr::from([10, 0, 0, 1])).to_string(), "203.0.113.7");
     assert_eq!(
-        count_allocations(without_headers(LimitLayer::by_key(hourly_limiter(9), client)).layer(HelloService::default()), 200),
+        count_allocations(
+            without_headers(LimitLayer::by_key(hourly_limiter(9), client)).layer(HelloService::default()),
+            200
+        ),
         0
     );
 }
@@ -106,7 +112,10 @@ fn headers_allocate_one_value_each_and_space_in_the_map() {
 fn slot_in_flight_allocates_its_guard() {
     let keyed = Keyed::new(Concurrency::new(9, Nanos::from_secs(60)).unwrap(), 1_000).unwrap();
     assert_eq!(
-        count_allocations(without_headers(LimitLayer::in_flight(keyed, BY_API_KEY)).layer(HelloService::default()), 200),
+        count_allocations(
+            without_headers(LimitLayer::in_flight(keyed, BY_API_KEY)).layer(HelloService::default()),
+            200
+        ),
         2
     );
 }

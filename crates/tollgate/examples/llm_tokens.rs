@@ -10,7 +10,13 @@ use tollgate::{AcquireError, Keyed, TokenBucket};
 type Budget = Arc<Keyed<TokenBucket, Arc<ManualClock>>>;
 
 /// Calls the model and returns the number of charged tokens.
-fn call_model(budget: &Budget, customer: &str, prompt: u64, longest: u64, answer: u64) -> Result<Option<u64>, AcquireError> {
+fn call_model(
+    budget: &Budget,
+    customer: &str,
+    prompt: u64,
+    longest: u64,
+    answer: u64,
+) -> Result<Option<u64>, AcquireError> {
     // Waits up to two seconds for the tokens. Fails immediately if the tokens cannot be available in that time.
     let patience = Duration::from_secs(2);
     let held = budget.acquire(customer, prompt + longest).within(patience).wait_held()?;

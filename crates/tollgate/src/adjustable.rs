@@ -157,7 +157,7 @@ impl<A: Algorithm + fmt::Debug> fmt::Debug for Adjustable<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{HOUR, bucket, clock, on_threads, limits_of_ten};
+    use crate::testing::{HOUR, bucket, clock, limits_of_ten, on_threads};
     use crate::{AcquireError, Limits};
     use std::future::Future;
     use std::pin::Pin;

@@ -260,7 +260,13 @@ impl<C: Clock> Ledger<C> {
         found.flatten().unwrap_or_else(|| {
             with_new_state(limits, &key_now, |state| {
                 let verdict = limits.weigh(&state, &key_now, charge.ask);
-                read(&ChargeView { limits: Some(limits), own: None, state: StateWords::New(state), now: key_now, verdict })
+                read(&ChargeView {
+                    limits: Some(limits),
+                    own: None,
+                    state: StateWords::New(state),
+                    now: key_now,
+                    verdict,
+                })
             })
         })
     }
@@ -282,7 +288,8 @@ impl<C: Clock> Ledger<C> {
     /// Renews the leases with these stamps for a full duration. Returns whether all of them were still held.
     pub fn renew<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
-        let renew = |account: &mut LockedAccount<'_>| account.own_limit().renew(&mut account.state, &account.now, stamps);
+        let renew =
+            |account: &mut LockedAccount<'_>| account.own_limit().renew(&mut account.state, &account.now, stamps);
         self.find(limit_table, charge, fingerprint, now, renew).unwrap_or(false)
     }
 

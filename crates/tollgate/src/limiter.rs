@@ -247,7 +247,9 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     fn read<R>(&self, read: impl FnOnce(&Account<'_, A, &mut [u64]>) -> R) -> R {
         let (limit, now) = (&self.limit, self.now());
         match &self.state {
-            SharedState::Word(word) => read(&Account { limit, own: None, state: &mut [word.load(Ordering::Relaxed)], now }),
+            SharedState::Word(word) => {
+                read(&Account { limit, own: None, state: &mut [word.load(Ordering::Relaxed)], now })
+            }
             SharedState::TwoWords(two_words) => read(&Account { limit, own: None, state: &mut two_words.load(), now }),
             SharedState::Words(owned) => {
                 let StateWithParams { words, own } = &mut *owned.lock().unwrap_or_else(PoisonError::into_inner);

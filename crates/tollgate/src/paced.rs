@@ -90,7 +90,11 @@ impl<C: Clock> Pacer<C> {
     /// Creates a pacer with these parameters that reads the time from `clock`.
     pub fn with_clock(pacing: PacerParams, clock: C) -> Self {
         let pace = pacing.start(clock.mono());
-        Self { clock, paced: Mutex::new(PacerInner { pacing, pace, last_grant: (0, pace, pace) }), shards: Shards::new(1) }
+        Self {
+            clock,
+            paced: Mutex::new(PacerInner { pacing, pace, last_grant: (0, pace, pace) }),
+            shards: Shards::new(1),
+        }
     }
 
     /// Sets the maximum number of waiters (default 65,536). Further callers are refused immediately.

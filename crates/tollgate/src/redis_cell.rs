@@ -156,7 +156,8 @@ impl<C: Clock> RedisCellTable<C> {
     /// Decisions continue during the count.
     pub fn count_used(&self, max_buckets: usize) -> u64 {
         let reader = || RedisCellReader { now: self.clock.mono().as_nanos() };
-        self.table.estimate_count(max_buckets, reader, |reader, fingerprint, entry| !reader.is_unused(fingerprint, entry))
+        self.table
+            .estimate_count(max_buckets, reader, |reader, fingerprint, entry| !reader.is_unused(fingerprint, entry))
     }
 
     /// Like [`with_clock`](Self::with_clock), but with the keys of a snapshot. Keys refill as if the process had kept

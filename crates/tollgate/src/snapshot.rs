@@ -27,7 +27,7 @@ use crate::fingerprint::Secret;
 pub use crate::keyed::RestoreError;
 pub(crate) use crate::keyed::snapshot::FRAME_WORDS;
 use crate::keyed::snapshot::file;
-use crate::keyed::snapshot::frames::{FrameWriter, FrameReader};
+use crate::keyed::snapshot::frames::{FrameReader, FrameWriter};
 use crate::keyed::snapshot::records::LimitRecord;
 
 /// The bytes `tg-store`, read as a word.
@@ -48,7 +48,8 @@ pub(crate) enum FrameKind {
     EndTable,
 }
 
-const FRAME_KINDS: [FrameKind; 6] = [FrameKind::End, FrameKind::Table, FrameKind::Limits, FrameKind::Overflow, FrameKind::Entries, FrameKind::EndTable];
+const FRAME_KINDS: [FrameKind; 6] =
+    [FrameKind::End, FrameKind::Table, FrameKind::Limits, FrameKind::Overflow, FrameKind::Entries, FrameKind::EndTable];
 
 /// Replaces the file at `path` atomically by the output of `write`. Only the owner may read the file. Readers see
 /// either the complete old file or the complete new file, even after a power failure.

@@ -218,8 +218,9 @@ impl LeakyBucket {
     /// burst, and the last unit must not wait longer than `max_wait`.
     fn available(&self, owed: Ticks) -> u64 {
         let patient = self.max_wait_level.checked_sub(owed);
-        patient
-            .map_or(0, |left| self.bucket.available(owed).min(self.bucket.tick_rate().whole_units(left).saturating_add(1)))
+        patient.map_or(0, |left| {
+            self.bucket.available(owed).min(self.bucket.tick_rate().whole_units(left).saturating_add(1))
+        })
     }
 
     /// Returns the outcome of a request that finds `owed` in the bucket. The request is admitted now, or after the wait

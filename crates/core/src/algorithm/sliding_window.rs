@@ -226,7 +226,9 @@ impl SlidingWindow {
 
     /// Returns the time until the estimate plus `cost` is at most `ceiling`.
     fn retry_for(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> Retry {
-        ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, self.times_length(room))))
+        ceiling
+            .checked_sub(cost.get())
+            .map_or(Retry::Never, |room| Retry::After(self.wait(current, self.times_length(room))))
     }
 
     /// Returns the time until the estimate is at most `room`; `room` is an amount times the length.

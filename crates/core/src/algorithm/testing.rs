@@ -82,7 +82,12 @@ pub(super) fn assert_steps<A: Algorithm>(limit: &A, steps: &str, expected: &str)
 }
 
 /// Runs [`assert_steps`] with a custom clock.
-pub(super) fn assert_steps_by_clock<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'a>, steps: &str, expected: &str) {
+pub(super) fn assert_steps_by_clock<'a, A: Algorithm>(
+    limit: &A,
+    clock: impl Fn(u64) -> Now<'a>,
+    steps: &str,
+    expected: &str,
+) {
     let mut words = vec![0; limit.words()];
     let state = &mut *words;
     let mut answers = Vec::new();

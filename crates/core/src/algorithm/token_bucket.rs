@@ -46,7 +46,7 @@ use crate::error::LimitError;
 use crate::params::{BucketParams, DecodedState, Params};
 use crate::quantity::{Cost, Mono, Now, Time};
 use crate::rate::Rate;
-use crate::ticks::{TickRate, HORIZON, Ticks};
+use crate::ticks::{HORIZON, TickRate, Ticks};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
@@ -121,7 +121,8 @@ impl TokenBucket {
 
     fn with_max_debt(self, max_debt: u64) -> Self {
         let largest_debt = self.tick_rate.ticks_of(self.burst.get() + max_debt);
-        let max_plausible = largest_debt + self.tick_rate.instant_in_ticks(Time::from_nanos(MAX_READING_AGE.as_nanos()));
+        let max_plausible =
+            largest_debt + self.tick_rate.instant_in_ticks(Time::from_nanos(MAX_READING_AGE.as_nanos()));
         let one_word = self.tick_rate.fits_a_word(largest_debt);
         let word_until = if one_word { HORIZON } else { 0 };
         Self { max_debt, largest_debt, max_plausible, one_word, word_until, ..self }
@@ -174,8 +175,11 @@ impl TokenBucket {
     }
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
-        let (ticks, from, to) =
-            (self.tick_rate.load(state, self.one_word), self.tick_rate.instant_in_ticks(from), self.tick_rate.instant_in_ticks(to));
+        let (ticks, from, to) = (
+            self.tick_rate.load(state, self.one_word),
+            self.tick_rate.instant_in_ticks(from),
+            self.tick_rate.instant_in_ticks(to),
+        );
         // An instant before the new clock's zero becomes zero, which also means that nothing is owed.
         self.encode(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
     }
@@ -242,7 +246,8 @@ impl TokenBucket {
     /// the maximum debt.
     #[inline]
     pub(crate) fn max_owed_with_debt(&self, cost: Cost) -> Option<Ticks> {
-        (cost.get() <= self.burst.get() + self.max_debt).then(|| self.largest_debt - self.tick_rate.ticks_of(cost.get()))
+        (cost.get() <= self.burst.get() + self.max_debt)
+            .then(|| self.largest_debt - self.tick_rate.ticks_of(cost.get()))
     }
 
     /// Returns the number of whole tokens that can be taken in addition to `owed`.
@@ -264,11 +269,19 @@ impl TokenBucket {
         ahead: Cost,
         room: Option<Ticks>,
     ) -> Retry {
-        self.wait_until_owed_at_most(self.owed_now(state, now).saturating_add(self.tick_rate.ticks_of(ahead.get())), room)
+        self.wait_until_owed_at_most(
+            self.owed_now(state, now).saturating_add(self.tick_rate.ticks_of(ahead.get())),
+            room,
+        )
     }
 
     pub(crate) fn report_owed(&self, owed: Ticks, remaining: u64, room: Option<Ticks>) -> Report {
-        Report { limit: self.burst.get(), remaining, retry: self.wait_until_owed_at_most(owed, room), reset: self.tick_rate.wait(owed) }
+        Report {
+            limit: self.burst.get(),
+            remaining,
+            retry: self.wait_until_owed_at_most(owed, room),
+            reset: self.tick_rate.wait(owed),
+        }
     }
 
     /// Takes `amount` from a state with the debt `owed`.

@@ -88,7 +88,8 @@ fn omit_exhausted_charges(decisions: &mut Decisions, request: usize, running: &R
 /// wait until the first of these rules has capacity and all rules without `suffices` have capacity. `None` if no rule
 /// is marked `suffices`.
 pub(super) fn soonest_refusal(decisions: &Decisions, request: usize, running: &RulesInForce) -> Option<(Outcome, u32)> {
-    let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.stricter(other.0) == one.0 { one } else { other };
+    let stricter =
+        |one: (Outcome, u32), other: (Outcome, u32)| if one.0.stricter(other.0) == one.0 { one } else { other };
     let (mut enough, mut others) = (None, None);
     for charge in outcomes_including_bans(decisions, request) {
         let this = (charge.outcome, charge.deciding_charge);

@@ -13,8 +13,8 @@ use super::body::LimitedBody;
 use super::refusal::{Reason, Refusal};
 use crate::grpc::{GrpcCode, write_status};
 use crate::headers::{
-    LimitStatus, MAX_NAME_CHARS, RATE_LIMIT, RATE_LIMIT_POLICY, Styles, add_retry_after, add_x_headers, push_element, write_policy,
-    write_status as write_limit_status,
+    LimitStatus, MAX_NAME_CHARS, RATE_LIMIT, RATE_LIMIT_POLICY, Styles, add_retry_after, add_x_headers, push_element,
+    write_policy, write_status as write_limit_status,
 };
 use crate::request::RequestView;
 

@@ -50,7 +50,11 @@ pub(super) trait Counter {
 
 /// Charges 1 to `counter` and converts the verdict to a decision.
 #[inline(always)]
-pub(super) fn decide_by_counter<C: Counter>(counter: &C, refund_time: RefundTime, config: &Arc<LayerConfig>) -> Decision {
+pub(super) fn decide_by_counter<C: Counter>(
+    counter: &C,
+    refund_time: RefundTime,
+    config: &Arc<LayerConfig>,
+) -> Decision {
     if config.send_headers == SendHeaders::OnRefusal {
         let verdict = counter.check();
         if verdict.is_allowed() && refund_time == RefundTime::Never {
@@ -73,8 +77,8 @@ fn apply_verdict<C: Counter>(
     let addition = report.map_or(ResponseAddition::Nothing, |report| ResponseAddition::Report(config.clone(), report));
     match verdict.outcome() {
         Outcome::Allow => {
-            let held =
-                (refund_time == RefundTime::AtEnd).then(|| Box::new(RefundOnDrop::new(counter.refund(verdict))) as HeldCharge);
+            let held = (refund_time == RefundTime::AtEnd)
+                .then(|| Box::new(RefundOnDrop::new(counter.refund(verdict))) as HeldCharge);
             Decision::Pass(addition, held)
         }
         outcome @ (Outcome::Delay(_) | Outcome::Deny(_)) if config.observing => {

@@ -8,7 +8,7 @@ use tollgate::core::Algorithm;
 use tollgate::{Keyed, Report, Verdict};
 
 use super::config::{LayerConfig, OnUnidentified};
-use super::decide::{Counter, Decider, Decision, RefundTime, refuse_uncounted, decide_by_counter};
+use super::decide::{Counter, Decider, Decision, RefundTime, decide_by_counter, refuse_uncounted};
 use super::future::ResponseAddition;
 use super::refusal::Reason;
 use crate::identify::{Identify, Identity};
@@ -86,6 +86,9 @@ where
 
 impl<A: Algorithm + fmt::Debug, C, I> fmt::Debug for ByKey<A, C, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByKey").field("keyed", &self.keyed).field("refund_time", &self.refund_time).finish_non_exhaustive()
+        f.debug_struct("ByKey")
+            .field("keyed", &self.keyed)
+            .field("refund_time", &self.refund_time)
+            .finish_non_exhaustive()
     }
 }

@@ -21,7 +21,7 @@ use super::key::ByKey;
 use super::refusal::Refusal;
 #[cfg(feature = "engine")]
 use super::rules::ByRules;
-use crate::headers::{Styles, DEFAULT_LIMIT_NAME};
+use crate::headers::{DEFAULT_LIMIT_NAME, Styles};
 use crate::identify::Identify;
 
 /// Applies limits to a service.

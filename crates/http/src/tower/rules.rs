@@ -18,7 +18,7 @@ use super::body::LimitedBody;
 use super::config::{LayerConfig, SendHeaders};
 use super::layer::LimitService;
 use super::refusal::{ObservedOutcome, Reason, Refusal};
-use crate::headers::{RATE_LIMIT, RATE_LIMIT_POLICY, DEFAULT_LIMIT_NAME, add_decision};
+use crate::headers::{DEFAULT_LIMIT_NAME, RATE_LIMIT, RATE_LIMIT_POLICY, add_decision};
 use crate::request::RequestView;
 
 /// The configuration hint for a request that matches more than [`Item::MAX_RULES`] rules.

@@ -126,7 +126,7 @@ fn store_receipts<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decisi
 
 /// Refunds the descriptors with negative hits. If the store fails, the error is logged and the refund is lost.
 async fn refund_negative_hits<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &[DescriptorItem<'_>]) {
-    let refunds: Vec<Item<'_>> = items.iter().filter(|item| item.is_refund).map(DescriptorItem::item).collect();
+    let refunds: Vec<Item<'_>> = items.iter().filter(|item| item.is_refund).map(DescriptorItem::to_item).collect();
     if refunds.is_empty() {
         return;
     }

@@ -155,7 +155,7 @@ impl TraceDirectory {
     pub fn read(&self, name: &str) -> io::Result<Vec<Case>> {
         let plain = self.0.join(format!("{name}.jsonl"));
         let packed = self.0.join(format!("{name}.jsonl.gz"));
-        let input: Box<dyn io::ReadResult> = if plain.exists() {
+        let input: Box<dyn io::Read> = if plain.exists() {
             Box::new(File::open(plain)?)
         } else {
             let file = File::open(&packed).map_err(|error| {

@@ -45,7 +45,7 @@ impl Postgres {
             .arg(server.data())
             .stdout(Stdio::null())
             .status();
-        assert!(made.is_ok_and(|status| status.success()), "{HOW_TO_GET}");
+        assert!(made.is_ok_and(|status| status.success()), "{INSTALLATION_HINT}");
         for _ in 0..10 {
             server.port = free_port();
             if server.try_run() {
@@ -122,7 +122,8 @@ impl Postgres {
         let mut command = self.program_command("postgres");
         command.arg("-D").arg(self.data()).args(["-p", &port, "-c", "listen_addresses=127.0.0.1"]);
         command.arg("-c").arg(format!("unix_socket_directories={}", self.directory.path().display()));
-        let process = command.stdout(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{HOW_TO_GET} ({error})"));
+        let process =
+            command.stdout(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{INSTALLATION_HINT} ({error})"));
         self.process = Some(process);
         for _ in 0..300 {
             if self.run_psql("SELECT 1") {

@@ -150,8 +150,8 @@ impl Sentinel {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut text = format!(
             "port {port}\nbind 127.0.0.1\nprotected-mode no\nbind-source-addr {REPLICA_SIDE_ADDRESS}\nsentinel announce-ip 127.0.0.1\ndir {}\n\
-             sentinel monitor {MASTER} 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds {MASTER} 500\n\
-             sentinel failover-timeout {MASTER} 3000\n",
+             sentinel monitor {PRIMARY_NAME} 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds {PRIMARY_NAME} 500\n\
+             sentinel failover-timeout {PRIMARY_NAME} 3000\n",
             directory.path().display()
         );
         if !password.is_empty() {

@@ -37,11 +37,31 @@ pub(crate) fn all_pictures() -> Result<Vec<Picture>, LimitError> {
     let warming = PacerParams::warm_up(rate, Nanos::from_secs(2), 3_000)?;
     Ok(vec![
         picture("token_bucket", "Token bucket: 3 per second, 6 at once", token, ChartedAmount::Left("tokens")),
-        picture("leaky_bucket", "Leaky bucket: 3 per second going out, 6 in the bucket", leaky, ChartedAmount::Used("level")),
-        picture("interval_bucket", "Interval bucket: 6 every 2 seconds, 12 at once", interval, ChartedAmount::Left("tokens")),
+        picture(
+            "leaky_bucket",
+            "Leaky bucket: 3 per second going out, 6 in the bucket",
+            leaky,
+            ChartedAmount::Used("level"),
+        ),
+        picture(
+            "interval_bucket",
+            "Interval bucket: 6 every 2 seconds, 12 at once",
+            interval,
+            ChartedAmount::Left("tokens"),
+        ),
         picture("fixed_window", "Fixed window: 12 per 4 seconds", fixed, ChartedAmount::Used("counted")),
-        picture("sliding_window", "Sliding window: about 12 in the last 4 seconds", sliding, ChartedAmount::Used("estimate")),
-        picture("sliding_slices", "Sliding slices: 12 in 4 seconds, by the second", slices, ChartedAmount::Used("counted")),
+        picture(
+            "sliding_window",
+            "Sliding window: about 12 in the last 4 seconds",
+            sliding,
+            ChartedAmount::Used("estimate"),
+        ),
+        picture(
+            "sliding_slices",
+            "Sliding slices: 12 in 4 seconds, by the second",
+            slices,
+            ChartedAmount::Used("counted"),
+        ),
         picture("sliding_log", "Sliding log: 12 in any 4 seconds", log, ChartedAmount::Used("logged")),
         picture("concurrency", "Concurrency: 3 at a time, 1 second of work each", leases, ChartedAmount::Used("held")),
         paced("pacer_bursty", "Bursty pacer: 3 per second, 3 stored, callers wait up to 2 s", bursty, 3),

@@ -61,7 +61,9 @@ impl<C: Clock> Keyed<Concurrency, C> {
             .unwrap_or(false);
         renewed
             || self.overflow_charges().has(fingerprint)
-                && self.visit_overflow_entry(now, |account| account.own_limit().renew(&mut account.state, &account.now, stamp))
+                && self.visit_overflow_entry(now, |account| {
+                    account.own_limit().renew(&mut account.state, &account.now, stamp)
+                })
     }
 }
 

@@ -11,7 +11,7 @@ use crate::account::{Account, AccountView};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::sync::Ordering;
-use crate::table::{Buckets, Presence, BucketLayout, State, Table};
+use crate::table::{BucketLayout, Buckets, Presence, State, Table};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Returns the retry time if a single-word state refuses `cost`. Not inlined, because inlining would lengthen the
@@ -219,7 +219,12 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     }
 
     /// Like [`refund_part`](Self::refund_part), without notifying waiters.
-    pub(super) fn refund_without_notifying(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+    pub(super) fn refund_without_notifying(
+        &self,
+        fingerprint: Fingerprint,
+        verdict: &Verdict<A::Stamp>,
+        cost: Cost,
+    ) -> u64 {
         let (now, stamp) = (self.now(), Some(verdict.stamp()));
         match self.find(fingerprint, now, |account| account.refund(cost, stamp)) {
             Some(refunded) if refunded > Cost::ZERO => refunded.get(),
@@ -234,7 +239,11 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     }
 
     /// Runs `visit` on the shared overflow entry.
-    pub(super) fn visit_overflow_entry<R>(&self, now: Now<'_>, visit: impl FnOnce(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
+    pub(super) fn visit_overflow_entry<R>(
+        &self,
+        now: Now<'_>,
+        visit: impl FnOnce(&mut Account<'_, A, &mut [u64]>) -> R,
+    ) -> R {
         let changes = self.changes();
         let reader = self.reader(&changes, now);
         self.overflow.lock().unwrap_or_else(PoisonError::into_inner).visit(&reader, visit)

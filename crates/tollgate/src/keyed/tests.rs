@@ -10,7 +10,8 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::keyed::Hashed;
 use crate::testing::{
-    HOUR, POINTS, Rng, SECOND, bucket, clock, daily_window, two_word_bucket, on_threads, limits_of_ten, limits_of_ten_and_combined,
+    HOUR, POINTS, Rng, SECOND, bucket, clock, daily_window, limits_of_ten, limits_of_ten_and_combined, on_threads,
+    two_word_bucket,
 };
 use crate::{FixedWindow, Limit, Limits, Outcome, Retry};
 use tollgate_core::{Nanos, Phase};

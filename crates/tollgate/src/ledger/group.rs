@@ -180,7 +180,8 @@ impl<C: Clock> Ledger<C> {
         for (ledger, group) in shared.iter_mut().enumerate() {
             for (key, index) in without_entry[ledger].iter().enumerate() {
                 let fingerprint = shared_fingerprints[ledger][key];
-                let member = ledgers[ledger].find_or_insert_overflow_entry(group, key, &reader, &charges[*index], fingerprint);
+                let member =
+                    ledgers[ledger].find_or_insert_overflow_entry(group, key, &reader, &charges[*index], fingerprint);
                 if let Some(member) = member {
                     members[*index] = Ok(member);
                 }

@@ -132,8 +132,11 @@ impl<C: Clock> Ledger<C> {
                     ids.insert(id, (new, stored));
                 }
                 (FrameKind::Overflow | FrameKind::Entries, _) => {
-                    let (buckets, head_words) =
-                        if kind == FrameKind::Entries { (&ledger.table, ENTRY_HEAD_WORDS) } else { (&ledger.overflow, 1) };
+                    let (buckets, head_words) = if kind == FrameKind::Entries {
+                        (&ledger.table, ENTRY_HEAD_WORDS)
+                    } else {
+                        (&ledger.overflow, 1)
+                    };
                     let reader = LedgerReader { limit_table: &limits, now };
                     while !words.is_empty() {
                         let (entry, rest) = words.split_at_checked(head_words).ok_or(RestoreError::Damaged)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::testing::{
-    DAY, HOUR, POINTS, SECOND, bucket, clock, daily_window, two_word_bucket, limits_of_ten, limits_of_ten_and_combined,
+    DAY, HOUR, POINTS, SECOND, bucket, clock, daily_window, limits_of_ten, limits_of_ten_and_combined, two_word_bucket,
 };
 use crate::{Concurrency, FixedWindow, Limit, Outcome, Report, SlidingLog, Verdict};
 use tollgate_core::{Nanos, Phase};

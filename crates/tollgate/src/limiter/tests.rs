@@ -3,7 +3,8 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::testing::{
-    DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, two_word_bucket, on_threads, limits_of_ten, limits_of_ten_and_combined,
+    DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, limits_of_ten, limits_of_ten_and_combined, on_threads,
+    two_word_bucket,
 };
 use crate::{Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Outcome, Retry, SlidingLog, SlidingWindow};
 use tollgate_core::{Nanos, Phase};
@@ -113,7 +114,8 @@ fn changed_parameters_keep_the_used_amount() {
 /// Changes the limit and changes it back without a charge. Every report must equal the report of an unchanged limiter.
 #[test]
 fn temporary_smaller_limit_forgives_nothing() {
-    for (large, small) in limits_of_ten(HOUR).into_iter().flat_map(|l| limits_of_ten(HOUR).into_iter().map(move |s| (l, s)))
+    for (large, small) in
+        limits_of_ten(HOUR).into_iter().flat_map(|l| limits_of_ten(HOUR).into_iter().map(move |s| (l, s)))
     {
         let ((mut changed, clock), (alone, other)) = (limiter(large), limiter(large));
         assert!(changed.check(6).is_admitted() && alone.check(6).is_admitted());

@@ -20,7 +20,7 @@
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
-use super::bucket::{Bucket, LockedEntry, BucketLayout};
+use super::bucket::{Bucket, BucketLayout, LockedEntry};
 use super::{Buckets, Presence, StateReader};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{Ordering, fence};

@@ -40,7 +40,7 @@ use crate::sync::{AtomicU64, Ordering, fence, zeroed};
 
 pub(crate) use batch::BATCH_SIZE;
 use bucket::{Bucket, LINE_WORDS, SingleWord};
-pub(crate) use bucket::{LockedEntry, MAX_GENERATIONS, BucketLayout, State, Wide};
+pub(crate) use bucket::{BucketLayout, LockedEntry, MAX_GENERATIONS, State, Wide};
 pub(crate) use group::{LockedGroup, TryLockedGroup};
 #[cfg(test)]
 pub(crate) use positions::{EntryPosition, positions};
@@ -161,7 +161,11 @@ impl Table {
 
     /// Runs `each` on every entry, bucket by bucket, and leaves all buckets that were ever used locked, so that the
     /// fast paths no longer apply. Afterwards, threads may access this table only on the fast paths.
-    pub(crate) fn visit_all_and_stay_locked<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
+    pub(crate) fn visit_all_and_stay_locked<R: StateReader>(
+        &self,
+        reader: &R,
+        each: impl FnMut(Fingerprint, &mut LockedEntry<'_>),
+    ) {
         with_buckets!(self, buckets => buckets.visit_all_and_stay_locked(reader, each));
     }
 
@@ -324,7 +328,11 @@ impl<S: BucketLayout> Buckets<S> {
         self.buckets_walked.store(0, Ordering::Relaxed);
     }
 
-    fn visit_all_and_stay_locked<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
+    fn visit_all_and_stay_locked<R: StateReader>(
+        &self,
+        reader: &R,
+        mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>),
+    ) {
         // The fast paths find no entries in an untouched bucket, and never insert entries.
         for index in (0..self.buckets).filter(|index| !self.is_untouched(*index)) {
             let mut bucket = self.lock(index, reader);

@@ -20,7 +20,7 @@ use std::task::Waker;
 
 use tollgate_core::{Cost, Mono, Nanos, Now, Outcome, Retry, Time, Verdict};
 
-use super::queue::{Queue, WaiterSlots, Waiter, WaiterAnswer, WaiterId};
+use super::queue::{Queue, Waiter, WaiterAnswer, WaiterId, WaiterSlots};
 use super::{AcquireError, Waitable};
 use crate::clock::{Alarm, Clock};
 

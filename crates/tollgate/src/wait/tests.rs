@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::clock::ManualClock;
-use crate::testing::{DAY, Rng, SECOND, bucket, clock, daily_window, two_word_bucket, on_threads};
+use crate::testing::{DAY, Rng, SECOND, bucket, clock, daily_window, on_threads, two_word_bucket};
 use crate::{Concurrency, Keyed, LeakyBucket, Limiter, SlidingLog, TokenBucket};
 use tollgate_core::Algorithm;
 
@@ -242,7 +242,11 @@ fn advertised_wait_is_the_actual_wait() {
         assert!(poll(&mut last).is_none(), "too early");
         // If the ticks of a request are not a whole number of nanoseconds, each waiter ahead may add a rounding error
         // below 1 ns.
-        clock.advance_through_alarms(Nanos::from_nanos(if rate.to_string() == "10/s" { 1 } else { 1 + ahead.len() as u64 }));
+        clock.advance_through_alarms(Nanos::from_nanos(if rate.to_string() == "10/s" {
+            1
+        } else {
+            1 + ahead.len() as u64
+        }));
         assert!(poll(&mut last).is_some(), "too late");
     }
 }

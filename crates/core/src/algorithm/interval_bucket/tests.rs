@@ -103,9 +103,17 @@ fn every_interval_admits_at_most_the_burst_and_its_steps() {
         let bounds = StepBounds { pause: 7, cost: 6, all_verbs: false };
         assert_within_burst(&random_steps(&limit, Now::at, start, 300, &bounds), |at| at / 10, |at| at / 10);
         let shifted = limit.steps(Steps::Aligned(Nanos::from_nanos(4)));
-        assert_within_burst(&random_steps(&shifted, Now::at, start, 300, &bounds), |at| (at + 6) / 10, |at| (at + 6) / 10);
+        assert_within_burst(
+            &random_steps(&shifted, Now::at, start, 300, &bounds),
+            |at| (at + 6) / 10,
+            |at| (at + 6) / 10,
+        );
         let patient = limit.max_wait(Nanos::from_nanos(25)).unwrap();
-        assert_within_burst(&random_steps(&patient, Now::at, start, 300, &bounds), |at| at.saturating_sub(1) / 10, |at| at / 10);
+        assert_within_burst(
+            &random_steps(&patient, Now::at, start, 300, &bounds),
+            |at| at.saturating_sub(1) / 10,
+            |at| at / 10,
+        );
     }
 }
 

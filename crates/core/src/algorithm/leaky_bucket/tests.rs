@@ -127,7 +127,10 @@ fn no_interval_exceeds_the_guarantee() {
         let mut from_empty = 0;
         for to in &passed {
             from_empty += limit.bucket.tick_rate().ticks_of(to.cost);
-            assert!(from_empty <= limit.bucket.tick_rate().ticks_of(free + 1) + flows(to.turn + 1), "since the start: {to:?}");
+            assert!(
+                from_empty <= limit.bucket.tick_rate().ticks_of(free + 1) + flows(to.turn + 1),
+                "since the start: {to:?}"
+            );
         }
         for (first, from) in passed.iter().enumerate() {
             let mut sum = 0;

@@ -53,7 +53,10 @@ fn amount_expires_at_most_one_slice_late() {
             let _ = limit.decide(&mut state, &Now::at(at), Ask::Exactly(Cost::new(5)));
             let Retry::After(wait) = limit.report(&state, &Now::at(at), Cost::ONE).retry else { panic!("never") };
             let forgotten = wait.as_nanos() - length * SECOND;
-            assert!(forgotten <= precision * SECOND, "expires {forgotten} ns late, with slices of {precision} s in {length} s");
+            assert!(
+                forgotten <= precision * SECOND,
+                "expires {forgotten} ns late, with slices of {precision} s in {length} s"
+            );
         }
     }
     let longer = SlidingSlices::new(5, Nanos::from_secs(10), Nanos::from_secs(99)).unwrap();
@@ -179,7 +182,10 @@ fn no_words_time_or_cost_cause_a_panic() {
     let century = crate::Rate::MAX_PERIOD;
     assert_never_panics(&[limit(), SlidingSlices::new(1, Nanos::from_nanos(64), Nanos::from_nanos(1)).unwrap()]);
     let wide = SlidingSlices::new(u64::MAX, century, century).unwrap();
-    assert_never_panics(&[wide, SlidingSlices::new(40_000, century, Nanos::from_nanos(century.as_nanos() / 63)).unwrap()]);
+    assert_never_panics(&[
+        wide,
+        SlidingSlices::new(40_000, century, Nanos::from_nanos(century.as_nanos() / 63)).unwrap(),
+    ]);
 }
 
 #[test]

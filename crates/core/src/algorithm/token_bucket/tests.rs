@@ -205,7 +205,11 @@ fn other_parameters_keep_the_spent_tokens() {
     assert_eq!(new.report(&state, &Now::at(SECOND), Cost::ONE).remaining, 16);
     let small = bucket("1/s", 1).max_debt(0).unwrap();
     small.convert(&new, &mut state, &Now::at(SECOND));
-    assert_eq!(small.report(&state, &Now::at(SECOND), Cost::ONE).reset, Nanos::from_secs(1), "the debt is capped at the maximum");
+    assert_eq!(
+        small.report(&state, &Now::at(SECOND), Cost::ONE).reset,
+        Nanos::from_secs(1),
+        "the debt is capped at the maximum"
+    );
 }
 
 #[test]

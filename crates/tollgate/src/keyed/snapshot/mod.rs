@@ -44,7 +44,7 @@ use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::sync::AtomicU64;
 use crate::table::{LockedEntry, MAX_GENERATIONS, StateReader, Table};
-use frames::{FrameWriter, FrameReader};
+use frames::{FrameReader, FrameWriter};
 use records::LimitRecord;
 
 /// The bytes `tollgate`, read as a word.

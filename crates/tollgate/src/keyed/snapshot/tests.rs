@@ -7,7 +7,7 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::keyed::WhenFull;
 use crate::sync::Ordering;
-use crate::testing::{DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, on_threads, limits_of_ten_and_combined};
+use crate::testing::{DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, limits_of_ten_and_combined, on_threads};
 use crate::{FixedWindow, IntervalBucket, Limit, SlidingSlices, TokenBucket};
 use tollgate_core::{Nanos, Phase, Steps};
 

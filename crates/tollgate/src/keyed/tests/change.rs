@@ -23,7 +23,8 @@ fn assert_used_amounts_kept<A: Algorithm>(keyed: &TestKeyed<A>, capacity: u64, w
 #[test]
 fn changed_parameters_keep_the_used_amount_of_each_key() {
     let (keyed, _) = keyed_with_spent_keys(bucket(10));
-    for (limit, capacity) in [(bucket(20), 20), (two_word_bucket(15), 15), (bucket(10), 10), (two_word_bucket(10), 10)] {
+    for (limit, capacity) in [(bucket(20), 20), (two_word_bucket(15), 15), (bucket(10), 10), (two_word_bucket(10), 10)]
+    {
         keyed.set_limit(limit).unwrap();
         assert_used_amounts_kept(&keyed, capacity, &format!("{limit:?}"));
     }
