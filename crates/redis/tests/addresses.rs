@@ -129,7 +129,7 @@ mod tls {
             let directory = tempfile::tempdir().unwrap();
             let certificates = Certificates::make(directory.path()).requiring_client_certificates();
             let mut sentinels = Sentinels::start_with_tls(&certificates);
-            let url = format!("rediss+sentinel://{}/{MASTER}", sentinels.addresses());
+            let url = format!("rediss+sentinel://{}/{PRIMARY_NAME}", sentinels.addresses());
             let known = check_client_certificate(&url, &certificates).await;
             // The server that takes over also receives the certificate.
             sentinels.servers[0].kill();

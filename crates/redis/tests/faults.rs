@@ -303,7 +303,7 @@ async fn fail_over(consistency: Consistency, url: &str, keys: [&str; 2], primary
 fn failover_by_sentinel_forgets_at_most_one_burst_and_nothing_that_replicas_acknowledged() {
     block_on(async {
         let mut sentinels = Sentinels::start(Kind::Redis, "");
-        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
+        let url = format!("redis+sentinel://{}/{PRIMARY_NAME}", sentinels.addresses());
         fail_over(Consistency::Strict, &url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
         assert_ne!(sentinels.wait_for_primary(), 0);
     });
@@ -360,7 +360,7 @@ fn replaced_primary_that_keeps_serving_admits_at_most_one_additional_bucket() {
 fn replace_primary(consistency: Consistency) {
     block_on(async {
         let (sentinels, proxy) = Sentinels::start_behind_proxy(Kind::Valkey);
-        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
+        let url = format!("redis+sentinel://{}/{PRIMARY_NAME}", sentinels.addresses());
         let (near, epoch) = (connect(&url, LONG_DEADLINE).await, Instant::now());
         let near_load = Load::with_consistency(consistency, std::slice::from_ref(&near), &["k"], epoch);
         near_load.wait_until_refused().await;

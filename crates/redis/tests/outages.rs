@@ -286,7 +286,7 @@ fn documented_permissions_are_enough_on_one_server_with_sentinel_and_in_a_cluste
         use_with_every_consistency(&format!("redis://tollgate:password@127.0.0.1:{}", server.port())).await;
         let sentinels = Sentinels::start(Kind::Valkey, "");
         sentinels.servers.iter().for_each(|server| set_user(server, &rights));
-        let url = format!("redis+sentinel://tollgate:password@{}/{MASTER}", sentinels.addresses());
+        let url = format!("redis+sentinel://tollgate:password@{}/{PRIMARY_NAME}", sentinels.addresses());
         use_with_every_consistency(&url).await;
         use_with_every_consistency(&format!("{url}?wait=1&namespace=tollgate:waits")).await;
         let cluster = Cluster::start(Kind::Redis);

@@ -15,7 +15,7 @@ async fn connect(url: &str) -> RedisStore {
 }
 
 fn run_case(sentinels: &Sentinels, case: &str, test: impl AsyncFnOnce(&mut RealTime)) {
-    support::run_case(&format!("redis+sentinel://{}/{MASTER}?namespace={case}", sentinels.addresses()), test);
+    support::run_case(&format!("redis+sentinel://{}/{PRIMARY_NAME}?namespace={case}", sentinels.addresses()), test);
 }
 
 #[test]
@@ -42,7 +42,8 @@ fn follow_failovers(kind: Kind, password: &str) {
         let option = if password.is_empty() { String::new() } else { format!("?sentinel_password={password}") };
         let seeds = sentinels.addresses();
         // The first seed is dead and must be skipped.
-        let store = connect(&format!("redis+sentinel://127.0.0.1:{},{seeds}/{MASTER}{option}", free_port())).await;
+        let store =
+            connect(&format!("redis+sentinel://127.0.0.1:{},{seeds}/{PRIMARY_NAME}{option}", free_port())).await;
         assert_eq!(check(&store, "k", bucket(9)).await, Ok(true), "{:?}", store.health());
         assert_eq!(check(&store, "k", bucket(9)).await, Ok(true));
         assert_eq!(sentinels.servers[0].command(&["WAIT", "2", "30000"]).number(), 2);
@@ -78,7 +79,7 @@ fn follow_failovers(kind: Kind, password: &str) {
         let why = wait_until_down(&wrong).await;
         assert!(why.contains("the sentinel watches no master `other`; known: limits"), "{why}");
         if !password.is_empty() {
-            let anonymous = connect(&format!("redis+sentinel://{seeds}/{MASTER}")).await;
+            let anonymous = connect(&format!("redis+sentinel://{seeds}/{PRIMARY_NAME}")).await;
             let why = wait_until_down(&anonymous).await;
             assert!(why.contains("NOAUTH"), "{why}");
         }

@@ -229,7 +229,7 @@ fn clocks_an_hour_apart_change_no_limit() {
         Ok(output) => String::from_utf8(output.stdout).expect("a path").trim().to_owned(),
         Err(error) => return println!("skipped: faketime is missing ({error})"),
     };
-    hosts.folder.write_file("rules.yaml", format!("{RULES}{WINDOWS}"));
+    hosts.folder.write_file("rules.yaml", format!("{RULES}{WINDOW_RULES}"));
     let servers = hosts.start_each(|host| {
         let mut command = hosts.network.command(host, env!("CARGO_BIN_EXE_tollgate"));
         // Only the wall clock is shifted.

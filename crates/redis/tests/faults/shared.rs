@@ -189,7 +189,7 @@ fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
 fn failover_by_sentinel_forgets_at_most_one_burst_of_leases_and_nothing_that_replicas_acknowledged() {
     block_on(async {
         let mut sentinels = Sentinels::start(Kind::Valkey, "");
-        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
+        let url = format!("redis+sentinel://{}/{PRIMARY_NAME}", sentinels.addresses());
         fail_over(LEASED, &url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
         assert_ne!(sentinels.wait_for_primary(), 0);
     });
@@ -199,7 +199,7 @@ fn failover_by_sentinel_forgets_at_most_one_burst_of_leases_and_nothing_that_rep
 fn failover_by_sentinel_forgets_at_most_one_burst_of_views() {
     block_on(async {
         let mut sentinels = Sentinels::start(Kind::Redis, "");
-        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.addresses());
+        let url = format!("redis+sentinel://{}/{PRIMARY_NAME}", sentinels.addresses());
         fail_over_views(&connect(&url, LONG_DEADLINE).await, &mut sentinels.servers[0]).await;
         assert_ne!(sentinels.wait_for_primary(), 0);
     });

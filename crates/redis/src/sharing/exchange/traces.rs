@@ -136,7 +136,7 @@ impl Trace<'_> {
     async fn exchange(&mut self) {
         let exchange = self.draw_exchange();
         let place = format!("at {}: {exchange:?} of {:?} by {:?}", self.now, self.pool, self.limits);
-        let (said, _) = self.store.sharing.exchange(0, KEY, &self.encoded, &exchange).await.unwrap();
+        let (said, _) = self.store.sharing.send_exchange(0, KEY, &self.encoded, &exchange).await.unwrap();
         self.adopt_epoch(&said);
         let expected = self.pool.exchange(&self.pool_limits, self.nanos(), &exchange);
         let ExchangeAnswer::Granted(grant) = said else { panic!("{said:?} {place}") };
@@ -169,7 +169,7 @@ impl Trace<'_> {
         let (charges, mut answers) = ([charge], Answers::default());
         let groups = [Group { verb, charges: &charges }];
         let place = format!("at {}: {verb:?} {ask:?} of {:?} by {:?}", self.now, self.pool, self.limits);
-        self.store.answer(Batch { limit_table: &NoLimitTable, groups: &groups }, &mut answers).await;
+        self.store.ask_store(Batch { limit_table: &NoLimitTable, groups: &groups }, &mut answers).await;
         let answer = answers.group(0).unwrap();
         let (said, before) = (&answer.charges()[0], self.pool.clone());
         if verb == StoreVerb::Refund && self.is_absent {
