@@ -156,7 +156,7 @@ struct DecodedAnswer {
     reports: [Option<Report>; Limits::MAX],
 }
 
-/// The answer of one limit.
+/// The result for one limit.
 struct LimitAnswer {
     outcome: Outcome,
     stamp: Stamp,

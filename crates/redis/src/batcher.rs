@@ -51,7 +51,7 @@ pub(crate) struct CallCounters {
 pub(crate) struct QueuedRequest {
     pub(crate) groups: Vec<QueuedGroup>,
     pub(crate) claim: Arc<Claim>,
-    /// Where to send the answer for each group, or one error for the whole request.
+    /// Receives the answer to each group, or one error for the whole request.
     pub(crate) reply: oneshot::Sender<Result<Vec<GroupReply>, StoreError>>,
 }
 
@@ -124,8 +124,8 @@ pub(crate) struct Batcher {
 
 /// Maximum number of batches in flight.
 const MAX_BATCHES_IN_FLIGHT: usize = 2;
-/// Minimum number of queued charges for a second batch in flight. Fewer charges wait for the first batch, so that more
-/// charges share the next batch.
+/// Minimum number of queued charges for a second batch in flight. With fewer queued charges, the second batch waits for
+/// the first, so that more charges share the second batch.
 const SECOND_BATCH_CHARGES: usize = 64;
 
 /// Reason why [`Batcher::serve`] returned.

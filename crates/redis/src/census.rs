@@ -50,8 +50,8 @@ impl Membership {
         (Self { leave }, leaving)
     }
 
-    /// Removes this node from the census. Used when the node stops. Completes when the server has removed the node,
-    /// after at most two seconds without an answer, or when the census has ended.
+    /// Removes this node from the census. Used when the node stops. Completes when the server has removed the node or
+    /// the census has ended, and after at most two seconds.
     pub async fn leave(&self) {
         let (done, left) = oneshot::channel();
         if self.leave.send(done).await.is_ok() {
@@ -130,7 +130,7 @@ async fn send_census_command(
 struct StableCount {
     /// Number of consecutive new counts below the current count.
     lower: u32,
-    /// Highest of these lower counts.
+    /// The highest of these lower counts.
     highest: u32,
 }
 

@@ -267,7 +267,8 @@ impl Cluster {
 
 /// Reason why the lane count check failed.
 enum LaneCountError {
-    /// The lane count cannot be read from lane 0. If this node knows it already, the other lanes can still be used.
+    /// The lane count cannot be read from lane 0. If this node already knows the count, the other lanes can still be
+    /// used.
     Unchecked(String),
     /// The store has another lane count, so no lane may be used.
     Different(String),

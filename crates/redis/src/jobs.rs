@@ -184,7 +184,7 @@ pub(crate) async fn ask_primary(
     }
 }
 
-/// Sent jobs by server.
+/// Sent groups, each with the server that received them.
 type Dispatched = Vec<(Arc<Primary>, SentGroups)>;
 
 /// Queues every job that has no reply yet. `encode` returns the group of the job with the given index.

@@ -361,7 +361,7 @@ pub(crate) fn describe_dial_error(error: &RedisError, config: &Config) -> String
 pub(crate) fn describe_error(error: &RedisError) -> String {
     let mut text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        // The error message that `dial` created.
+        // `dial` created this error message.
         (None, Some(detail)) if error.kind() == ErrorKind::InvalidClientConfig => detail.to_owned(),
         _ => error.to_string(),
     };

@@ -108,8 +108,8 @@ impl Refusals {
         Some(RefusalLookup { index: hasher.finish() as usize % CACHE_SLOTS, marks, asked: now })
     }
 
-    /// Invalidates refusals of the group's keys if its verb can restore capacity. Call it before the group is sent, for
-    /// earlier refusals, and again after the group's answer, for refusals that arrived in the meantime.
+    /// Invalidates refusals of the group's keys if its verb can restore capacity. Call this method before the group is
+    /// sent, for earlier refusals, and again after the group's answer, for refusals that arrived in the meantime.
     pub(crate) fn invalidate_group(&self, group: &Group<'_>) {
         match group.verb {
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {

@@ -1,4 +1,4 @@
-//! Encodes charges for the scripts. A call contains the groups of several callers.
+//! Encodes charges for the scripts. A call can contain groups of several callers.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,7 +20,8 @@ const VERB_RESET: u8 = 5;
 const VERB_RENEW: u8 = 6;
 const VERB_PEEK: u8 = 8;
 
-/// Fields that follow a refund or a renewal: none, stamps, or stamps and the instant after which the store ignores it.
+/// Fields that follow a refund or a renewal: none, stamps, or stamps and the instant after which the store ignores the
+/// refund.
 const UNSTAMPED: u8 = 0;
 const STAMPED: u8 = 1;
 const STAMPED_UNTIL: u8 = 2;
@@ -125,7 +126,7 @@ pub(crate) fn carries_taken(verb: StoreVerb, charge: &Charge<'_>) -> bool {
     }
 }
 
-/// Returns the spread number of a key. Modulo the window length, it is the start of the key's spread windows, in
+/// Returns the spread number of a key. The number modulo the window length is the start of the key's spread windows, in
 /// microseconds. The result is below 2⁵⁰ and the same on every node.
 pub fn spread(key: &[u8]) -> u64 {
     // FNV-1a with a final mix, because the upper bits of FNV-1a hardly depend on the last bytes. The hash must be
@@ -247,7 +248,7 @@ pub(crate) struct Route {
 }
 
 impl QueuedGroup {
-    /// Returns the number of charges as which the group counts in a call; at least 1.
+    /// Returns how many charges the group counts as in a call: at least 1.
     pub(crate) fn weight(&self) -> usize {
         self.charges.len().max(1)
     }
@@ -521,6 +522,6 @@ mod tests {
         );
         let minute = 60_000_000;
         let early = (0..1_000_u32).filter(|key| spread(&key.to_le_bytes()) % minute < minute / 4).count();
-        assert!((200..300).contains(&early), "{early} of 1000 begin in the first quarter");
+        assert!((200..300).contains(&early), "{early} of 1000 windows begin in the first quarter");
     }
 }

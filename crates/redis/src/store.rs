@@ -118,8 +118,8 @@ impl RedisStore {
         self.membership.clone()
     }
 
-    /// Sends all unsent charges and returns all leases. Call it when the node stops. Completes when the store has
-    /// answered or failed.
+    /// Sends all unsent charges and returns all leases. Call this method when the node stops. Completes when the store
+    /// has answered or failed.
     pub async fn flush(&self) {
         self.sharing.flush().await;
     }

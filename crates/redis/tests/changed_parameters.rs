@@ -197,7 +197,7 @@ fn admitted_take_moves_the_state_to_the_new_parameters() {
                 assert!(taken.outcome.is_admitted(), "{old:?} {new:?}: {taken:?}");
                 assert_eq!(taken.reports[0].remaining, 5, "{old:?} {new:?}");
                 assert!(!ask(store, StoreVerb::Check, charge(&key, *new, 6)).await.outcome.is_admitted());
-                // After converting back, 45 of 100 are spent.
+                // After converting back, 45 of 100 tokens are spent.
                 let peek = ask(store, StoreVerb::Peek, charge(&key, *old, 1)).await;
                 assert_eq!(peek.reports[0].remaining, 55, "{old:?} {new:?}");
             }

@@ -56,7 +56,7 @@ local function stepped_back(limit, cells)
   return last_end(limit, cells) - now > limit.lease + STALE
 end
 
--- Returns the list with every later end replaced by `latest`. The order does not change.
+-- Returns the list with every later end replaced by `latest`. The order of the leases does not change.
 local function cut_short(list, latest)
   local from = #list + 1
   while from > 1 and read('<I7', list, from - 9) > latest do from = from - 16 end

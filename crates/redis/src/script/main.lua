@@ -224,7 +224,7 @@ if #keys > 0 and not left_out then
 end
 
 -- Writes a value that will be unused after `unused` microseconds. The expiry is absolute, because the store would otherwise convert
--- it for its replicas. It is a multiple of 250 ms, so that most expiries are equal and are formatted only once: formatting takes
+-- it for its replicas. The expiry is a multiple of 250 ms, so that most expiries are equal and are formatted only once: formatting takes
 -- a tenth of the total time.
 local expiries, slow_path = {}, nil
 local function write(key, value, unused)

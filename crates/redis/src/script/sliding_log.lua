@@ -170,7 +170,7 @@ end
 function log.refund(limit, cells, cost, stamp)
   local cell, entries = limit.cell, cells[limit.cell + 1]
   local inside, count, latest = inside_of(limit, cells)
-  -- Without a stamp, removes the oldest entries. They expire first, so this restores the least capacity.
+  -- Without a stamp, removes the oldest entries. These entries expire first, so removing them restores the least capacity.
   local from, to = inside - min(cost, inside), inside
   if stamp then
     from = later_than(entries, latest, 0, inside, stamp)
@@ -196,7 +196,7 @@ function log.used(limit, cells)
   return inside_of(limit, cells), 0, 1
 end
 
--- Keeps the entries inside the old window. If there are none, keeps the last request until its gap has passed. If the
+-- Keeps the entries inside the old window. If no entry is inside, keeps the last request until its gap has passed. If the
 -- new window is shorter, older entries are moved to its start, so that the used amount stays the same.
 function log.convert(limit, cells, own, before)
   local entries = before[own.cell + 1]

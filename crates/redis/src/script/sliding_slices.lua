@@ -100,7 +100,7 @@ end
 
 function sliced.commit(limit, cells, taken)
   local stop, present = limit.seen_end, limit.seen_present
-  -- The stored slice ends after the current slice only if the clock was set back. Even a refusal writes this repair.
+  -- The stored slice ends after the current slice only if the clock was set back. Even a refusal then repairs the stored state.
   if taken == 0 and cells[limit.cell] <= stop then return nil end
   write(limit, cells, stop, limit.seen_sum + taken, present + taken, limit.seen_turn)
   return present + taken > 0 and stop - now + limit.span or 0

@@ -72,7 +72,7 @@ end
 
 function window.commit(limit, cells, taken)
   local cell, stop, previous, used = limit.cell, limit.seen_end, limit.seen_previous, limit.seen_used
-  -- The stored window ends after the current window only if the clock was set back. Even a refusal writes this repair.
+  -- The stored window ends after the current window only if the clock was set back. Even a refusal then repairs the stored state.
   if taken == 0 and cells[cell] <= stop then return nil end
   used = min(used + taken, limit.deepest)
   cells[cell], cells[cell + 1], cells[cell + 2] = stop, previous, used

@@ -2,7 +2,7 @@
 -- least 1, under one token bucket that starts full. The general script (`main.lua`) decides all other charges,
 -- including charges whose stored value this script does not expect.
 --
--- Mirrors `TokenBucket::weigh` and `commit` for times in whole microseconds, like `bucket.lua`. That file
+-- Mirrors `TokenBucket::weigh` and `commit` for times in whole microseconds, like `bucket.lua`, which
 -- describes the numbers.
 --
 -- KEYS     the charged keys, without duplicates.
