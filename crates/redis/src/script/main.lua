@@ -180,8 +180,8 @@ end
 
 -- Keys ------------------------------------------------------------------------------------------------------------------------
 
--- The current values by key index, including changes by the charges so far. False if there is no value, or if it must be packed
--- from the record. The fast path uses only these values and no records.
+-- The current values by key index, including changes by the charges so far. False if there is no value, or if the value must be
+-- packed from the record. The fast path uses only these values and no records.
 local values = {}
 -- One record for each key that needs more than the fast path. Creating a record is slow, so it has few fields:
 --   1…        the cells of the state; the first cell is the head of the value
@@ -224,8 +224,8 @@ if #keys > 0 and not left_out then
 end
 
 -- Writes a value that will be unused after `unused` microseconds. The expiry is absolute, because the store would otherwise convert
--- it for its replicas. The expiry is a multiple of 250 ms, so that most expiries are equal and are formatted only once: formatting takes
--- a tenth of the total time.
+-- it for its replicas. The expiry is a multiple of 250 ms, so that most expiries are equal and are formatted only once. Formatting
+-- takes a tenth of the total time.
 local expiries, slow_path = {}, nil
 local function write(key, value, unused)
   if pooled[key] then value, unused = slow_path().with_pool(pools, pooled[key], value) end
