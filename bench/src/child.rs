@@ -46,7 +46,7 @@ pub(crate) fn run_child_task(task: &[String]) -> Result<()> {
 pub(crate) fn resident_bytes() -> Result<u64> {
     // The counters of `/proc/self/status` may lag by a few hundred pages, so they are not used.
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")
-        .context("resident memory is read from /proc/self/smaps_rollup")?;
+        .context("cannot read the resident memory from /proc/self/smaps_rollup")?;
     let kibibytes: u64 = rollup
         .lines()
         .find_map(|line| line.strip_prefix("Anonymous:"))

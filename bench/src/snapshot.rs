@@ -143,7 +143,8 @@ fn restore(saved: &Keyed, file: &TemporaryFile) -> Result<Restore> {
 
 /// Returns the CPU time of this thread.
 fn processor_time() -> Result<Duration> {
-    let times = std::fs::read_to_string("/proc/thread-self/schedstat").context("processor time is read from /proc")?;
+    let times =
+        std::fs::read_to_string("/proc/thread-self/schedstat").context("cannot read the CPU time from /proc")?;
     let nanos = times.split_whitespace().next().context("/proc/thread-self/schedstat is empty")?;
     Ok(Duration::from_nanos(nanos.parse()?))
 }

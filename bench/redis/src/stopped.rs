@@ -1,5 +1,5 @@
-//! Stops the store under load and measures the longest wait of a request. Compares it with tasks that only wait for a
-//! timer as long as the store's deadline, which shows the noise of the machine.
+//! Stops the store under load and measures the longest wait of a request. Compares this wait with tasks that only wait
+//! for a timer as long as the store's deadline. These tasks show the noise of the machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -114,7 +114,7 @@ pub(crate) async fn measure_stopped_store(kind: Kind) -> Result<bool> {
     let (recovered, exact) = (resumed.elapsed(), load.seen.exact.load(Ordering::Relaxed));
     tokio::time::sleep(Duration::from_secs(1)).await;
     let after = load.seen.exact.load(Ordering::Relaxed) - exact;
-    load.stop_callers().await.context("every request gets a decision")?;
+    load.stop_callers().await.context("a request got no decision")?;
 
     let noise = (timer.saturating_sub(STORE_DEADLINE) * 2).max(Duration::from_millis(5));
     let holds = stopped <= STORE_DEADLINE + noise && after > 0;

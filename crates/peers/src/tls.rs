@@ -1,9 +1,9 @@
 //! Encryption of links: TLS 1.3 with key pairs derived from the cluster secret.
 //!
-//! There are no certificates: both sides present a raw public key (RFC 7250), and each side accepts only its own key or
-//! the replacement key. The signatures that TLS 1.3 requires from both sides prove possession of the private key, and
-//! so of the secret. Client and server sign different strings, so a signature cannot be sent back to the node that made
-//! it.
+//! There are no certificates: both sides present a raw public key (RFC 7250). Each side accepts only the keys that it
+//! derives from its own link secrets. The signatures that TLS 1.3 requires from both sides prove possession of the
+//! private key, and so of the secret. Client and server sign different strings, so a signature cannot be sent back to
+//! the node that made it.
 //!
 //! Alternatives: certificates have names and expiry dates. Both are meaningless here, and an expired certificate would
 //! stop the cluster. An HMAC over the exporter of an unauthenticated session would also prove knowledge of the secret,

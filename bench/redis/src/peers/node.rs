@@ -66,7 +66,7 @@ impl Node {
         let mut output = BufReader::new(child.stdout.take().context("a pipe")?);
         let mut line = String::new();
         output.read_line(&mut line)?;
-        let echo = line.trim().parse().with_context(|| format!("the node printed `{line}`"))?;
+        let echo = line.trim().parse().with_context(|| format!("unexpected output of the node: `{line}`"))?;
         Ok(Self { child, input, output, echo })
     }
 
@@ -75,7 +75,8 @@ impl Node {
         self.input.write_all(b"state\n")?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
-        let (received, keys) = line.trim().split_once(' ').with_context(|| format!("the node printed `{line}`"))?;
+        let (received, keys) =
+            line.trim().split_once(' ').with_context(|| format!("unexpected output of the node: `{line}`"))?;
         Ok((received.parse()?, keys.parse()?))
     }
 

@@ -192,7 +192,7 @@ impl Bench {
     }
 }
 
-/// Returns a gRPC message with the domain `api` and one descriptor. Its three entries match two rules.
+/// Returns a gRPC message with the domain `api` and one descriptor. The descriptor's three entries match two rules.
 fn request_body() -> Vec<u8> {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
     let entry = |key: &str, value: &str| field(1, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());

@@ -120,7 +120,8 @@ impl Interner {
     }
 }
 
-/// The limits that a peer used last, by their encoded form. Saves the lock and the hash of [`Interner::intern_by_code`].
+/// The limits that a peer used last, by their encoded form. A hit saves the lock and the hash of
+/// [`Interner::intern_by_code`].
 #[derive(Debug, Default)]
 pub(crate) struct LimitsCache {
     slots: [Option<Arc<SharedLimits>>; LimitsCache::SLOTS],

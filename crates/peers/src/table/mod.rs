@@ -57,7 +57,7 @@ pub struct Charge<'a> {
     pub key: Fingerprint,
     /// Limits of the key, from [`Table::intern_limits`].
     pub limits: &'a Arc<SharedLimits>,
-    /// Amount to charge. A refund returns [`Ask::cost`].
+    /// Amount to charge. Amount to charge. A refund returns [`Ask::cost`].
     pub ask: Ask,
     /// Stamps of the charge to undo, for a refund.
     pub stamps: Option<Stamps>,
@@ -122,7 +122,7 @@ pub struct TableCounts {
     pub forgiven: u64,
     /// Tokens that all nodes together admitted above the limits. Only keys that this node has charged are included.
     pub overshoot: u64,
-    /// Charges of keys without an entry.
+    /// Number of charges of keys without an entry.
     pub overflowed: u64,
 }
 

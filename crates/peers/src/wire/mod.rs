@@ -89,7 +89,7 @@ pub enum Frame {
     Answer(Answer),
 }
 
-/// The first frame of a link.
+/// The first frame of a link after the greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The sender's [`VERSION`].
