@@ -5,8 +5,8 @@
 //! start with `> `. The other lines are the expected output, on standard output and standard error together. In the
 //! expected output, `…` stands for any text within a line, and a line with only `…` stands for any number of lines. A
 //! command that ends with `&` starts a server, and the script continues when the server answers. A `sleep` in a
-//! document also waits until all servers that follow a rules service have the rules of the server at the default
-//! address, and until all servers that share limits are linked. Ports are replaced by free ports.
+//! document also waits for changes to arrive: for the rules of the server at the default address on all servers that
+//! follow it, and for the links between servers that share limits. Ports are replaced by free ports.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;

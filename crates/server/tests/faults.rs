@@ -41,8 +41,8 @@ fn killed_stopped_joining_and_leaving_nodes_with_leases_stay_within_the_limit() 
     });
 }
 
-/// N = 3 nodes decide from their views, so the permitted excess is (N − 1)·(B + r·δ) for the burst B, the rate r and
-/// the age δ of a view. The killed node adds at most B + r·`sync_every`.
+/// N = 3 nodes decide from their views, so the permitted excess is (N − 1)·(B + r·δ). Here B is the burst, r the rate
+/// and δ the age of a view. The killed node adds at most B + r·`sync_every`.
 #[test]
 fn killed_stopped_joining_and_leaving_nodes_with_views_lose_at_most_unsent_charges() {
     let rule = "{id: all, limit: 50/s, burst: 100, on_fault: closed, consistency: eventual}";

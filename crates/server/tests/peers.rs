@@ -36,8 +36,8 @@ pub(crate) const RATE: u64 = 20;
 /// machine.
 pub(crate) const FAULT_FREE_EXCESS: u64 = BURST + 3 * RATE;
 
-/// Returns the bound `B + r·T + E` on the requests of the rules `seen-rate` and `exact-rate` that are admitted in `T`
-/// seconds, with the excess `E`.
+/// Returns the bound `B + r·T + E` on the admitted requests of the rules `seen-rate` and `exact-rate` in `T` seconds,
+/// where `E` is the excess.
 pub(crate) fn bound_with_excess(excess: u64) -> Bound {
     Bound::new(BURST + excess, RATE, 1_000_000_000)
 }
@@ -269,8 +269,8 @@ fn every_server_lists_rules_links_and_homes_of_all_servers() {
 #[test]
 fn twelve_simultaneous_requests_at_four_per_second_cause_two_seconds_of_refusals() {
     let servers = ThreeServers::new().start_all();
-    // On a busy machine, a server may receive the other servers' charges before it has admitted its own four requests,
-    // or a token may be refilled before all servers have received the charges. The example is therefore repeated until
+    // On a busy machine, a server may receive other servers' charges before it has admitted its own four requests. A
+    // token may also be refilled before all servers have received the charges. The example is therefore repeated until
     // one round shows the expected result.
     let shows = |turn: u32| {
         let key = format!("key {turn}");

@@ -165,8 +165,8 @@ fn windows_and_logs_admit_their_capacity_after_each_wait_over_three_years() {
 }
 
 /// Sends requests of cost 1 that retry after the advertised wait, with a small burst and long pauses. After a pause,
-/// unit n passes at the first nanosecond at which it is refilled. (A burst of 1 is excluded: such a bucket is full
-/// when the unit arrives, and by definition loses the rest of the nanosecond.)
+/// unit n passes at the first nanosecond at which it is refilled. A burst of 1 is excluded: such a bucket is full
+/// when the unit arrives, and by definition loses the rest of the nanosecond.
 #[test]
 fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
     const REQUESTS_PER_PAUSE: u64 = 50;

@@ -20,12 +20,12 @@ fn memory_decides_as_the_model_does() {
     println!("{compared} decisions of {traces} traces from seed {seed} agree with the model");
 }
 
-/// Seeds that once showed a difference: a commit to shadow counters under changed parameters; a refused request of
-/// two rules after a live change to a longer list of limits; a commit whose additional charge a log refuses; a refund
-/// to a state in a smaller table than its receipt's limits need; refunds to keys with more limits than the request
-/// was charged to; renewals after the rule has changed; calendar windows that differ from the key's windows; a log's
-/// stamp that equals the end of a slice; a key with entries in two tables; a rule that is removed and added again
-/// with longer states; a slot whose number equals the instant of a log entry.
+/// Seeds that once showed a difference. Some of them commit to shadow counters under changed parameters, or commit an
+/// additional charge that a log refuses. Some refund to a state in a smaller table than the receipt's limits need, or to
+/// a key with more limits than the request was charged to. Some renew leases after the rule has changed, or use calendar
+/// windows that differ from the key's windows. In others, a key has entries in two tables, or a rule is removed and added
+/// again with longer states. In the rest, a log's stamp equals the end of a slice or the number of a slot, or a request
+/// of two rules is refused after a live change to a longer list of limits.
 #[test]
 fn memory_decides_as_the_model_does_for_known_seeds() {
     let before = [18, 1_080, 1_457, 2_037, 3_144, 5_023];

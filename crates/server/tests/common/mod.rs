@@ -170,8 +170,8 @@ impl Server {
         self.child.wait().expect("it was started")
     }
 
-    /// Returns the resident memory in bytes, without the pages of the program file: the kernel loads those when code
-    /// first runs, and how many it loads depends on what else uses the memory of the machine.
+    /// Returns the resident memory in bytes, without the pages of the program file. The kernel loads those pages when
+    /// code first runs, and their number depends on other users of the machine's memory.
     pub fn resident_memory(&self) -> usize {
         self.memory_status("RssAnon:")
     }

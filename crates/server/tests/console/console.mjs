@@ -1,5 +1,7 @@
-// Drives every page of the console with every role. `console.rs` starts it with the address and the tokens:
+// Drives every page of the console with every role. `console.rs` starts this program with the address and the tokens:
+//
 //   node console.mjs ORIGIN '{"reader": "tg_…", …}' ALONE
+//
 // ALONE is the address of a server without tokens, with rules from a file and an unreachable store.
 
 import assert from "node:assert/strict";

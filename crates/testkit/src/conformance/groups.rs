@@ -80,8 +80,8 @@ pub async fn later_group_sees_earlier_group(subject: &mut impl Subject) {
     assert_eq!(left.collect::<Vec<_>>(), [4, 3, 2, 1, 0, 0, 0]);
 }
 
-/// Checks that all `UpTo` charges of a group take the smallest amount that any of them can take, whatever their state
-/// sizes, and that the reports show the reduced amount.
+/// Checks that all `UpTo` charges of a group take the smallest amount that any of them can take, even if their states
+/// have different sizes. The reports must show the reduced amount.
 pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (log, slots) = (harness.log_or_slices(300), harness.slots_or_window(3));

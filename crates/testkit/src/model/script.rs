@@ -1,7 +1,7 @@
 //! Scripts of operations on a limiter, as data that proptest generates and shrinks.
 //!
-//! Random numbers alone would rarely hit an edge case, so steps may refer to the limiter's last result: wait exactly
-//! the advertised time or one nanosecond less; ask for exactly the remaining amount or one more.
+//! Random numbers alone would rarely hit an edge case, so steps may refer to the limiter's last result. A step may wait
+//! exactly the advertised time or one nanosecond less, and may ask for exactly the remaining amount or one more.
 
 use std::env;
 

@@ -2,8 +2,8 @@
 //!
 //! Each step is replayed separately: our limiter is loaded with the state recorded before the step and runs one
 //! operation. Then verdict, remaining amount and wait are compared. Because each step starts from the recorded state,
-//! the rounding errors of a reference do not accumulate, and its floating-point arithmetic need not be imitated.
-//! redis-cell is also replayed freely: from the first step to the last, without loading recorded states.
+//! the rounding errors of a reference do not accumulate, and its floating-point arithmetic need not be imitated. The
+//! cases of redis-cell are also replayed freely: from the first step to the last, without loading recorded states.
 //!
 //! Each reference has one module, which translates a recorded step into our call and our result back. Where a
 //! reference errs and we differ, a [`KnownDifference`] documents the difference. It is recognised by the recorded

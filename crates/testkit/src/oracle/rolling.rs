@@ -1,9 +1,9 @@
 //! rolling-rate-limiter 0.4.2 and 0.1.11, in memory and on Redis, in whole microseconds.
 //!
 //! Both versions are equivalent to a [`SlidingLog`] that has a minimum gap and counts refused attempts. The state
-//! before a step is the reference's list of recorded attempts. Our log expires old attempts itself. 0.4.2 returns the
-//! wait of a further attempt, so it equals our report after the attempt. 0.1.11 returns the wait of this attempt as
-//! if the attempt were not counted, so it equals our answer before counting it.
+//! before a step is the reference's list of recorded attempts. Our log expires old attempts itself. Version 0.4.2
+//! returns the wait of a further attempt, which equals our report after the attempt. Version 0.1.11 returns the wait
+//! of this attempt as if it were not counted, which equals our answer before counting it.
 
 use std::collections::HashMap;
 

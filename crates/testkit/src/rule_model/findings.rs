@@ -362,8 +362,9 @@ fn renewals_after_a_change() -> Vec<Trace> {
     vec![removed, Trace { start: START, versions: vec![slots, bucket_rule("r0")], steps }]
 }
 
-/// Takes one unit a tick before the end of a slice (found by the reset of an earlier charge), and one more under a log
-/// at the same instant. Then refunds the first of the two. Its receipt names the slice, so the log refunds nothing.
+/// Takes one unit a tick before the end of a slice, and one more under a log at the same instant. The reset of an
+/// earlier charge gives this time. Then refunds the first of the two units. Its receipt names the slice, so the log
+/// refunds nothing.
 fn end_of_a_slice() -> Trace {
     let slices = limit(5, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(SECOND) });
     let log = limit(5, 10 * SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });

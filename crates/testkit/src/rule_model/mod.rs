@@ -19,8 +19,8 @@
 //! `initial`, or to a log that counts refusals.
 //!
 //! The rest of the model is in [`decide`] (groups, shadow rules, overrides, costs), [`ban`] and [`settle`] (refunds,
-//! reservations, leases). [`random`] generates rule sets and traces from a seed; [`lockstep`] runs the model and a
-//! program under test through a trace and compares every answer; [`laws`] compare two runs of the same program.
+//! reservations, leases). [`random`] generates rule sets and traces from a seed. [`lockstep`] runs the model and a
+//! program under test through a trace and compares every answer. [`laws`] compare two runs of the same program.
 
 pub mod ban;
 pub mod calendar;

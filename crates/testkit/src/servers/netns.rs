@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Each host is a network namespace. A test can [unplug](Namespaces::unplug) a cable, or [block](Namespaces::block) one
-//! direction between two hosts: packets are lost, and open connections notice no error, as in a real network. The
+//! direction between two hosts. Packets are then lost, and open connections notice no error, as in a real network. The
 //! control cables are separate, so that a test always reaches the programs on its hosts.
 
 use std::fs;

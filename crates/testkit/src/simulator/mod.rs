@@ -1,9 +1,9 @@
 //! A seeded discrete-event simulator that drives the protocols of `tollgate-share` and `tollgate-peers`.
 //!
 //! A run is a function of its seed: nodes, links, a store and their faults are drawn from it. Events happen in virtual
-//! time, and every admitted request is added to a history. The history is then checked with exact integers: every
-//! interval against `B + r·T + E` or, for window limits, every window against the limit plus `E`. The protocol's module
-//! header states the excess `E` for each kind of fault.
+//! time, and every admitted request is added to a history. The history is then checked with exact integers. Every
+//! interval must be within `B + r·T + E` or, for window limits, every window within the limit plus `E`. The protocol's
+//! module header states the excess `E` for each kind of fault.
 //!
 //! | drawn from the seed | how |
 //! |---|---|

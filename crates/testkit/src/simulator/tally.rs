@@ -377,10 +377,10 @@ impl TallySimulation {
         Ok(())
     }
 
-    /// Checks that the excess of a bucket is at most `(N − 1)·(B + r·δ)` plus tolerances: another `B + r·δ` for each
-    /// crashed node, whose unsent charges are lost, and for each loss of the store's state; the additional refill of
-    /// clocks that are 1% fast; and the refill during the link delay, by which estimates of the store's clock vary. A
-    /// forward step `σ` of that clock adds `min(B, r·σ)`. Windows are checked against a bound per window.
+    /// Checks that the excess of a bucket is at most `(N − 1)·(B + r·δ)` plus tolerances. Each crashed node loses its
+    /// unsent charges and adds another `B + r·δ`. Each loss of the store's state adds the same. Clocks may be 1% fast,
+    /// and estimates of the store's clock vary by the link delay, which adds the refill of these times. A forward step
+    /// `σ` of the store's clock adds `min(B, r·σ)`. Windows are checked against a bound per window.
     fn check_history(&self) -> Result<(), String> {
         let delta = self.longest_silence + self.sync_every;
         // A store that lost its state starts full.

@@ -1,6 +1,5 @@
-//! Traces: requests and their times. Times may refer to the last answer, and amounts to the current state, so that edge
-//! cases of limits occur: the advertised retry, the reset, and one tick before each; the remaining amount, and one
-//! more.
+//! Traces: requests and their times. To reach the edge cases of limits, a time may be the advertised retry or reset of
+//! the last answer, or one tick earlier. An amount may be the remaining amount, or one more.
 
 use super::super::Verb;
 use super::super::calendar::days_since_1970;

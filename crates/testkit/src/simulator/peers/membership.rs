@@ -231,8 +231,8 @@ impl PeersSimulation {
     }
 
     /// Checks that, some time after the last fault, every node knows all running nodes and is linked to exactly these
-    /// nodes. A node that has ended may count as alive for a few more seconds, because each node that hears of it for
-    /// the first time waits for another heartbeat.
+    /// nodes. A node that has ended may count as alive for a few more seconds: each node that learns of it for the
+    /// first time waits for another heartbeat.
     pub(super) fn check_members(&self, end: u64) -> Result<(), String> {
         let quiet = end.saturating_sub(self.net.last_cut().max(self.last_fault));
         if quiet < LINKED_AFTER {
