@@ -222,7 +222,7 @@ pub async fn count_keys_and_save_periodically(app: Arc<App<MemoryStore>>, config
     let saving = async {
         match config {
             Some(config) => {
-                run_periodically(&thread, config.every, config.every, move || save_snapshot(&app, &config)).await
+                run_periodically(&thread, config.every, config.every, move || save_snapshot(&app, &config)).await;
             }
             None => std::future::pending().await,
         }

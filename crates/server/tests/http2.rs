@@ -141,7 +141,7 @@ fn floods_end_with_a_reason_and_others_are_served() {
             (0..=MAX_CONTINUATIONS).for_each(|_| client.send_frame(FrameKind::Continuation, 0, 1, &[]));
         }),
         ("an index beyond the tables", |client, _| {
-            client.send_frame(FrameKind::Headers, END_HEADERS, 1, &[0xff, 0x00])
+            client.send_frame(FrameKind::Headers, END_HEADERS, 1, &[0xff, 0x00]);
         }),
     ];
     for (expected, flood) in floods {

@@ -73,7 +73,7 @@ impl RedisStore {
             }
             match (group.verb, group.charges) {
                 (StoreVerb::Check | StoreVerb::Peek, [charge]) => {
-                    self.decide_single(batch, charge, groups, answers).await
+                    self.decide_single(batch, charge, groups, answers).await;
                 }
                 (StoreVerb::Check | StoreVerb::Peek, _) => self.decide_multiple(batch, group, answers).await,
                 (StoreVerb::Refund, _) => self.refund_shared(batch, group, answers).await,

@@ -153,7 +153,7 @@ impl PartsSimulation {
             match event {
                 PartsEvent::Group(node) => self.begin(now, node),
                 PartsEvent::ToPlace { node, place, group, what } => {
-                    self.receive_at_place(now, node, place, group, what)
+                    self.receive_at_place(now, node, place, group, what);
                 }
                 PartsEvent::ToNode { group, part, reply, charged_at } => {
                     self.on_reply(now, group, part, reply, charged_at);

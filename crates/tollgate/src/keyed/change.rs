@@ -121,7 +121,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         let mut used = in_use(overflow.generation);
         if used.iter().filter(|used| **used).count() > used.len() / 2 {
             table.for_each(self, |fingerprint, entry| {
-                self.visit(fingerprint, entry, |account| account.convert_if_within_limit())
+                self.visit(fingerprint, entry, |account| account.convert_if_within_limit());
             });
             overflow.visit(self, |account| account.convert_if_within_limit());
             used = in_use(overflow.generation);

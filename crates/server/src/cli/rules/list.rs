@@ -189,7 +189,12 @@ fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> 
             write!(out, "{}", to_rule_file(domain, rule))?;
         }
         None => {
-            writeln!(out, "version {} is the deletion of the rule{}", version.version, replace_control_characters(&by))?
+            writeln!(
+                out,
+                "version {} is the deletion of the rule{}",
+                version.version,
+                replace_control_characters(&by)
+            )?;
         }
     }
     Ok(())
