@@ -57,7 +57,7 @@ pub struct Charge<'a> {
     pub key: Fingerprint,
     /// Limits of the key, from [`Table::intern_limits`].
     pub limits: &'a Arc<SharedLimits>,
-    /// Amount to charge. Amount to charge. A refund returns [`Ask::cost`].
+    /// Amount to charge. A refund returns [`Ask::cost`].
     pub ask: Ask,
     /// Stamps of the charge to undo, for a refund.
     pub stamps: Option<Stamps>,
