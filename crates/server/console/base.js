@@ -111,8 +111,8 @@ export async function call(method, path, options) {
 }
 
 /**
- * Decides a request. It is sent as a list, because the response to a list has status 200 for any decision. @param
- * {string} path @param {any} request @param {AbortSignal} [signal]
+ * Decides a request. The request is sent as a list, because the response to a list has status 200 for any decision.
+ * @param {string} path @param {any} request @param {AbortSignal} [signal]
  */
 export async function decide(path, request, signal) {
   const [decision] = await call("POST", path, { json: [request], signal });

@@ -112,7 +112,7 @@ function address(search, state, after) {
 }
 
 /**
- * Returns one page of the disabled rules. They are not in force, so only the rules service has them.
+ * Returns one page of the disabled rules. Disabled rules are not in force, so only the rules service has them.
  * @param {string} search @param {number} after @param {AbortSignal} signal
  */
 async function disabled(search, after, signal) {

@@ -1,5 +1,5 @@
-//! Servers of other clusters, and clients that send arbitrary bytes, connect to servers that share limits. They are
-//! refused, each reason is logged once, and the servers that share limits are unaffected.
+//! Servers of other clusters, and clients that send arbitrary bytes, connect to servers that share limits. Such servers
+//! and clients are refused, each reason is logged once, and the servers that share limits are unaffected.
 
 use crate::common;
 

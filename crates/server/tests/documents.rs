@@ -1,7 +1,7 @@
 //! Runs the examples in the documents: the commands of every block marked `console`, in order, in a shell, with the
 //! real program.
 //!
-//! A line that starts with `$ ` is a command. It continues on the next line after a backslash, and on lines that
+//! A line that starts with `$ ` is a command. A command continues on the next line after a backslash, and on lines that
 //! start with `> `. The other lines are the expected output, on standard output and standard error together. In the
 //! expected output, `…` stands for any text within a line, and a line with only `…` stands for any number of lines. A
 //! command that ends with `&` starts a server, and the script continues when the server answers. A `sleep` in a
@@ -279,8 +279,8 @@ fn proxies_page_examples_run() {
     for part in [nginx, envoy] {
         let (folder, mut ports) = (Folder::new(), Ports::new());
         ports.0.push(("9000", start_app().port()));
-        // Wrapper programs for nginx, which run it within the folder, and for Envoy. They extend the snippets' 50 ms
-        // timeouts, because the machine may be busy.
+        // Wrapper programs for nginx, which run it within the folder, and for Envoy. The wrappers extend the snippets'
+        // 50 ms timeouts, because the machine may be busy.
         let (home, proxy) = (folder.path().display().to_string(), ports.free_address(PROXY_PORT_INDEX));
         let nginx = format!(
             "#!/bin/bash\nsed -i 's/50ms/2s/' {home}/conf.d/*\n\

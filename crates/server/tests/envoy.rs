@@ -11,7 +11,7 @@ use common::proxy::{Proxy, Response, start_app, start_app_named, start_echo, sta
 use common::{Rules, Server, eventually, run_program};
 use tollgate_testkit::servers::free_port;
 
-/// A rule file in the format of the reference service. It covers the descriptors that the snippet's Envoy sends.
+/// A rule file in the format of the reference service. The rules cover the descriptors that the snippet's Envoy sends.
 const RULES: &str = "
 domain: api
 descriptors:
@@ -184,7 +184,7 @@ fn concurrency_slot_is_held_while_its_stream_is_open() {
             held.is_some()
         });
         let (mut first, _) = held.expect("an open stream");
-        // Envoy also sends negative hits for refused streams. They must not release the slot of another stream.
+        // Envoy also sends negative hits for refused streams. Such hits must not release the slot of another stream.
         for _ in 0..5 {
             assert_eq!(proxy.send("GET", "/", &[]).status, 429, "the first stream is open");
         }

@@ -1,4 +1,4 @@
-//! Runs real nodes on one store that join, leave, are killed or are stopped under load. They admit no more than
+//! Runs real nodes on one store that join, leave, are killed or are stopped under load. The nodes admit no more than
 //! `docs/faults.md` states.
 
 use crate::common;
@@ -143,7 +143,8 @@ fn joining_node_knows_earlier_charges_and_terminated_node_has_sent_its_own() {
     }
 }
 
-/// A killed node's tokens stay outstanding until their lease expires. Then they count as spent, and the limit refills.
+/// A killed node's tokens stay outstanding until their lease expires. Then the tokens count as spent, and the limit
+/// refills.
 #[test]
 fn tokens_leased_to_a_killed_node_are_usable_soon_after_the_lease_expires() {
     let store = StoreServer::start(Kind::Redis);

@@ -1,4 +1,4 @@
-//! Tests of the program from outside, over sockets and the command line. They form one test program, because linking
+//! Tests of the program from outside, over sockets and the command line. The tests form one program, because linking
 //! one program per file would take most of the time of a test run.
 
 mod answers;

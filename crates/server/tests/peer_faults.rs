@@ -38,7 +38,7 @@ fn cut_under_load(is_cut: impl Fn(usize, usize) -> bool, asked: [usize; 2], is_n
     load.wait_until_admitted(0, 20);
     let [history] = load.finish();
     // The excess without faults, plus the excess of the cut. During the cut, the disconnected server admits a burst and
-    // the rate for `seconds`. Its charges are known only some time after the cut.
+    // the rate for `seconds`. The server's charges are known only some time after the cut.
     let excess = FAULT_FREE_EXCESS + FAULT_FREE_EXCESS + RATE * seconds;
     assert_eq!(excess_observed(&bound_with_excess(excess), &history), None, "{} admitted", history.len());
     let without = excess_observed(&bound_with_excess(RATE * 2), &history);

@@ -385,7 +385,8 @@ fn killed_server_changes_nothing_for_callers_of_other_servers() {
 #[test]
 fn paused_server_loses_its_homes_and_catches_up_when_it_resumes() {
     let servers = ThreeServers::new().start_all();
-    // There are several keys, so that each server is probably the home of some of them. Their limits are spent.
+    // There are several keys, so that each server is probably the home of some of them. The limits of these keys are
+    // spent.
     let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     let is_used_up = |server: &Server, key: &str| {
         let answer = send_verb(server, "check", "strict", key);

@@ -208,7 +208,7 @@ fn many_logs_are_merged_by_time() {
     let lines: Vec<(u64, u8, &str)> = (0..3_000).map(|n| (n / 40, (n % 5) as u8, "/")).collect();
     let whole = replay_all(&[log_from_bytes(combined_log(&lines))], &replay_options(ONE_RULE, |_| {}));
     assert!(whole.result.as_ref().is_some_and(|run| run.refused > 100));
-    // Rotated logs are consecutive parts. They may be named in any order, and they may be compressed.
+    // Rotated logs are consecutive parts. The parts may be named in any order, and may be compressed.
     let (a, rest) = lines.split_at(1_400);
     let (b, c) = rest.split_at(680);
     let parts = [

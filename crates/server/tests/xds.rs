@@ -1,5 +1,5 @@
-//! Rules from an xDS server that is written with grpcio. It sends the resources with which Envoy Gateway configures
-//! the reference rate-limit service.
+//! Rules from an xDS server that is written with grpcio. The server sends the resources with which Envoy Gateway
+//! configures the reference rate-limit service.
 
 use crate::common;
 

@@ -3,7 +3,7 @@
 //! The bound is `burst + rate × T` for every closed interval of length `T`. Comparing all pairs of
 //! events takes n² steps. Replaying the history through an envelope finds the same violations in n
 //! steps. The envelope is the maximum, over all intervals that end now, of the part of the burst
-//! that the interval used. It decreases at the rate, is never below zero (the interval that starts
+//! that the interval used. The envelope decreases at the rate, is never below zero (the interval that starts
 //! now uses nothing), and increases with each event. The bound is violated exactly when the
 //! envelope exceeds the burst. The input consists of instants and amounts only, so the checker
 //! applies to any store, front end or simulation.

@@ -2,7 +2,7 @@
 //!
 //! nginx counts thousandths of a request and keeps its rate in whole thousandths per second. For rates per second
 //! this is exact at whole milliseconds, so all decisions must be equal. For rates per minute, nginx refills slightly
-//! less at every step. It may then refuse a request that we admit, or delay it longer, but never the reverse. A case
+//! less at every step. So nginx may refuse a request that we admit, or delay it longer, but never the reverse. A case
 //! ends when the two sides have diverged.
 
 use std::sync::Arc;

@@ -31,8 +31,8 @@ fn refusal_after_a_clock_step_back_writes_the_capped_amount() {
     assert!(limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_admitted(), "after the advertised wait");
 }
 
-/// If the minimum gap refuses a `take_up_to`, the wait is the time until one unit is available. It is not
-/// the time until the amount available at the request is available again.
+/// If the minimum gap refuses a `take_up_to`, the wait is the time until one unit is available. The wait is not the
+/// time until the amount available at the request is available again.
 #[test]
 fn take_up_to_waits_for_one_unit() {
     let limit = SlidingLog::new(3, Nanos::from_nanos(29)).unwrap().minimum_gap(Nanos::from_nanos(2)).unwrap();

@@ -29,8 +29,8 @@ fn run_connection(input: &[u8], step: usize) -> ConnectionResult {
     (calls, connection.out, closed)
 }
 
-/// Checks that the output does not depend on how the bytes are split, and that it consists of whole frames. Its length
-/// must be at most four times the length of the input plus 256 bytes.
+/// Checks that the output does not depend on how the bytes are split, and that it consists of whole frames. The length
+/// of the output must be at most four times the length of the input plus 256 bytes.
 pub fn check(input: &[u8]) {
     let input = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], input].concat();
     let whole = run_connection(&input, usize::MAX);

@@ -17,8 +17,8 @@ pub(crate) struct OverNetwork<C> {
     pub(crate) server: ModelServer,
     address: SocketAddr,
     connection: C,
-    /// Number of decisions and refunds in this trace. It selects the variant of the next operation, so that variants
-    /// rotate.
+    /// Number of decisions and refunds in this trace. The number selects the variant of the next operation, so that
+    /// variants rotate.
     messages: usize,
 }
 

@@ -35,7 +35,8 @@ impl IntervalParams {
     }
 }
 
-/// The number of tokens at an instant. It is negative if tokens are promised to waiting requests or charged as debt.
+/// The number of tokens at an instant. The number is negative if tokens are promised to waiting requests or charged as
+/// debt.
 #[derive(Clone, Debug)]
 pub struct IntervalBucketModel {
     params: IntervalParams,

@@ -1,4 +1,4 @@
-//! Laws for every algorithm, state and set of parameters. They need no model. [`Law`] lists the exceptions.
+//! Laws for every algorithm, state and set of parameters. The laws need no model. [`Law`] lists the exceptions.
 
 use tollgate_core::{Algorithm, Ask, Cells, Cost, Nanos, Now, Outcome, Retry, Time, Window};
 
@@ -123,7 +123,7 @@ pub fn reset_is_when_unused<A: Algorithm, C: InstantClock>(case: &LawCase<'_, A,
 }
 
 /// Checks that if one request of cost `n` (at most 16) passes, `n` requests of cost 1 pass as well. Both states must
-/// give the same reports later. They must also be equal, unless the algorithm stores each charge separately.
+/// give the same reports later. The states must also be equal, unless the algorithm stores each charge separately.
 pub fn one_request_equals_single_units<A: Algorithm, C: InstantClock>(
     case: &LawCase<'_, A, C>,
     n: Cost,

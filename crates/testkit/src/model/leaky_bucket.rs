@@ -49,9 +49,8 @@ impl LeakyBucketModel {
         Self { params, level: to_exact(params.burst - params.initial), at: now.mono().as_nanos() }
     }
 
-    /// Changes the parameters. The level is kept up to burst plus debt. It is rounded up to the
-    /// resolution of the new bucket: a rate of n per p nanoseconds in lowest terms counts in p-ths
-    /// of a unit.
+    /// Changes the parameters. The level is kept up to burst plus debt. The kept level is rounded up to the resolution
+    /// of the new bucket: a rate of n per p nanoseconds in lowest terms counts in p-ths of a unit.
     pub fn change_params(&mut self, params: LeakyParams, now: &Now<'_>) {
         let part = to_exact(params.rate.per().as_nanos());
         let level = (self.level_at(now) * &part).ceil() / part;
@@ -89,7 +88,7 @@ impl LeakyBucketModel {
         (to_exact(self.params.burst) - to_exact(cost)).min(self.level_at_max_wait() - to_exact(cost - 1))
     }
 
-    /// Adds `cost` if the level is at most `ceiling`. Otherwise returns the wait until the level has
+    /// Adds `cost` if the level is at most `ceiling`. If the level is higher, returns the wait until it has
     /// fallen to `ceiling`.
     fn add_if_below(&mut self, now: &Now<'_>, cost: u64, ceiling: &Exact, outcome: Outcome) -> ModelAnswer {
         let level = self.level_at(now);

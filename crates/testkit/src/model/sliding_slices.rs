@@ -59,7 +59,7 @@ impl SlidingSlicesModel {
         (self.params, self.precision) = (params, precision);
     }
 
-    /// Returns whether a slice still counts. It counts until a whole window has passed since its end.
+    /// Returns whether a slice still counts. A slice counts until a whole window has passed since its end.
     fn is_inside(&self, slice: u64, at: u64) -> bool {
         let slices = u128::from(self.params.length.div_ceil(self.precision));
         u128::from(at) < (u128::from(slice) + 1 + slices) * u128::from(self.precision)

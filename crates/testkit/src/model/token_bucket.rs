@@ -28,7 +28,7 @@ impl TokenParams {
     }
 }
 
-/// The number of tokens. It may be a fraction, and is negative in debt.
+/// The number of tokens. The number may be a fraction, and is negative in debt.
 #[derive(Clone, Debug)]
 pub struct TokenBucketModel {
     params: TokenParams,
@@ -49,9 +49,8 @@ impl TokenBucketModel {
         (&self.tokens + elapsed * per_nano(self.params.rate)).min(to_exact(self.params.burst))
     }
 
-    /// Changes the parameters. The spent amount is kept up to burst plus debt. It is rounded up to
-    /// the resolution of the new bucket: a rate of n per p nanoseconds in lowest terms counts in
-    /// p-ths of a token.
+    /// Changes the parameters. The spent amount is kept up to burst plus debt. The kept amount is rounded up to the
+    /// resolution of the new bucket: a rate of n per p nanoseconds in lowest terms counts in p-ths of a token.
     pub fn change_params(&mut self, params: TokenParams, now: &Now<'_>) {
         let part = to_exact(params.rate.per().as_nanos());
         let spent = ((to_exact(self.params.burst) - self.tokens_at(now)) * &part).ceil() / part;
@@ -69,8 +68,8 @@ impl TokenBucketModel {
         ceil_nanos(&((wanted - self.tokens_at(now)) / per_nano(self.params.rate)))
     }
 
-    /// Takes `cost` if at least `floor` tokens remain afterwards. Otherwise returns the wait until
-    /// enough tokens are available.
+    /// Takes `cost` if at least `floor` tokens remain afterwards. If fewer remain, returns the wait until enough tokens
+    /// are available.
     fn take(&mut self, now: &Now<'_>, cost: u64, floor: &Exact) -> ModelAnswer {
         let left = self.tokens_at(now) - to_exact(cost);
         let outcome = if left >= *floor {

@@ -76,7 +76,7 @@ impl GuavaKind {
     }
 }
 
-/// State recorded after each call. Its numbers may be infinite or NaN.
+/// State recorded after each call. The numbers of a state may be infinite or NaN.
 #[derive(Clone, Copy)]
 struct GuavaState {
     stored: Option<f64>,

@@ -6,8 +6,8 @@
 //! cases of redis-cell are also replayed freely: from the first step to the last, without loading recorded states.
 //!
 //! Each reference has one module, which translates a recorded step into our call and our result back. Where a
-//! reference errs and we differ, a [`KnownDifference`] documents the difference. It is recognised by the recorded
-//! behaviour, never by the name of a case, so it also applies to new traces. The traces are in `traces/`;
+//! reference errs and we differ, a [`KnownDifference`] documents the difference. A known difference is recognised by
+//! the recorded behaviour, never by the name of a case, so it also applies to new traces. The traces are in `traces/`;
 //! `TOLLGATE_ORACLES` names another directory.
 
 mod bucket4j;

@@ -96,7 +96,7 @@ impl RecordedState {
     }
 }
 
-/// Our limits during a step: one with waits and one without. Their reports about the same state differ.
+/// Our limits during a step: one with waits and one without. The two limits report the same state differently.
 struct OwnBuckets {
     waiting: IntervalBucket,
     limit: IntervalBucket,

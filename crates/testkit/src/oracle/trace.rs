@@ -30,7 +30,7 @@ pub struct Case {
 /// One operation and its result.
 #[derive(Clone, Debug)]
 pub struct TraceStep {
-    /// Time in units of the reference's clock. It may be negative, because the clock may have any origin.
+    /// Time in units of the reference's clock. The time may be negative, because the clock may have any origin.
     pub at: i64,
     /// The operation.
     pub op: String,

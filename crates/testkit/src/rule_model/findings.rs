@@ -433,8 +433,8 @@ fn previous_window_above_limit() -> Trace {
     trace_of(rules, vec![check_step(10 * SECOND, 28), pro(108 * SECOND), pro(3 * SECOND)])
 }
 
-/// Takes three of one bucket. The rule is removed and added again with a log, which has a longer state. Then it is
-/// removed and added again with the bucket.
+/// Takes three of one bucket. The rule is removed and added again with a log, which has a longer state. Then the rule
+/// is removed and added again with the bucket.
 fn removed_and_added_again() -> Trace {
     let log = limit(10, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let versions = vec![

@@ -1,8 +1,8 @@
 //! Laws that need no model: two runs with an irrelevant difference give the same answers.
 //!
-//! A trace states some times and amounts relative to earlier answers, such as "after the advertised wait". It is first
-//! run on the model, which records each operation with its absolute time and amount. The recording is then replayed
-//! twice, with and without the difference.
+//! A trace states some times and amounts relative to earlier answers, such as "after the advertised wait". The trace is
+//! first run on the model, which records each operation with its absolute time and amount. The recording is then
+//! replayed twice, with and without the difference.
 
 use std::collections::BTreeMap;
 

@@ -216,7 +216,7 @@ impl Limit {
         let cost = whole_tokens(ask.cost());
         match (ask, &self.algorithm) {
             (Ask::Regardless(_), _) => self.max_spent_with_debt() - cost,
-            // A cost of 0 does not wait. It is refused only in debt.
+            // A cost of 0 does not wait. Such a cost is refused only in debt.
             (Ask::Exactly(0), _) => whole_tokens(self.capacity()),
             (Ask::Exactly(_), Algorithm::LeakyBucket { free, max_wait: Some(wait) }) => {
                 // The last unit waits for all earlier units.

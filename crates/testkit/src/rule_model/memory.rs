@@ -1,4 +1,4 @@
-//! The engine on its memory store with a manual clock. It is the fastest program under test.
+//! The engine on its memory store with a manual clock. This is the fastest program under test.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

@@ -1,6 +1,6 @@
-//! Operations after a decision: refunds, reservations, leases and resets. They use the state's own parameters, even if
-//! the rule has changed since, and ignore charges to rules that no longer have limits. Only a commit above the reserved
-//! amount is a new charge.
+//! Operations after a decision: refunds, reservations, leases and resets. These operations use the state's own
+//! parameters, even if the rule has changed since, and ignore charges to rules that no longer have limits. Only a
+//! commit above the reserved amount is a new charge.
 
 use super::Verb;
 use super::decide::{Charge, Key, RuleModel, key_of};

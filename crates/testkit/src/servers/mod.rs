@@ -114,7 +114,7 @@ impl Server {
         self.directory.path()
     }
 
-    /// Kills the server. Its data is lost, and nothing listens on its port until
+    /// Kills the server. The server's data is lost, and nothing listens on its port until
     /// [`Server::restart`].
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
@@ -138,7 +138,7 @@ impl Server {
         assert!(self.try_run(), "{:?} did not start again on port {}", self.kind, self.port);
     }
 
-    /// Suspends the process. It keeps its connections but does not reply.
+    /// Suspends the process. A paused server keeps its connections but does not reply.
     pub fn pause(&self) {
         self.signal("-STOP");
     }

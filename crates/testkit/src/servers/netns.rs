@@ -23,7 +23,8 @@ pub struct Namespaces {
     first_control: u32,
 }
 
-/// Address range of the control cables: 198.18.0.0/15, which is reserved for benchmarks. It has room for 32,768 cables.
+/// Address range of the control cables: 198.18.0.0/15, which is reserved for benchmarks. The range has room for 32,768
+/// cables.
 const CONTROL_ADDRESSES: (u32, u32) = (0xC612_0000, 1 << 15);
 
 impl Namespaces {

@@ -16,7 +16,7 @@ const DEBIAN_FOLDERS: [&str; 4] = [
     "/usr/lib/postgresql/14/bin",
 ];
 
-/// A running PostgreSQL server on a free loopback port. Its data directory is deleted on drop.
+/// A running PostgreSQL server on a free loopback port. The data directory of the server is deleted on drop.
 #[derive(Debug)]
 pub struct Postgres {
     port: u16,

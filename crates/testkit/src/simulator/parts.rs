@@ -214,7 +214,8 @@ impl PartsSimulation {
     fn answer(&mut self, now: u64, number: u64, verdict: Verdict) {
         let admits = match verdict {
             Verdict::Admitted => true,
-            // The `on_fault` of the rules decides the parts that got no answer. Here it is random.
+            // The `on_fault` of the rules decides the parts that got no answer. In the simulation, this decision is
+            // random.
             Verdict::Partial => self.random.happens_in_percent(50),
             Verdict::Rejected | Verdict::Refused | Verdict::Stale => false,
         };

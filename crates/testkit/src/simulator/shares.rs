@@ -245,7 +245,7 @@ impl SharesSimulation {
     }
 }
 
-/// Store time at the start of a run. It lies within a window, not at its boundary.
+/// Store time at the start of a run. This time lies within a window, not at its boundary.
 const STORE_START: u64 = 1_000_000 * SECOND + SECOND / 3;
 
 impl SharesNode {

@@ -91,7 +91,7 @@ impl<E> EventQueue<E> {
     }
 }
 
-/// One direction of a connection. It delays and loses messages but keeps their order, like TCP with occasional
+/// One direction of a connection. The link delays and loses messages but keeps their order, like TCP with occasional
 /// disconnects.
 #[derive(Clone, Debug)]
 pub struct SimulatedLink {

@@ -72,8 +72,8 @@ impl Bandwidth {
         }
     }
 
-    /// Returns this bandwidth as the replacement of `old`, which has the same id. It refills from
-    /// the last refill of `old`.
+    /// Returns this bandwidth as the replacement of `old`, which has the same id. The new bandwidth refills from the
+    /// last refill of `old`.
     pub(super) fn replacing(mut self, old: &Self, now: u64) -> ReadResult<Option<Self>> {
         if self.phase.is_some() {
             let refilled = |phase: u64| phase + now.saturating_sub(phase) / old.period * old.period;

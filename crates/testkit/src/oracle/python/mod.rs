@@ -1,5 +1,5 @@
-//! Python's `limits` 5.8.0 with memory storage, in microseconds. Its clock is a double in seconds, which is precise
-//! to the microsecond.
+//! Python's `limits` 5.8.0 with memory storage, in microseconds. The clock of `limits` is a double in seconds, which is
+//! precise to the microsecond.
 //!
 //! | theirs | ours |
 //! |---|---|

@@ -82,8 +82,8 @@ fn expiring_overrides(rng: &mut Rng, other: Override, start: u64) -> Vec<Overrid
     if rng.one_in(2) { vec![expiring, other] } else { vec![expiring] }
 }
 
-/// Returns whether the documents define the effect of marking this rule `suffices`. They do not define what happens to
-/// refusals that the rule counts, or to new keys that it starts, if another rule admits the request.
+/// Returns whether the documents define the effect of marking this rule `suffices`. The documents do not define what
+/// happens to refusals that the rule counts, or to new keys that it starts, if another rule admits the request.
 fn may_suffice(rule: &Rule) -> bool {
     let counts = |limit: &Limit| {
         matches!(limit.algorithm, Algorithm::SlidingLog { count_refused: true, .. }) || limit.spent_at_first() > 0

@@ -11,7 +11,7 @@ use super::{Rng, any_versions};
 pub struct Trace {
     /// Start in nanoseconds since 1970.
     pub start: u64,
-    /// Versions of the rules. The first is initially in force.
+    /// Versions of the rules. The first version is initially in force.
     pub versions: Vec<RuleSet>,
     /// The steps.
     pub steps: Vec<Step>,

@@ -30,7 +30,7 @@ pub(super) struct SimulatedGroup {
 }
 
 impl PeersSimulation {
-    /// Returns the keys of the run. Their fingerprints differ only in bits that do not select a shard.
+    /// Returns the keys of the run. The fingerprints of the keys differ only in bits that do not select a shard.
     fn group_keys(&self) -> impl Iterator<Item = Fingerprint> + use<> {
         let (low, high) = self.key.parts();
         (0..self.group_size).map(move |number| Fingerprint::from_parts(low.wrapping_add(number << 20), high))
@@ -48,7 +48,7 @@ impl PeersSimulation {
             Route::To(node) => Some((Some(node), amount)),
             Route::Unavailable(_) => None,
         };
-        // Here `on_fault` would decide, which is not simulated.
+        // The rule's `on_fault` would decide here, but it is not simulated.
         let all: Vec<Fingerprint> = self.group_keys().collect();
         let Some(homes) = keys.iter().map(|index| home(all[*index])).collect::<Option<Vec<_>>>() else { return };
         let mut actions = Vec::new();

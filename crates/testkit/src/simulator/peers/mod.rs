@@ -1,6 +1,6 @@
 //! Simulates nodes that share limits without a store: `tollgate-peers` on 2 to 100 nodes.
 //!
-//! Each run has one rule, `eventual` or `strict`. It has one key, or several keys that requests charge as groups.
+//! Each run has one rule, `eventual` or `strict`. A run has one key, or several keys that requests charge as groups.
 //! Frames are encoded and decoded, and every node runs its own membership (`membership.rs`). The checks (`check.rs`):
 //!
 //! - no node applies a delta twice;
@@ -461,7 +461,7 @@ impl PeersSimulation {
                 let ask = Ask { id: self.next_ask, hop: Hop::FromOrigin, verb: Verb::Check, charges: vec![charge] };
                 self.send(now, host, node, &Frame::Ask(ask));
             }
-            // Here the rule's `on_fault` would decide, which is not simulated.
+            // The rule's `on_fault` would decide here, but it is not simulated.
             Route::Unavailable(_) => {}
         }
     }
