@@ -222,7 +222,7 @@ fn largest_valid<T>(amount: u64, make: impl Fn(u64) -> Result<T, LimitError>) ->
     }
 }
 
-/// Generates lengths of windows, periods and leases in nanoseconds. Half of them are short.
+/// Generates lengths of windows, periods and leases in nanoseconds. Half of the lengths are short.
 fn any_length() -> impl Strategy<Value = u64> {
     prop_oneof![1_u64..100, any_number_up_to(Rate::MAX_PERIOD.as_nanos()).prop_map(|n| n.max(1))]
 }

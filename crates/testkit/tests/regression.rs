@@ -5,8 +5,8 @@ use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limits, Nanos, Now, Outco
 const SECOND: u64 = 1_000_000_000;
 const ONE: Ask = Ask::Exactly(Cost::ONE);
 
-/// A one-word state can represent some decades. A later instant is stored as the largest word, and such a
-/// state must refuse. If it were compared with a current time beyond that word, the bucket would appear full.
+/// A one-word state can represent the times of some decades. A later instant is stored as the largest word, and such a
+/// state must refuse. If the word were compared with a current time beyond that word, the bucket would appear full.
 #[test]
 fn bucket_refuses_beyond_the_range_of_a_word() {
     let limit = TokenBucket::new("7/s".parse().unwrap(), 3).unwrap();

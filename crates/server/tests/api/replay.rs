@@ -96,7 +96,8 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     );
     assert_eq!(counts_of_rule(&report, "a"), [60, 45, 0], "the override of the rule in force");
     assert_eq!(counts_of_rule(&report, "b"), [60, 40, 0]);
-    // A shadow rule counts only requests that the other rules admit. Here, these requests are below its limit.
+    // A shadow rule counts only requests that the other rules admit. In this log, these requests are below the limit of
+    // the shadow rule.
     assert_eq!(counts_of_rule(&report, "c")[1..], [0, 0]);
     assert_eq!(report["result"]["rules"].as_array().map(Vec::len), Some(3), "{report}");
     let against = &report["against"];

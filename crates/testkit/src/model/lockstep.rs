@@ -14,7 +14,7 @@ pub const LATEST_INSTANT: u64 = 1 << 61;
 pub struct AdmittedRequest {
     /// Time of the request in nanoseconds.
     pub asked: u64,
-    /// Time at which the request passes. Later than `asked` if it is delayed.
+    /// Time at which the request passes. Later than `asked` if the request is delayed.
     pub passes: u64,
     /// Admitted amount.
     pub cost: u64,
@@ -98,7 +98,8 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
     }
 
     /// Converts the state to `limit`, as an admitted request would, and changes the model with `change`. Keeps the old
-    /// parameters if the used amount exceeds the new maximum, because then no request is admitted under the new ones.
+    /// parameters if the used amount exceeds the new maximum, because then no request is admitted under the new
+    /// parameters.
     pub fn change_limit(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
         let now = self.clock.now_at(self.instant);
         self.state.resize(limit.words().max(self.limit.words()), 0);

@@ -21,13 +21,13 @@ pub struct PacerModel {
 enum PriceCurve {
     /// Stored permits are free, up to `max` permits.
     Free { max: Exact },
-    /// Up to `threshold` stored permits cost as much as new permits. Above it, the price rises linearly, up to `cold`
-    /// times the price of a new permit.
+    /// Up to `threshold` stored permits cost as much as new permits. Above the threshold, the price rises linearly, up
+    /// to `cold` times the price of a new permit.
     Ramp { threshold: Exact, max: Exact, cold: Exact, warm_up: Exact },
 }
 
 impl PacerModel {
-    /// Returns a pacer that can store the permits of `store` nanoseconds. Initially it has no stored permits.
+    /// Returns a pacer that can store the permits of `store` nanoseconds. Initially the pacer has no stored permits.
     pub fn bursty(rate: Rate, store: u64, now: u64) -> Self {
         let interval = per_nano(rate).recip();
         let max = to_exact(store) / &interval;

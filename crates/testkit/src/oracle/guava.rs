@@ -9,7 +9,7 @@
 //! | stored permits | the time in which they are refilled at the rate |
 //!
 //! Guava's rate is a double. Our rate is the simplest fraction that rounds to the same double. Stored permits are
-//! loaded to the nanosecond. The time of the next permit is compared to the microsecond, plus or minus one.
+//! loaded with a precision of a nanosecond. The time of the next permit may differ by one microsecond.
 
 use tollgate_core::{Cost, Mono, Nanos, PacerParams, PacerState, Rate, Time};
 

@@ -75,7 +75,8 @@ struct Resilience4jPlayer {
     stored: StoredPermits,
 }
 
-/// Permits and cycle after the last call that tried to take permits. Only the next such call updates them.
+/// Permits and cycle after the last call that tried to take permits. Only the next call of this kind updates these
+/// values.
 #[derive(Clone, Copy)]
 struct StoredPermits {
     permits: i128,

@@ -70,7 +70,7 @@ impl StepResult {
         matches!(self, Self::Equal | Self::ByRule(_))
     }
 
-    /// Returns `ByRule(rule)` if this is `Differs` and `holds` returns true. Otherwise returns this unchanged.
+    /// Returns `ByRule(rule)` if this is `Differs` and `holds` returns true. Otherwise returns the result unchanged.
     #[must_use]
     pub fn or_known_difference(self, rule: &'static KnownDifference, holds: impl FnOnce() -> bool) -> Self {
         match self {

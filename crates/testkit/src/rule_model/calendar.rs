@@ -202,7 +202,7 @@ pub struct Schedule {
     pub days: Vec<u8>,
     /// Start in minutes of the day.
     pub from: u16,
-    /// End in minutes of the day. If it is not later than `from`, it is on the next day.
+    /// End in minutes of the day. An end that is not later than `from` is on the next day.
     pub to: u16,
     /// Time zone of the schedule.
     pub zone: Zone,

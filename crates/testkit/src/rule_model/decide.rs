@@ -121,7 +121,7 @@ impl RuleModel {
         if let Some(rule) = matched.iter().find(decides) {
             return Err(rule.effect.clone());
         }
-        // A replaced rule still replaces others.
+        // A replaced rule still replaces other rules.
         let replaced: Vec<String> = matched.iter().flat_map(|rule| rule.replaces.clone()).collect();
         matched.retain(|rule| !replaced.contains(&rule.id));
         // A rule whose override denies also decides alone.
@@ -201,7 +201,7 @@ impl RuleModel {
     fn weigh(&self, verb: Verb, charges: &[Charge]) -> GroupDecision {
         let mut taken: Vec<u64> = charges.iter().map(|charge| charge.cost).collect();
         if verb == Verb::TakeUpTo && charges.iter().any(|charge| charge.cost > 0) {
-            // All charges take as much as the tightest limit has, but at least 1.
+            // All charges take the remaining amount of the tightest limit, but at least 1.
             let least = charges.iter().map(|charge| self.remaining(charge).min(charge.cost).max(1)).min();
             taken.fill(least.unwrap_or(0));
         }

@@ -89,7 +89,8 @@ pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
     ]
 }
 
-/// Spends 100 of 100. Then peeks and is refused under a limit of 2, and asks for 90 more under a limit of 100.
+/// Spends a limit of 100. Then a peek and a refused request follow under a limit of 2, and a request for 90 more under
+/// the limit of 100.
 fn refusal_under_smaller_limit() -> Vec<Trace> {
     let traces = every_algorithm(2).into_iter().zip(every_algorithm(100)).map(|(small, large)| {
         let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![large]), until: None };
@@ -118,7 +119,7 @@ fn change_and_change_back() -> Trace {
     Trace { start: START, versions: vec![version(10), version(2)], steps }
 }
 
-/// The limit is 10/10s with an override of 5/10s. Ten are taken, a request is refused under the override, and ten
+/// The limit is 10/10s with an override of 5/10s. Ten units are taken, a request is refused under the override, and ten
 /// remain after 10 s.
 fn refill_after_refused_override() -> Trace {
     let other = limit(5, 10 * SECOND, token_bucket());
@@ -243,8 +244,8 @@ fn denying_shadow_rule() -> Trace {
     )
 }
 
-/// Charges 14 in January under a limit of 3 per month with a debt of 12. Of the debt, 11 are left in February, 8 in
-/// March and 2 in May.
+/// Charges 14 units in January under a limit of 3 per month with a debt of 12. Of the debt, 11 are left in February, 8
+/// in March and 2 in May.
 fn calendar_debt() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = limit(3, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -257,7 +258,7 @@ fn calendar_debt() -> Trace {
     )
 }
 
-/// Charges nine in November under a limit of 8 per month with a debt of 1. One unit stays used until the end of
+/// Charges nine units in November under a limit of 8 per month with a debt of 1. One unit stays used until the end of
 /// December, which has 31 days, although a month has 30.4 days on average. So the key is not new under the override; a
 /// new key would have 1 of 3.
 fn calendar_debt_under_another_limit() -> Trace {
@@ -319,8 +320,8 @@ fn default_debt_stated() -> Trace {
     Trace { start: START, versions: vec![version(None), version(Some(5)), version(Some(4))], steps }
 }
 
-/// For every pair of algorithms: takes five under the first and three more under the second, then refunds the first
-/// charge.
+/// For every pair of algorithms: takes five units under the first algorithm and three more under the second, then
+/// refunds the first charge.
 fn refund_after_a_change() -> Vec<Trace> {
     let put = Step { pause: Pause::None, act: Act::Put(1) };
     let refund = Step { pause: Pause::None, act: Act::Refund(1) };
@@ -331,7 +332,7 @@ fn refund_after_a_change() -> Vec<Trace> {
     pairs.map(|versions| Trace { start: START, versions, steps: steps.clone() }).collect()
 }
 
-/// Takes three under an override with one limit and five more under the rule's two limits, then refunds the first
+/// Takes three units under an override with one limit and five more under the rule's two limits, then refunds the first
 /// charge: five remain of both.
 fn refund_of_one_of_two_charges() -> Trace {
     let ten = || limit(10, WEEK, token_bucket());
@@ -421,9 +422,9 @@ fn refused_over_several_keys() -> Trace {
     trace_of(vec![first, second], steps.collect())
 }
 
-/// Charges 28 in one window. The next charge is made near the end of the following window, under a limit of 2 with
-/// windows of the same length. Such a limit cannot hold a count of 28. So the estimate of 0.9, rounded up, counts in
-/// the current window.
+/// Charges 28 units in one window. The next charge is made near the end of the following window, under a limit of 2
+/// with windows of the same length. Such a limit cannot hold a count of 28. So the estimate of 0.9, rounded up, counts
+/// in the current window.
 fn previous_window_above_limit() -> Trace {
     let windows = |count| limit(count, 60 * SECOND, Algorithm::SlidingWindow);
     let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![windows(2)]), until: None };
@@ -433,8 +434,8 @@ fn previous_window_above_limit() -> Trace {
     trace_of(rules, vec![check_step(10 * SECOND, 28), pro(108 * SECOND), pro(3 * SECOND)])
 }
 
-/// Takes three of one bucket. The rule is removed and added again with a log, which has a longer state. Then the rule
-/// is removed and added again with the bucket.
+/// Takes three units of a bucket. The rule is removed and added again with a log, which has a longer state. Then the
+/// rule is removed and added again with the bucket.
 fn removed_and_added_again() -> Trace {
     let log = limit(10, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let versions = vec![

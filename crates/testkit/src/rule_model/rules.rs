@@ -18,7 +18,7 @@ pub struct RuleSet {
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Id of the rule. Together with `per` it identifies the rule's counters.
+    /// Id of the rule. The id and `per` together identify the rule's counters.
     pub id: String,
     /// Attributes that a request must have, with their values.
     pub when: Vec<(&'static str, &'static str)>,

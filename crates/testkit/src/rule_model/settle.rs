@@ -73,8 +73,8 @@ impl RuleModel {
         let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost);
         let too_much = too_much.map(|taken| CounterCharge { cost: taken.cost - cost, ..taken.clone() }).collect();
         let refunded = self.refund(&Receipt { taken: too_much });
-        // The missing amount is charged to all enforced counters or to none. Then it is charged to the shadow rules as
-        // a separate group, which changes only their later reports.
+        // The missing amount is charged to all enforced counters or to none. Then the amount is charged to the shadow
+        // rules as a separate group, which changes only their later reports.
         let (shadows, enforced): (Vec<CounterCharge>, Vec<CounterCharge>) =
             receipt.taken.iter().filter(|taken| taken.cost < cost).cloned().partition(|taken| taken.shadow);
         let most = enforced.iter().filter(|taken| self.limits_of(taken).is_some()).map(|taken| cost - taken.cost).max();

@@ -171,8 +171,8 @@ impl Server {
     pub fn processor_time(&self) -> Duration {
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("a running server has a stat file");
-        // The process name in parentheses may contain anything. User and system time are fields 12
-        // and 13 after it.
+        // The process name in parentheses may contain anything. User and system time are fields 12 and 13 after the
+        // name.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("ticks are a number")).sum();
         Duration::from_millis(ticks * 10)

@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A network of namespaces. The addresses of its hosts are local to it, so concurrent tests can use the same addresses.
+/// A network of namespaces. The addresses of the hosts are local to the network, so concurrent tests can use the same
+/// addresses.
 #[derive(Debug)]
 pub struct Namespaces {
     name: String,

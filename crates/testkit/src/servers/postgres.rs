@@ -71,10 +71,10 @@ impl Postgres {
     }
 
     /// Stops the server immediately, without a checkpoint, as a crash would. Committed data is on disk. Nothing listens
-    /// on its port until [`Postgres::restart`].
+    /// on the server's port until [`Postgres::restart`].
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // With `runuser`, the server is a grandchild. The file contains its process id.
+            // With `runuser`, the server is a grandchild. The file contains the server's process id.
             let id = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
             if let Some(id) = id.lines().next() {
                 let _ = Command::new("kill").args(["-QUIT", id]).status();

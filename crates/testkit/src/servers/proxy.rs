@@ -31,7 +31,7 @@ struct NetworkState {
 const CHUNK_BYTES: usize = 1024;
 
 impl Proxy {
-    /// Starts a proxy to a loopback port. Initially it forwards without delay.
+    /// Starts a proxy to a loopback port. Initially the proxy forwards without delay.
     ///
     /// # Panics
     /// Panics if there is no free port.

@@ -34,7 +34,7 @@ enum SharesEvent {
 
 struct SharesNode {
     clock: SimulatedClock,
-    /// The number of nodes, as this node believes.
+    /// The number of nodes that this node assumes.
     nodes: u32,
     /// Time until which the node cannot reach the store.
     lost_until: u64,
@@ -78,7 +78,7 @@ impl SharesSimulation {
         let count = random.between(1, 6);
         let mut queue = EventQueue::default();
         let nodes = (0..count).map(|_| SharesNode::draw(&mut random, count)).collect::<Vec<_>>();
-        // Most costs are small, and none exceeds the burst.
+        // Most costs are small, and no cost exceeds the burst.
         let max_cost = if random.happens_in_percent(60) { 1 } else { random.between(1, burst) };
         let mut faults = Vec::new();
         for _ in 0..random.between(1, 6) {
@@ -95,7 +95,7 @@ impl SharesSimulation {
                 queue.add(start + number * apart, SharesEvent::Request(node, cost));
             }
         }
-        // The store repeatedly fails and recovers, and requests arrive only while it is down.
+        // The store repeatedly fails and recovers, and requests arrive only while the store is down.
         if random.happens_in_percent(30) {
             (0..count as usize).for_each(|node| queue.add(0, SharesEvent::Request(node, 1)));
             for number in 1..random.between(2, 12) {

@@ -378,7 +378,7 @@ impl TallySimulation {
     }
 
     /// Checks that the excess of a bucket is at most `(N − 1)·(B + r·δ)` plus tolerances. Each crashed node loses its
-    /// unsent charges and adds another `B + r·δ`. Each loss of the store's state adds the same. Clocks may be 1% fast,
+    /// unsent charges and adds another `B + r·δ`. Each loss of the store's state adds the same amount. Clocks may be 1% fast,
     /// and estimates of the store's clock vary by the link delay, which adds the refill of these times. A forward step
     /// `σ` of the store's clock adds `min(B, r·σ)`. Windows are checked against a bound per window.
     fn check_history(&self) -> Result<(), String> {

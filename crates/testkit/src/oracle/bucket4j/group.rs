@@ -110,7 +110,7 @@ impl Bandwidth {
         let mut state = [0; 2];
         if let Ours::TokenBucket(limit) = self.limit {
             let rate = limit.rate();
-            // The rounding error is in parts of `period`, a tick in parts of the reduced period.
+            // The rounding error is counted in parts of `period`, and a tick in parts of the reduced period.
             let part = u128::try_from(part).ok()? / u128::from(self.period / rate.per().as_nanos());
             let owed = (missing * u128::from(rate.per().as_nanos())).checked_sub(part)?;
             let full_at = u128::from(at) * u128::from(rate.count()) + owed;

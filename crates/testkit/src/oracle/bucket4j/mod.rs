@@ -13,8 +13,8 @@
 //! | `replace_configuration` | convert to the other parameters where the ids match; otherwise start unused |
 //!
 //! A recorded state is a pair `[tokens, rounding error]` per bandwidth. The rounding error is the part of the next
-//! token that is already refilled, in parts of the period. The rounding error is converted to our ticks. The waits of
-//! bucket4j are rounded down and we round them up: a difference of one nanosecond counts as equal.
+//! token that is already refilled, in parts of the period. The rounding error is converted to our ticks. Waits are
+//! rounded down by bucket4j and up by Tollgate: a difference of one nanosecond counts as equal.
 
 mod group;
 

@@ -48,7 +48,7 @@ pub enum Pause {
 /// An operation.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// Decides a request. The amount determines its cost.
+    /// Decides a request. The amount determines the cost of the request.
     Ask(Verb, Request, Amount),
     /// Decides the last request again.
     Again,

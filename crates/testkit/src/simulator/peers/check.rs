@@ -66,8 +66,8 @@ fn check_bucket(run: &mut PeersSimulation, rate: Rate) -> Result<(), String> {
         + run.faults.forgiven;
     run.outcome.bound = others * each + lost + others + 2;
     if run.group_size > 1 {
-        // A group counts as of its last home's charge. The tokens that it took earlier at other homes refill until
-        // then.
+        // A group counts from the time of its last home's charge. Until then, the tokens that the group took earlier at
+        // other homes refill.
         run.outcome.bound += run.capacity + refill(rate, run.group_size * GROUP_DEADLINE);
     }
     let excess = excess(&run.history, run.capacity, u128::from(rate.count()) * 101, rate.per().as_nanos() * 100);

@@ -151,7 +151,7 @@ fn draw_faults(run: &mut PeersSimulation) {
     run.has_faults = true;
     run.wrong_members = run.random.happens_in_percent(30);
     run.duplicates = run.random.happens_in_percent(30);
-    // Some nodes leave or crash while others decide. Most of them start again.
+    // Some nodes leave or crash while others decide. Most of these nodes start again.
     while run.random.happens_in_percent(40) {
         let host = run.random.below(hosts) as usize;
         let leaves = run.random.between(SECOND, length);

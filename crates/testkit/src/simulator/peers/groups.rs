@@ -22,7 +22,7 @@ pub(super) struct SimulatedGroup {
     /// The process on which the request was made.
     id: NodeId,
     cost: u64,
-    /// Indices of its keys.
+    /// Indices of the group's keys.
     keys: Vec<usize>,
     run: GroupRun<()>,
     /// Unanswered asks.

@@ -135,7 +135,7 @@ pub struct PeersSimulation {
     /// Requests in flight to a home: the host that receives the answer, by request number.
     asks: BTreeMap<u64, usize>,
     next_ask: u64,
-    /// Number of keys. If there are several, each request charges some of them as a group.
+    /// Number of keys. If there are several keys, each request charges some of the keys as a group.
     group_size: u64,
     groups: BTreeMap<u64, SimulatedGroup>,
     /// Admitted tokens of each key.

@@ -22,7 +22,7 @@ struct Direction {
     last: u64,
 }
 
-/// A connection between two hosts. Each side may see it as open or closed.
+/// A connection between two hosts. Each side may see the connection as open or closed.
 #[derive(Clone, Copy, Debug, Default)]
 struct SimulatedConnection {
     /// Number of connections between this pair so far. Frames of earlier connections are lost.
@@ -60,7 +60,7 @@ impl SimulatedNetwork {
         cuts.iter().filter(|(start, end)| (start..end).contains(&&now)).map(|(_, end)| *end).max()
     }
 
-    /// Returns the arrival time of a frame sent now. Frames sent during a cut are resent after it.
+    /// Returns the arrival time of a frame sent now. Frames sent during a cut are resent after the cut.
     pub(super) fn arrival(&mut self, random: &mut Random, from: usize, to: usize, now: u64, extra: u64) -> u64 {
         let mut sent = now;
         while let Some(end) = self.cut_until(from, to, sent) {
