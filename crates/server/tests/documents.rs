@@ -78,7 +78,7 @@ fn line_matches(expected: &str, printed: &str) -> bool {
     true
 }
 
-/// The ports in the documents, each with a free port that replaces it. The first two are the program's defaults.
+/// The ports in the documents, each with a free port that replaces it. The first two ports are the program's defaults.
 struct Ports(Vec<(&'static str, u16)>);
 
 /// Index of the proxy's port.
@@ -96,7 +96,7 @@ impl Ports {
 
     fn replace(&self, text: String) -> String {
         self.0.iter().fold(text, |text, (old, new)| {
-            // Commands of redis-cli name the port without an address, so it is replaced separately.
+            // Commands of redis-cli name the port without an address, so the port is replaced separately.
             let text = text.replace(&format!("127.0.0.1:{old}"), &format!("127.0.0.1:{new}"));
             text.replace(&format!("-p {old}"), &format!("-p {new}"))
         })
@@ -157,7 +157,7 @@ fn document_script(steps: &[DocumentStep], address: &str, proxy: &str) -> String
     script
 }
 
-/// The database URL in the documents. The test replaces it with the URL of a real server.
+/// The database URL in the documents. The test replaces this URL with the URL of a real server.
 const DOCUMENT_DATABASE_URL: &str = "postgres://tollgate:secret@db.internal/tollgate";
 
 fn read_document(name: &str) -> String {
@@ -318,7 +318,8 @@ fn tests_that_the_faults_page_names_exist() {
 }
 
 /// Checks that each fault in the page's upper tables has a row in the last table, which names its tests. The row begins
-/// with the first words of the fault. A prefix such as `peers: ` precedes them, except for faults on a shared store.
+/// with the first words of the fault. A prefix such as `peers: ` precedes these words, except for faults on a shared
+/// store.
 #[test]
 fn every_line_of_the_faults_page_names_a_test() {
     let page = read_document("docs/faults.md");

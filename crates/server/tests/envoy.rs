@@ -157,7 +157,7 @@ fn quotas_of_the_reference_service_are_charged_to_the_service_that_served() {
         calls += 3;
         if response.status == 200 {
             // Waits for the charge, which arrives after the response. The metric counts the two descriptors of the
-            // check and the one of the charge.
+            // check and the descriptor of the charge.
             let counted = format!("tollgate_rls_descriptors_total{{matched=\"true\"}} {calls}");
             eventually("the charge has arrived", || page().contains(&counted));
         }

@@ -240,9 +240,9 @@ fn python_command() -> Command {
 const SLOW_HTTP: &str = "HTTP/1.1 200 OK\r\nx-slow: ";
 const SLOW_RESP: &str = "+";
 
-/// Starts a server that accepts connections but never finishes an answer, and returns its port. After `start` it
-/// sends a byte from time to time, so that a timeout per socket operation would never expire. If `start` is empty, it
-/// sends nothing.
+/// Starts a server that accepts connections but never finishes an answer, and returns its port. After `start` the
+/// server sends a byte from time to time, so that a timeout per socket operation would never expire. If `start` is
+/// empty, the server sends nothing.
 #[expect(clippy::disallowed_methods, reason = "a slow server waits between two bytes")]
 fn start_server_that_never_answers(start: &'static str) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -1,4 +1,4 @@
-//! Exports: their content, and that they can be applied again.
+//! Tests the content of exports, and that an export can be applied.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;

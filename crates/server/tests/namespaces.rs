@@ -2,7 +2,7 @@
 //! one direction of a link, restart all servers one by one, move a DNS name to other addresses, and set clocks an hour
 //! apart.
 //!
-//! Network namespaces need root and `ip`. If they cannot be created, the tests print the reason and pass.
+//! Network namespaces need root and `ip`. If the namespaces cannot be created, the tests print the reason and pass.
 
 #![allow(clippy::print_stdout, reason = "a test prints why it is skipped")]
 
@@ -144,8 +144,8 @@ fn unplugged_hosts_refuse_and_keep_their_counts_when_they_return() {
         assert!(!passes(server, "strict", "used"), "the key was used up before the cut");
     }
     let [history] = load.finish();
-    // Two servers get requests, one on each side of the cut. Each may admit the fault-free excess, and during the cut
-    // each admits the whole rate.
+    // Two servers get requests, one on each side of the cut. Each server may admit the fault-free excess, and during
+    // the cut each server admits the whole rate.
     let excess = FAULT_FREE_EXCESS + FAULT_FREE_EXCESS + RATE * seconds;
     assert_eq!(excess_observed(&bound_with_excess(excess), &history), None, "{} admitted", history.len());
     assert!(

@@ -77,7 +77,7 @@ fn killed_server_loses_at_most_its_last_tick_of_eventual_charges() {
     let three = ThreeServers::new();
     let mut servers = three.start_all();
     // Charges below a sixteenth of the burst are sent only at the next tick. A server that is killed immediately loses
-    // them, unless a tick happens in between.
+    // such charges, unless a tick happens in between.
     let lost = (0..5).any(|turn| {
         let key = format!("key {turn}");
         assert_eq!(send_checks_at_once(&servers[2], &key, 100), 100);

@@ -75,7 +75,8 @@ impl ThreeServers {
         self.serve(&self.options, &["--peers-listen", &self.address(index).to_string()])
     }
 
-    /// Starts a further server with other options in the store URL, without waiting for it. Writes its log to `log`.
+    /// Starts a further server with other options in the store URL, without waiting for it. Writes the log of the
+    /// server to `log`.
     pub(crate) fn start_other(&self, options: &str, name: &str, log: &Path) -> Child {
         let listen = format!("127.0.0.1:{}", stable_port());
         let (url, rules) = (self.url(options), self.folder.join("rules.yaml"));
@@ -174,7 +175,7 @@ fn twelve_at_once(servers: &[Server], kind: &str, key: &str) -> u64 {
 fn twelve_simultaneous_requests_for_four_tokens_pass_and_are_owed() {
     let servers = ThreeServers::new().start_all();
     // Servers send these charges immediately, so all twelve requests are admitted only if they arrive nearly
-    // simultaneously. The test repeats until they do.
+    // simultaneously. The test repeats until this happens.
     let all_pass = (0..60).any(|turn| {
         let key = format!("key {turn}");
         let passed = twelve_at_once(&servers, "eventual", &key);
@@ -361,7 +362,8 @@ fn killed_server_changes_nothing_for_callers_of_other_servers() {
             assert!(passes(&servers[number % 3], "strict", key), "{key}: {number}");
         }
     }
-    // A killed server may lose the charges of its last tick. Here, the other servers already know of all its charges.
+    // A killed server may lose the charges of its last tick. In this test, the other servers already know of all
+    // charges of the killed server.
     wait_until_others_know_all(&servers);
     signal(servers[2].id(), "KILL");
     for key in &keys {
@@ -370,7 +372,7 @@ fn killed_server_changes_nothing_for_callers_of_other_servers() {
             let mut decided = 0;
             eventually("the other servers decide", || {
                 // While the home of a key does not answer, the rule refuses the request. The home may still have
-                // charged it.
+                // charged the request.
                 let answer = send_verb(server, "check", "strict", key);
                 let is_exact = answer["standing"] == "exact";
                 (decided, unanswered) = (decided + u64::from(is_exact), unanswered + u64::from(!is_exact));

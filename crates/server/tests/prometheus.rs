@@ -11,7 +11,7 @@ use tollgate_testkit::servers::{Kind, Server as StoreServer, free_port};
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
 
-/// A Prometheus that scrapes servers every second. Dropping it stops the process.
+/// A Prometheus that scrapes servers every second. Dropping the value stops the process.
 struct Prometheus {
     child: Child,
     url: String,

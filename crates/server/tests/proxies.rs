@@ -37,7 +37,7 @@ const DISGUISED_PATHS: &[&str] = &[
     "/limited/a;b=c",
 ];
 
-/// Headers with which a client could try to make the check see another request than the one it sends.
+/// Headers with which a client could try to make the check see another request than the request that it sends.
 const FORGED_HEADERS: &[(&str, &str)] = &[
     ("x-forwarded-uri", "/other"),
     ("x-original-uri", "/other"),
@@ -93,13 +93,13 @@ fn check_proxy(name: &str, features: &ProxyFeatures) {
     assert_eq!(proxy.send("GET", "/described", FORGED_HEADERS).status, 429, "{name}: all forged headers together");
     let forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "forged"), ("tollgate-token", "x")];
     assert_eq!(proxy.send("GET", "/limited/a", &forged).status, 200, "{name}");
-    // A request with more headers than Tollgate reads is refused. If the proxy treated it as a failed check and let
-    // it pass, the client would evade the limits.
+    // A request with more headers than Tollgate reads is refused. If the proxy treated such a request as a failed check
+    // and let it pass, the client would evade the limits.
     let names: Vec<String> = (0..70).map(|n| format!("x-many-{n}")).collect();
     let many: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).chain([("x-api-key", "one")]).collect();
     let status = proxy.send("GET", "/limited/a", &many).status;
     assert!((400..500).contains(&status), "{name}: {status}");
-    // A proxy that fails open must not take the status of a rule for a failed check.
+    // A proxy that fails open must not mistake the status of a rule for a failed check.
     for path in ["/forbidden", "/paused"] {
         let refused = proxy.send("GET", path, &[]);
         assert!([403, 429, 503].contains(&refused.status), "{name}: {path}: {refused:?}");

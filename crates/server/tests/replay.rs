@@ -154,7 +154,7 @@ fn assert_decided_alike(sent: &[SentRequest], format: &str) -> u64 {
     run.refused
 }
 
-/// Replays one long log. `TOLLGATE_REPLAY_LINES=1000000` makes it longer.
+/// Replays one long log. `TOLLGATE_REPLAY_LINES=1000000` makes the log longer.
 #[test]
 fn refusals_of_a_long_log_equal_those_of_decide() {
     let lines = std::env::var("TOLLGATE_REPLAY_LINES").map_or(10_000, |lines| lines.parse().expect("a number"));
@@ -191,8 +191,8 @@ fn log_with_whole_seconds_is_replayed_spread_and_at_once() {
     let log = combined_log(&[(0, 1, "/"); 10]);
     let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE_RULE, |_| {}));
     assert!(report.logs[0].whole_seconds);
-    // If the requests are spread, there is one every 100 ms, and every second request passes. If they are placed at
-    // once, only the burst passes.
+    // If the requests are spread, there is one every 100 ms, and every second request passes. If all requests are
+    // placed at the start of the second, only the burst passes.
     assert_eq!(report.result.as_ref().map(|run| (run.requests, run.refused)), Some((10, 5)));
     assert_eq!(report.at_once.as_ref().map(|run| (run.requests, run.refused)), Some((10, 9)));
     assert_eq!(report.refused_millionths(), 900_000, "the larger number of refusals counts");
@@ -374,7 +374,7 @@ fn suggested_rules_are_usable_and_refuse_as_predicted() {
 fn suggested_rules_rarely_refuse_a_client_spread_or_at_once() {
     let folder = Folder::new();
     // The clients send many requests in one second. If the requests are spread, a small burst suffices at 10/s and
-    // 100/s. If they are placed at once, a large burst is needed.
+    // 100/s. If all requests are placed at the start of the second, a large burst is needed.
     let mut log = String::new();
     for client in 0..3_000_u64 {
         let address = format!("10.1.{}.{}", client / 250, client % 250);
@@ -403,8 +403,8 @@ fn suggested_rules_rarely_refuse_a_client_spread_or_at_once() {
 fn comparison_of_whole_seconds_is_reported_spread_and_at_once() {
     let new = "{domain: api, rules: [{id: new, per: [client_ip], limit: 5/s, burst: 5}]}";
     let old = "{domain: api, rules: [{id: old, per: [client_ip], limit: 5/s, burst: 10}]}";
-    // Ten requests in one second. If they are spread, nearly all pass under both rule sets. If they are placed at
-    // once, only the burst passes.
+    // Ten requests in one second. If the requests are spread, nearly all pass under both rule sets. If all are placed
+    // at the start of the second, only the burst passes.
     let folder = Folder::new();
     let log = folder.write_file("log", combined_log(&[(0, 1, "/"); 10]));
     let (new, old) = (folder.write_file("new", new), folder.write_file("old", old));
@@ -509,8 +509,8 @@ rules:
     }
 }
 
-/// Configuration of an nginx that limits requests by a header and logs the result. At one path it refuses excess
-/// requests immediately; at another path it delays them. The logged time is read before the limits are checked,
+/// Configuration of an nginx that limits requests by a header and logs the result. At one path nginx refuses excess
+/// requests immediately, and at another path nginx delays them. The logged time is read before the limits are checked,
 /// because a delayed request is logged only when it ends.
 const NGINX_CONFIG: &str = "
 daemon off; master_process off; pid nginx.pid; error_log error.log; worker_processes 1;

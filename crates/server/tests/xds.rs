@@ -20,7 +20,7 @@ const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds_server");
 const MAX_REQUESTS: usize = 20;
 const LONG_PAUSE: Duration = Duration::from_millis(500);
 
-/// An xDS server. Dropping it kills the process.
+/// An xDS server. Dropping the server kills the process.
 struct XdsServer {
     child: Child,
     responses: ChildStdin,

@@ -35,7 +35,7 @@ pub fn stable_port() -> u16 {
     std::iter::repeat_with(next).flatten().find(is_free).expect("a free port")
 }
 
-/// A running server. Dropping it kills the process.
+/// A running server. Dropping the server kills the process.
 pub struct Server {
     child: Child,
     log: Receiver<String>,
@@ -417,7 +417,7 @@ pub fn tollgate(args: &[&str], input: &[u8]) -> CommandResult {
     CommandResult::run(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args), input)
 }
 
-/// Returns an environment variable that `scripts/test` sets. Panics if it is missing.
+/// Returns an environment variable that `scripts/test` sets. Panics if the variable is missing.
 pub fn required_variable(name: &str, what: &str) -> std::ffi::OsString {
     std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: it names {what}; scripts/test sets it"))
 }

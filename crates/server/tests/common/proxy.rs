@@ -12,7 +12,7 @@ use tollgate_testkit::servers::free_port;
 
 use super::{Folder, TEST_TIMEOUT, eventually, tollgate};
 
-/// A running proxy. Dropping it stops the process.
+/// A running proxy. Dropping the proxy stops the process.
 pub struct Proxy {
     child: Child,
     pub address: SocketAddr,

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// A grpcio connection. Dropping it closes the connection.
+/// A grpcio connection. Dropping the client closes the connection.
 pub struct RlsClient {
     child: Child,
     calls: ChildStdin,

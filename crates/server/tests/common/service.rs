@@ -184,7 +184,7 @@ pub fn sha256(text: &str) -> String {
     super::run_program(Command::new("sha256sum").arg(file.path())).split(' ').next().expect("a sum").to_owned()
 }
 
-/// A small file system. Only root can mount it.
+/// A small file system. Only root can mount the file system.
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {

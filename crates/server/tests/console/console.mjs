@@ -14,7 +14,7 @@ import { problems, Window, withBrowser } from "./browser.mjs";
 const [, , origin, tokens, alone] = process.argv;
 const TOKENS = JSON.parse(tokens);
 
-/** Markup that pages must show as plain text. `console.rs` puts it into a key, a comment and an override. */
+/** Markup that pages must show as plain text. `console.rs` puts this markup into a key, a comment and an override. */
 const MARKUP = "<img src=x onerror=alert(1)>";
 
 /** The pages: address, heading, a text that the complete page shows, and the required role. */

@@ -18,7 +18,7 @@ on_both_databases!(
 async fn exactly_one_concurrent_writer_wins(database: Arc<TestDatabase>) {
     const WRITERS: usize = 16;
     const ROUNDS: i64 = 5;
-    // Half of the writers use a second instance. To the database, it looks like another process.
+    // Half of the writers use a second instance. To the database, the second instance looks like another process.
     let controls = [Arc::new(database.open().await), Arc::new(database.open().await)];
     put_rule(&controls[0], "api", "each", "{limit: 1/s}").await;
     for round in 1..=ROUNDS {

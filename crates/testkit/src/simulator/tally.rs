@@ -378,9 +378,9 @@ impl TallySimulation {
     }
 
     /// Checks that the excess of a bucket is at most `(N − 1)·(B + r·δ)` plus tolerances. Each crashed node loses its
-    /// unsent charges and adds another `B + r·δ`. Each loss of the store's state adds the same amount. Clocks may be 1% fast,
-    /// and estimates of the store's clock vary by the link delay, which adds the refill of these times. A forward step
-    /// `σ` of the store's clock adds `min(B, r·σ)`. Windows are checked against a bound per window.
+    /// unsent charges and adds another `B + r·δ`. Each loss of the store's state adds the same amount. Clocks may be 1%
+    /// fast, and estimates of the store's clock vary by the link delay, which adds the refill of these times. A forward
+    /// step `σ` of the store's clock adds `min(B, r·σ)`. Windows are checked against a bound per window.
     fn check_history(&self) -> Result<(), String> {
         let delta = self.longest_silence + self.sync_every;
         // A store that lost its state starts full.
