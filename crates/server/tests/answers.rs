@@ -112,8 +112,8 @@ fn closed_refusal_differs_from_an_exceeded_limit() {
     assert!(line.contains("closed=true") && line.contains("standing=\"fallback\""), "{line}");
 }
 
-/// Sends nine requests that the rule `paid` refuses and then one that `silent` refuses. Returns the log lines about
-/// refusals.
+/// Sends nine requests that the rule `paid` refuses and then one request that `silent` refuses. Returns the log lines
+/// about refusals.
 fn logged_refusals(args: &[&str]) -> Vec<String> {
     let rules = Rules::new(RULES);
     let server = Server::start(&[&["--rules", rules.path()], args].concat());

@@ -126,8 +126,8 @@ sleep() {
 }
 "#;
 
-/// Returns one script for the whole document, so that later commands see the effects of earlier ones. `address` is the
-/// default server address, and `proxy` is the address of Envoy.
+/// Returns one script for the whole document, so that later commands see the effects of earlier commands. `address` is
+/// the default server address, and `proxy` is the address of Envoy.
 fn document_script(steps: &[DocumentStep], address: &str, proxy: &str) -> String {
     // When the shell ends, it kills the servers.
     let mut script = String::from("exec 2>&1\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n");

@@ -15,8 +15,8 @@ const REQUESTS_DURING_FAULT: usize = 50;
 /// Maximum number of requests until the store must decide again after its recovery.
 const MAX_REQUESTS_TO_RECOVER: usize = 100_000;
 
-/// Sends a check. Returns whether it was admitted, and its standing. If the reply comes far too late, the client's own
-/// timeout fails the test.
+/// Sends a check. Returns whether the check was admitted, and its standing. If the reply comes far too late, the
+/// client's own timeout fails the test.
 fn send_check(client: &mut Client, key: &str, limit: &str) -> (bool, String) {
     let (status, body) = client.post("/v1/check", &json!({"key": key, "limit": limit}).to_string());
     assert!(status == 200 || status == 429, "{status} {body}");
@@ -30,7 +30,7 @@ fn get_page(server: &Server, path: &str) -> String {
     client.read_to_end()
 }
 
-/// Sends checks for new keys until the store decides one.
+/// Sends checks for new keys until the store decides a check.
 fn wait_for_the_store(client: &mut Client, name: &str) {
     let back = (0..MAX_REQUESTS_TO_RECOVER)
         .any(|number| send_check(client, &format!("{name} {number}"), "1/day").1 == "exact");

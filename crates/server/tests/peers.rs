@@ -118,8 +118,8 @@ pub(crate) fn wait_until_linked(servers: &[Server]) {
     });
 }
 
-/// Returns the number of servers that share limits with `server`, including itself. Returns 0 if it lacks a link to one
-/// of them.
+/// Returns the number of servers that share limits with `server`, including itself. Returns 0 if `server` lacks a link
+/// to one of these servers.
 pub(crate) fn linked_server_count(server: &Server) -> usize {
     let page = peer_status(server);
     let linked = page["peers"]
@@ -342,7 +342,7 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
 }
 
 /// Waits until the first two servers know of all charges of the third server. Deltas are applied in order, so a
-/// server that knows of the last charge knows of all earlier ones.
+/// server that knows of the last charge knows of all earlier charges.
 pub(crate) fn wait_until_others_know_all(servers: &[Server]) {
     assert!(passes(&servers[2], "eventual", "marker"));
     for server in &servers[..2] {

@@ -20,7 +20,7 @@ fn words_of_call(step: &TraceStep) -> Vec<String> {
     words
 }
 
-/// Returns whether only redis-cell reports this error. redis-cell cannot set the expiry of a key with credit.
+/// Returns whether only redis-cell reports this error: it cannot set the expiry of a key with credit.
 fn is_error_of_redis_cell_only(error: &str) -> bool {
     error.ends_with("Error while setting key expire")
 }

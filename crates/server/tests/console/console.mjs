@@ -160,7 +160,7 @@ async function everyPage(browser) {
   }
 }
 
-/** Checks that an editor of one domain can read all domains but change only this one. */
+/** Checks that an editor of one domain can read all domains but change only its own domain. */
 async function oneDomain(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.web);

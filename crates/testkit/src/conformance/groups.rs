@@ -14,7 +14,7 @@ pub(super) fn slow_bucket(burst: u64) -> Limit {
     TokenBucket::new("1/day".parse().expect("a rate"), burst).expect("a bucket").into()
 }
 
-/// Checks that no charge of a group is applied if one of them is refused.
+/// Checks that no charge of a group is applied if one charge is refused.
 pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (a, b) =

@@ -69,7 +69,8 @@ pub async fn costs_are_counted(subject: &mut impl Subject) {
     }
 }
 
-/// Checks that a key with several limits admits a cost only if all of them do, and otherwise charges none of them.
+/// Checks that a key with several limits admits a cost only if all limits admit it, and otherwise charges none of the
+/// limits.
 pub async fn several_limits_on_one_key_decide_as_one(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let limits = [
@@ -119,8 +120,8 @@ pub async fn up_to_and_regardless_take_less_and_more(subject: &mut impl Subject)
     assert!(harness.check(&regardless(1)).await.passed());
 }
 
-/// Checks that requests above the free amount are delayed, each longer than the one before, and refused above the
-/// longest wait.
+/// Checks that requests above the free amount are delayed, each request longer than the previous request, and refused
+/// above the longest wait.
 pub async fn leaky_bucket_returns_delays(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     if harness.refuses("leaky bucket") {

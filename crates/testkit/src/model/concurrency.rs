@@ -67,7 +67,7 @@ impl ConcurrencyModel {
         self.params = params;
     }
 
-    /// Extends the lease to a full duration from now, unless it has ended. Returns whether it was extended.
+    /// Extends the lease to a full duration from now, unless it has ended. Returns whether the lease was extended.
     pub fn renew(&mut self, now: &Now<'_>, receipt: usize) -> bool {
         self.renewals += 1;
         let (now, length, renewal_order) = (now.mono().as_nanos(), self.params.length(), self.renewals);

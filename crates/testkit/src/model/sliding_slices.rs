@@ -26,9 +26,9 @@ impl WindowParams {
     }
 }
 
-/// Returns the length of a slice: `length` divided by the smallest slice count that divides it evenly and gives slices
-/// no longer than `precision`. If there is no such count up to the maximum, divides by the smallest count that the
-/// precision requires, and rounds up.
+/// Returns the length of a slice: `length` divided by the smallest slice count that divides `length` evenly and gives
+/// slices no longer than `precision`. If there is no such count up to the maximum, divides by the smallest count that
+/// the precision requires, and rounds up.
 fn slice_length(length: u64, precision: u64) -> u64 {
     let fewest = length.div_ceil(precision.min(length));
     let slices = (fewest..=SlidingSlices::MAX_SLICES).find(|slices| length.is_multiple_of(*slices)).unwrap_or(fewest);

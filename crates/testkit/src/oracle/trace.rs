@@ -93,7 +93,7 @@ pub trait Fields {
     /// Returns the value of the field, or null if it is missing.
     fn field(&self, name: &str) -> &Value;
 
-    /// Returns an integer, if the field contains one.
+    /// Returns the integer in the field, if there is one.
     fn optional_int(&self, name: &str) -> Option<i128>;
 
     /// Reads an integer.

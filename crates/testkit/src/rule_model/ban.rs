@@ -18,8 +18,7 @@ impl BanState {
         self.until.saturating_sub(at)
     }
 
-    /// Counts a refusal of a key that is not banned. Returns the length of the ban if the refusal
-    /// starts one.
+    /// Counts a refusal of a key that is not banned. Returns the length of the ban if the refusal starts a ban.
     pub fn count_refusal(&mut self, ban: &Ban, at: u64) -> Option<u64> {
         self.refusals.push(at);
         let inside = self.refusals.iter().filter(|refusal| at < **refusal + ban.within).count();

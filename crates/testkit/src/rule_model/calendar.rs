@@ -137,7 +137,7 @@ impl Calendar {
         }
     }
 
-    /// Returns the rule's `anchor`, if the unit has one.
+    /// Returns the rule's `anchor`, if the unit has an anchor.
     pub fn anchor(&self) -> Option<String> {
         match self.unit {
             Unit::Hour | Unit::Day => None,

@@ -157,7 +157,7 @@ impl RuleModel {
     }
 
     /// Returns the states of a key. Returns `None` if the key counts as new under these limits: its state was never
-    /// written, or it has other limits and is unused.
+    /// written, or the key has other limits and is unused.
     fn known_states(&self, key: &Key, limits: &[Limit]) -> Option<&Vec<State>> {
         let states = self.counters.get(key)?;
         let seen = |(position, state): (usize, &State)| {

@@ -116,8 +116,8 @@ impl RuleModel {
         all
     }
 
-    /// Extends the leases of a decision to their full length from now. Returns whether the decision has leases and
-    /// all of them were still held.
+    /// Extends the leases of a decision to their full length from now. Returns whether the decision has leases and all
+    /// leases were still held.
     pub fn renew(&mut self, receipt: &Receipt) -> bool {
         let mut all = None;
         for taken in &receipt.taken {

@@ -65,8 +65,8 @@ impl Cluster {
         Self::create(servers, ports, &certificates.client_options())
     }
 
-    /// Starts a cluster whose servers reach each other through proxies, so that the first can be cut off from the
-    /// others. Clients and replication do not use the proxies.
+    /// Starts a cluster whose servers reach each other through proxies, so that the first server can be cut off from
+    /// the other servers. Clients and replication do not use the proxies.
     ///
     /// # Panics
     /// Panics if the cluster does not start.

@@ -187,8 +187,7 @@ impl Server {
         assert!(status.is_ok_and(|status| status.success()), "`kill {signal}` failed");
     }
 
-    /// Starts the program and waits until it logs that it is ready. Returns whether it became
-    /// ready.
+    /// Starts the program and waits until it logs that it is ready. Returns whether the program became ready.
     fn try_run(&mut self) -> bool {
         let mut command = Command::new(self.kind.program());
         let port = self.port.to_string();

@@ -356,7 +356,7 @@ impl TallySimulation {
     }
 
     /// Checks that each charge is applied at most once, and exactly once for nodes that did not crash, unless the tally
-    /// dropped it. Checks nothing if the store lost its state.
+    /// dropped the charge. Checks nothing if the store lost its state.
     fn check_counts(&self) -> Result<(), String> {
         if self.losses > 0 {
             return Ok(());
@@ -412,7 +412,7 @@ impl TallySimulation {
     }
 }
 
-/// Draws a limit of one of the four algorithms. Returns it with the rate of a bucket or the length of a window.
+/// Draws a limit of one of the four algorithms. Returns the limit with the rate of a bucket or the length of a window.
 fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
     let valid = |limit: Result<Limit, LimitError>| limit.unwrap_or_else(|error| panic!("{error}"));
     if random.happens_in_percent(60) {

@@ -82,8 +82,8 @@ impl Bandwidth {
         self.with_limit()
     }
 
-    /// Returns the refill of a greedy bandwidth from the last interval of the bandwidth that it replaces
-    /// until `now`, rounded up.
+    /// Returns the refill of a greedy bandwidth from the last interval of the replaced bandwidth until `now`, rounded
+    /// up.
     pub(super) fn refilled_after(&self, old: &Self, now: u64) -> i128 {
         let since = |phase: u64| u128::from(now.saturating_sub(phase) % old.period);
         let since = old.phase.filter(|_| self.phase.is_none()).map_or(0, since);
@@ -131,7 +131,7 @@ impl Bandwidth {
         limit
     }
 
-    /// Returns our limit in the state of the limit that it replaces.
+    /// Returns our limit in the state of the replaced limit.
     pub(super) fn converted_from(&self, old: &BandwidthStep<'_>) -> BandwidthStep<'_> {
         let mut state = old.state;
         self.limit.convert(&old.bandwidth.limit, &mut state, &old.now());

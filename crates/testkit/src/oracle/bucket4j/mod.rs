@@ -57,7 +57,7 @@ pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
     Ok(Box::new(Bucket4jPlayer { bandwidths, seen: BucketState::read(case.config.field("create"))?, at: start }))
 }
 
-/// Returns the bandwidths of a configuration, or `None` if one of them would take too long to refill.
+/// Returns the bandwidths of a configuration, or `None` if a bandwidth would take too long to refill.
 fn read_bandwidths(config: &Value, start: u64) -> ReadResult<Option<Vec<Bandwidth>>> {
     config.list("bandwidths")?.iter().map(|config| Bandwidth::new(config, start)).collect()
 }

@@ -215,7 +215,7 @@ impl PeersSimulation {
         self.handle_mesh_event(now, host, MeshEvent::LinkUp { peer });
     }
 
-    /// Ends one side of a link. Returns whether it was open.
+    /// Ends one side of a link. Returns whether that side was open.
     pub(super) fn end_link(&mut self, now: u64, host: usize, other: usize) -> bool {
         let peer = self.net.peer(host, other);
         if !self.net.close(host, other) {

@@ -128,7 +128,7 @@ impl SimulatedNetwork {
         connection.is_up[usize::from(own > other)].then_some(connection.number)
     }
 
-    /// Closes the connection on `own`'s side. Returns whether it was open.
+    /// Closes the connection on `own`'s side. Returns whether that side was open.
     pub(super) fn close(&mut self, own: usize, other: usize) -> bool {
         std::mem::replace(&mut self.connection(own, other).is_up[usize::from(own > other)], false)
     }

@@ -69,8 +69,8 @@ impl Process {
         self.mesh.state() == MemberState::Ready
     }
 
-    /// Decides a request locally. Returns whether it is admitted, and whether so many charges are unsent that they
-    /// must be sent now.
+    /// Decides a request locally. Returns whether the request is admitted, and whether there are so many unsent charges
+    /// that they must be sent now.
     pub(super) fn decide(&self, now: &Now<'_>, key: Fingerprint, cost: u64) -> (bool, bool) {
         let ask = Ask::Exactly(Cost::new(cost));
         let charge = Charge { key, limits: &self.limits, ask, stamps: None };
