@@ -48,7 +48,7 @@ mod tls {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let directory = tempfile::tempdir().unwrap();
-            let (certificates, port) = (Certificates::make(directory.path()), free_port());
+            let (certificates, port) = (Certificates::create(directory.path()), free_port());
             let options = certificates.server_options(port);
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
             let server = Server::start_with(Kind::Redis, &options);
@@ -76,7 +76,7 @@ mod tls {
         runtime.block_on(async {
             let directory = tempfile::tempdir().unwrap();
             let (certificates, port) =
-                (Certificates::make(directory.path()).requiring_client_certificates(), free_port());
+                (Certificates::create(directory.path()).requiring_client_certificates(), free_port());
             let options = certificates.server_options(port);
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
             let server = Server::start_with(Kind::Redis, &options);
@@ -111,7 +111,7 @@ mod tls {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let directory = tempfile::tempdir().unwrap();
-            let certificates = Certificates::make(directory.path()).requiring_client_certificates();
+            let certificates = Certificates::create(directory.path()).requiring_client_certificates();
             let cluster = Cluster::start_with_tls(&certificates);
             let url = format!("rediss+cluster://localhost:{}", cluster.port(0));
             check_client_certificate(&url, &certificates).await;
@@ -127,7 +127,7 @@ mod tls {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let directory = tempfile::tempdir().unwrap();
-            let certificates = Certificates::make(directory.path()).requiring_client_certificates();
+            let certificates = Certificates::create(directory.path()).requiring_client_certificates();
             let mut sentinels = Sentinels::start_with_tls(&certificates);
             let url = format!("rediss+sentinel://{}/{PRIMARY_NAME}", sentinels.addresses());
             let known = check_client_certificate(&url, &certificates).await;

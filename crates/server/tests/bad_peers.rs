@@ -143,7 +143,7 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
 fn servers_with_another_secret_cluster_or_a_taken_name_do_not_start_and_are_logged_once() {
     let folder = Folder::new();
     let (right, wrong) = (folder.write_file("right", "a".repeat(32)), folder.write_file("wrong", "b".repeat(32)));
-    let three = ThreeServers::with(&format!("?secret_file={right}"));
+    let three = ThreeServers::with_options(&format!("?secret_file={right}"));
     let mut servers = three.start_all();
     let taken = three.address(1).to_string();
     let others = [

@@ -89,7 +89,7 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     let port = || format!("127.0.0.1:{}", free_port());
     let (http, resp) = (port(), port());
     let ports = ["--http", &http, "--resp", &resp];
-    Certificates::make(folder.path());
+    Certificates::create(folder.path());
     set_mode(&folder.path().join("server.key"), 0o600);
     folder.write_file("rules.yaml", "domain: api\nrules:\n- {id: all, limit: 100/s}\n");
     let url = store.url();

@@ -58,7 +58,7 @@ fn nghttp_and_h2load_are_served() {
 #[test]
 fn tls_is_negotiated_for_http2() {
     let folder = common::Folder::new();
-    let made = Certificates::make(folder.path());
+    let made = Certificates::create(folder.path());
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
     let (server, _rules) = start(&["--tls-cert", &text(made.certificate()), "--tls-key", &text(made.key())]);
     let url = format!("https://{}{PATH}", server.rls.expect("the rate-limit service is on"));

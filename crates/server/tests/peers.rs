@@ -56,11 +56,11 @@ pub(crate) struct ThreeServers {
 
 impl ThreeServers {
     pub(crate) fn new() -> Self {
-        Self::with("")
+        Self::with_options("")
     }
 
     /// Prepares three servers with these options in the store URL, without starting them.
-    pub(crate) fn with(options: &str) -> Self {
+    pub(crate) fn with_options(options: &str) -> Self {
         let folder = Folder::new();
         folder.write_file("rules.yaml", RULES);
         Self { folder, ports: [(); 3].map(|()| stable_port()), options: options.to_owned() }
@@ -72,7 +72,7 @@ impl ThreeServers {
     }
 
     pub(crate) fn start(&self, index: usize) -> Server {
-        self.serve(&self.options, &["--peers-listen", &self.address(index).to_string()])
+        self.start_server_with(&self.options, &["--peers-listen", &self.address(index).to_string()])
     }
 
     /// Starts a further server with other options in the store URL, without waiting for it. Writes the log of the
@@ -95,7 +95,7 @@ impl ThreeServers {
         format!("peers://{}{options}", hosts.join(","))
     }
 
-    fn serve(&self, options: &str, args: &[&str]) -> Server {
+    fn start_server_with(&self, options: &str, args: &[&str]) -> Server {
         let (url, rules) = (self.url(options), self.folder.join("rules.yaml"));
         Server::start(&[&["--rules", &*rules, "--store", &*url, "--store-deadline", "20000"], args].concat())
     }
@@ -215,7 +215,7 @@ pub(crate) fn assert_admits_fifty(servers: &[Server], key: &str) {
 fn strict_limits_are_exact_on_all_servers_together() {
     let folder = Folder::new();
     let secret = folder.write_file("secret", "0123456789abcdef".repeat(4));
-    let servers = ThreeServers::with(&format!("?secret_file={secret}")).start_all();
+    let servers = ThreeServers::with_options(&format!("?secret_file={secret}")).start_all();
     assert_admits_fifty(&servers, "k");
     let asked = |server: &Server| read_metric(server, "tollgate_peers_asked_total").unwrap_or_default();
     eventually("two of three servers asked the key's home", || servers.iter().map(asked).sum::<u64>() >= 50);

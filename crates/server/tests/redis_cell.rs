@@ -9,7 +9,7 @@ use tollgate_testkit::oracle::{Fields, TraceDirectory, TraceStep};
 /// Returns the words of a recorded call.
 fn words_of_call(step: &TraceStep) -> Vec<String> {
     let mut words = vec!["CL.THROTTLE".to_owned()];
-    if let Ok(argv) = step.args.list("argv") {
+    if let Ok(argv) = step.args.read_list("argv") {
         words.extend(argv.iter().filter_map(Value::as_str).map(str::to_owned));
     } else {
         words.push(step.args.read_text("key").expect("a key").to_owned());
@@ -67,7 +67,8 @@ fn first_call_on_a_key_is_answered_as_recorded() {
         client.send_command(&words.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(client.line(), "*5", "{words:?}");
         let reply: Vec<i64> = (0..5).map(|_| client.line()[1..].parse().expect("a number")).collect();
-        let recorded: Vec<i64> = step.result.list("reply").expect("a reply").iter().filter_map(Value::as_i64).collect();
+        let recorded: Vec<i64> =
+            step.result.read_list("reply").expect("a reply").iter().filter_map(Value::as_i64).collect();
         assert_eq!(reply, recorded, "{words:?}");
         compared += 1;
     }

@@ -27,18 +27,18 @@ impl RestartableServer {
         Self { folder, rules }
     }
 
-    fn data(&self) -> String {
+    fn data_path(&self) -> String {
         self.folder.join("data")
     }
 
     fn start(&self, every: &str) -> Server {
-        Server::start(&["--rules", &self.rules, "--data", &self.data(), "--snapshot-every", every])
+        Server::start(&["--rules", &self.rules, "--data", &self.data_path(), "--snapshot-every", every])
     }
 
     /// Waits for a snapshot that was begun after this call: the second that is written, because the first may have been
     /// begun before the call.
     fn wait_for_snapshot(&self) {
-        let written = || std::fs::metadata(self.snapshot()).and_then(|file| file.modified()).ok();
+        let written = || std::fs::metadata(self.snapshot_path()).and_then(|file| file.modified()).ok();
         let mut after: Option<SystemTime> = written();
         for _ in 0..2 {
             eventually("a snapshot", || written() > after);
@@ -46,8 +46,8 @@ impl RestartableServer {
         }
     }
 
-    fn snapshot(&self) -> std::path::PathBuf {
-        Path::new(&self.data()).join("counters.snapshot")
+    fn snapshot_path(&self) -> std::path::PathBuf {
+        Path::new(&self.data_path()).join("counters.snapshot")
     }
 }
 
@@ -100,9 +100,9 @@ fn damaged_or_foreign_file_is_set_aside() {
         restarted.folder.write_file("data/counters.snapshot", content);
         let server = restarted.start("3600");
         assert_eq!(check_status(&mut server.connect_http(), "\"who\":\"alice\""), 200);
-        let refused = std::fs::read(format!("{}/counters.snapshot.refused", restarted.data())).expect("set aside");
+        let refused = std::fs::read(format!("{}/counters.snapshot.refused", restarted.data_path())).expect("set aside");
         assert_eq!(refused, content.as_bytes());
-        assert!(!restarted.snapshot().exists());
+        assert!(!restarted.snapshot_path().exists());
         let refused = |line: &&String| line.contains("cannot use the snapshot");
         let line = server.start_log.iter().find(refused).expect("a line in the log");
         assert!(line.contains(reason) && line.contains("starting with empty counters"), "{line}");
@@ -164,7 +164,7 @@ fn no_snapshot_is_written_with_an_interval_of_zero() {
     let server = restarted.start("0");
     assert_eq!(check_status(&mut server.connect_http(), "\"who\":\"alice\""), 200);
     server.stop_and_read_log();
-    assert!(!restarted.snapshot().exists());
+    assert!(!restarted.snapshot_path().exists());
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn snapshot_takes_no_memory_for_tables_that_are_not_used() {
 fn second_server_in_the_same_data_directory_is_refused() {
     let restarted = RestartableServer::new();
     let first = restarted.start("3600");
-    let (rules, data) = (restarted.rules.clone(), restarted.data());
+    let (rules, data) = (restarted.rules.clone(), restarted.data_path());
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--http", "127.0.0.1:0", "--resp", "off", "--rules", &rules, "--data", &data]);
     let second = common::CommandResult::run(&mut command, b"");

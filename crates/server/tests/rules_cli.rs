@@ -164,7 +164,7 @@ impl AtTerminal {
     }
 
     /// Answers the prompt. Returns the rest of the output and the status.
-    fn answer(mut self, answer: &str) -> (String, Option<i32>) {
+    fn answer_prompt(mut self, answer: &str) -> (String, Option<i32>) {
         writeln!(self.child.stdin.take().unwrap(), "{answer}").unwrap();
         let output = self.child.wait_with_output().unwrap();
         (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
@@ -178,24 +178,24 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     let file = folder.write_file("api.yaml", TWO_RULES);
     let asked = AtTerminal::apply(&cli, &file);
     assert!(asked.shown.contains("\x1b[32m+ create api/a\x1b[0m"), "in colour: {}", asked.shown);
-    let (output, code) = asked.answer("n");
+    let (output, code) = asked.answer_prompt("n");
     assert!(code == Some(1) && output.contains("nothing was changed"), "{output}");
     assert_eq!(cli.run(&["rules", "list"]).done(), "no rules\n");
-    let (output, code) = AtTerminal::apply(&cli, &file).answer("y");
+    let (output, code) = AtTerminal::apply(&cli, &file).answer_prompt("y");
     assert!(code == Some(0) && output.contains("applied, revision 1"), "{output}");
 
     // A concurrent change that does not affect the plan is ignored.
     folder.write_file("api.yaml", TWO_RULES.replace("5/s", "6/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
-    let (output, code) = asked.answer("y");
+    let (output, code) = asked.answer_prompt("y");
     assert!(code == Some(0) && output.contains("applied, revision 3"), "{output}");
 
     // After a concurrent change to a rule in the plan, the plan is not applied.
     folder.write_file("api.yaml", TWO_RULES.replace("5/s", "7/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "rollback", "api", "a"]).done();
-    let (output, code) = asked.answer("y");
+    let (output, code) = asked.answer_prompt("y");
     assert!(code == Some(1) && output.contains("nothing was applied") && output.contains("-limit: 5/s"), "{output}");
     assert!(output.contains("changed by local at "), "{output}");
     assert!(cli.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));

@@ -22,7 +22,7 @@ rules:
 /// A store deadline that is long enough even on a busy machine.
 const LONG_STORE_DEADLINE: [&str; 2] = ["--store-deadline", "20000"];
 
-fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+fn test_requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
     let pattern =
         [("/v1/search", "a", 1), ("/v1/x", "a", 2), ("/v1/search", "b", 1), ("/other", "a", 1), ("/v1/x", "b", 3)];
     pattern.into_iter().cycle().take(20)
@@ -42,7 +42,7 @@ fn decide_over_http(server: &Server) -> Vec<Value> {
         let text = run_program(Command::new("curl").args(["-s", "-d", &body.to_string(), &server.url("/v1/check")]));
         without_times(&serde_json::from_str(&text).expect("JSON"))
     };
-    requests().map(ask).collect()
+    test_requests().map(ask).collect()
 }
 
 fn decide_over_resp(server: &Server) -> Vec<Value> {
@@ -52,7 +52,7 @@ fn decide_over_resp(server: &Server) -> Vec<Value> {
             ["-p", &server.resp_port(), "-3", "--json", "TG.CHECK", "api", &cost, "path", path, "client", client];
         without_times(&serde_json::from_str(&run_program(Command::new("redis-cli").args(args))).expect("JSON"))
     };
-    requests().map(ask).collect()
+    test_requests().map(ask).collect()
 }
 
 #[test]

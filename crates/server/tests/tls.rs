@@ -26,7 +26,7 @@ fn replace_certificate(folder: &Folder, made: &Certificates) {
 fn make_certificates(folder: &Folder, name: &str) -> Certificates {
     let directory = folder.path().join(name);
     std::fs::create_dir_all(&directory).expect("a directory");
-    Certificates::make(&directory)
+    Certificates::create(&directory)
 }
 
 fn curl_command(server: &Server, authority: &Path) -> Command {

@@ -186,7 +186,7 @@ fn xds_server_that_resends_refused_rules_is_answered_with_pauses() {
 #[test]
 fn rules_are_received_over_mutual_tls() {
     let folder = common::Folder::new();
-    let made = Certificates::make(folder.path());
+    let made = Certificates::create(folder.path());
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
     let (key, certificate, ca) = (text(made.key()), text(made.certificate()), text(made.authority()));
     let mut xds = XdsServer::start(stable_port(), &[&key, &certificate, &ca]);

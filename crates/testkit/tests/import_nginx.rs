@@ -18,12 +18,12 @@ const MILLI: u64 = 1_000_000;
 
 /// Returns the configuration lines with which a case was recorded.
 fn nginx_config(case: &Case) -> ReadResult<String> {
-    let lines = case.config.list("limits")?.iter().enumerate().map(|(place, limit)| {
-        let (rate, burst) = (limit.read_text("rate")?, limit.count("burst")?);
+    let lines = case.config.read_list("limits")?.iter().enumerate().map(|(place, limit)| {
+        let (rate, burst) = (limit.read_text("rate")?, limit.read_count("burst")?);
         let burst = if burst > 0 { format!(" burst={burst}") } else { String::new() };
         let mode = match limit.read_text("mode")? {
             "nodelay" => " nodelay".to_owned(),
-            "two_stage" => format!(" delay={}", limit.count("delay")?),
+            "two_stage" => format!(" delay={}", limit.read_count("delay")?),
             _ => String::new(),
         };
         Ok(format!(
@@ -43,7 +43,7 @@ enum NginxOutcome {
 fn recorded_outcome(step: &TraceStep) -> ReadResult<NginxOutcome> {
     Ok(match step.result.read_text("outcome")? {
         "rejected" => NginxOutcome::Rejected,
-        _ => NginxOutcome::Passed { delay_ms: step.result.count("delay_ms")? },
+        _ => NginxOutcome::Passed { delay_ms: step.result.read_count("delay_ms")? },
     })
 }
 

@@ -141,7 +141,7 @@ fn commands_without_arguments_are_skipped() {
 }
 
 /// Replaces, removes or empties a value at a random position.
-fn mutate(rng: &mut Rng, value: &mut Value) {
+fn mutate_value(rng: &mut Rng, value: &mut Value) {
     let odd = || {
         [json!(0), json!(-1), json!(1), json!(i64::MIN), json!(i64::MAX), json!(u64::MAX), json!(1e300), json!(-0.5)]
             .into_iter()
@@ -160,11 +160,11 @@ fn mutate(rng: &mut Rng, value: &mut Value) {
     let place = rng.below(inside as u64) as usize;
     match value {
         Value::Array(items) if rng.one_in(12) => drop(items.remove(place)),
-        Value::Array(items) => mutate(rng, &mut items[place]),
+        Value::Array(items) => mutate_value(rng, &mut items[place]),
         Value::Object(fields) => {
             let name = fields.keys().nth(place).expect("it is inside").clone();
             match fields.get_mut(&name) {
-                Some(field) if !rng.one_in(12) => mutate(rng, field),
+                Some(field) if !rng.one_in(12) => mutate_value(rng, field),
                 _ => drop(fields.remove(&name)),
             }
         }
@@ -184,13 +184,13 @@ fn mutated_traces_are_replayed_without_a_panic() {
             for _ in 0..rng.between(1, 3) {
                 let (kind, place) = (rng.below(4), rng.below(case.steps.len().max(1) as u64) as usize);
                 match (kind, case.steps.get_mut(place)) {
-                    (0, _) | (_, None) => mutate(rng, &mut case.config),
+                    (0, _) | (_, None) => mutate_value(rng, &mut case.config),
                     (1, Some(step)) => {
                         step.at =
                             rng.pick(&[i64::MIN, -1, 0, step.at.wrapping_add(1), step.at.wrapping_neg(), i64::MAX]);
                     }
-                    (2, Some(step)) => mutate(rng, &mut step.args),
-                    (_, Some(step)) => mutate(rng, &mut step.result),
+                    (2, Some(step)) => mutate_value(rng, &mut step.args),
+                    (_, Some(step)) => mutate_value(rng, &mut step.result),
                 }
             }
             let tally = replay.run(std::slice::from_ref(&case));

@@ -58,7 +58,7 @@ proptest! {
         let limits = GroupLimitParams::limits(&members).expect("valid params");
         let mut lockstep = Lockstep::new(&limits, GroupModel::new(&members, &Now::at(start)), &EqualClocks, start);
         for step in &script {
-            lockstep.step(step);
+            lockstep.run_step(step);
             let (state, model, now) = lockstep.state_and_model();
             let reports: Vec<_> = limits.reports(state, &now, Cost::ONE).collect();
             prop_assert_eq!(reports, model.reports(&now, 1));

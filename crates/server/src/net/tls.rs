@@ -173,7 +173,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn handshake_that_stalls_times_out() {
         let folder = tempfile::tempdir().unwrap();
-        let made = Certificates::make(folder.path());
+        let made = Certificates::create(folder.path());
         let tls = Arc::new(Tls::new(TlsFiles { certificate: made.certificate(), key: made.key() }).unwrap());
         for sent in ["", "\u{16}\u{3}\u{1}"] {
             for protocol in Protocol::ALL {
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn invalid_files_are_reported_with_their_flag() {
         let [folder, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        let (made, others) = (Certificates::make(folder.path()), Certificates::make(other.path()));
+        let (made, others) = (Certificates::create(folder.path()), Certificates::create(other.path()));
         let refused = |certificate: &Path, key: &Path| {
             let files = TlsFiles { certificate: certificate.to_owned(), key: key.to_owned() };
             format!("{:#}", Tls::new(files).unwrap_err())

@@ -20,6 +20,6 @@ mod waiting;
 type DatabaseOwner = ();
 
 /// Returns the URL of a SQLite database. `api_on_postgres` runs the same tests on PostgreSQL.
-fn database(folder: &Path, _number: u32) -> (String, DatabaseOwner) {
+fn new_database(folder: &Path, _number: u32) -> (String, DatabaseOwner) {
     (sqlite_url(&folder.join("rules.db")), ())
 }

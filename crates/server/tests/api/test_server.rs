@@ -40,7 +40,7 @@ impl TestServer {
         static STARTED_SERVERS: AtomicU32 = AtomicU32::new(0);
         let count = STARTED_SERVERS.fetch_add(1, Ordering::Relaxed);
         let folder = tempfile::tempdir().expect("a folder");
-        let (url, keeper) = crate::database(folder.path(), count);
+        let (url, keeper) = crate::new_database(folder.path(), count);
         // The control plane has its own thread, as in the program.
         let (ready, opened) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();

@@ -26,7 +26,7 @@ mod waiting;
 type DatabaseOwner = Arc<Postgres>;
 
 /// Creates a database on a PostgreSQL server that concurrent tests share.
-fn database(_folder: &Path, number: u32) -> (String, DatabaseOwner) {
+fn new_database(_folder: &Path, number: u32) -> (String, DatabaseOwner) {
     static SHARED_POSTGRES: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
     let mut running = SHARED_POSTGRES.lock().unwrap_or_else(PoisonError::into_inner);
     let server = running.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));

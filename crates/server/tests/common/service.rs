@@ -23,7 +23,7 @@ pub struct Service {
 impl Service {
     pub fn start() -> Self {
         let folder = Folder::new();
-        let certificates = Certificates::make(folder.path());
+        let certificates = Certificates::create(folder.path());
         let mut service = Self { folder, certificates, port: free_port(), server: None };
         service.restart();
         service

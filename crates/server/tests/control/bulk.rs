@@ -21,7 +21,7 @@ on_both_databases!(
     a_hundred_thousand_rules_are_stored_and_one_more_is_refused,
 );
 
-async fn apply(control: &Control, text: &str, others: OtherRules) -> Plan {
+async fn apply_file(control: &Control, text: &str, others: OtherRules) -> Plan {
     control.rule_files().apply(&change_by("git"), text.as_bytes(), others, &|_| true).await.unwrap()
 }
 
@@ -75,11 +75,11 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
         .unwrap();
     assert_eq!(log.items.iter().map(|line| line.revision).collect::<Vec<_>>(), [3, 3, 3]);
     // Applying again changes nothing.
-    let again = apply(&control, FILE, OtherRules::Delete).await;
+    let again = apply_file(&control, FILE, OtherRules::Delete).await;
     assert_eq!((again.revision, again.unchanged, again.changes.len()), (3, 2, 0));
     assert_eq!(*control.watch_revision().borrow(), 3);
     // A rule that is created again continues its version numbers.
-    apply(&control, "domain: api\nrules: [{id: old, limit: 1/s}]", OtherRules::Keep).await;
+    apply_file(&control, "domain: api\nrules: [{id: old, limit: 1/s}]", OtherRules::Keep).await;
     assert_eq!(control.rules().get("api", "old").await.unwrap().version, 3);
 }
 
@@ -108,13 +108,13 @@ async fn order_of_rules_in_files_is_kept(database: Arc<TestDatabase>) {
         let rules: Vec<String> = ids.chars().map(|id| format!("{{id: {id}, limit: 1/s}}")).collect();
         format!("{{domain: api, rules: [{}]}}", rules.join(", "))
     };
-    apply(&control, &file("abcd"), OtherRules::Keep).await;
-    let plan = apply(&control, &file("dbxa"), OtherRules::Keep).await;
+    apply_file(&control, &file("abcd"), OtherRules::Keep).await;
+    let plan = apply_file(&control, &file("dbxa"), OtherRules::Keep).await;
     assert_eq!(rule_ids(&control, "api").await, "d b c x a");
     assert!(summarise_plan(&plan).contains("api/x:create"));
     assert_eq!(control.rules().get("api", "a").await.unwrap().version, 1);
-    assert_eq!(apply(&control, &file("dbxa"), OtherRules::Keep).await.changes.len(), 0);
-    apply(&control, &file("axd"), OtherRules::Delete).await;
+    assert_eq!(apply_file(&control, &file("dbxa"), OtherRules::Keep).await.changes.len(), 0);
+    apply_file(&control, &file("axd"), OtherRules::Delete).await;
     assert_eq!(rule_ids(&control, "api").await, "a x d");
     put_rule(&control, "api", "b", "{limit: 1/s}").await;
     assert_eq!(rule_ids(&control, "api").await, "a x d b");
@@ -126,7 +126,7 @@ async fn order_of_rules_in_files_is_kept(database: Arc<TestDatabase>) {
 
 async fn exported_file_can_be_applied(database: Arc<TestDatabase>) {
     let control = database.open().await;
-    apply(&control, FILE, OtherRules::Keep).await;
+    apply_file(&control, FILE, OtherRules::Keep).await;
     put_rule(&control, "web", "w", "{limit: 5/s, when: {path: '/a b', method: [GET, POST]}, message: 'no: really'}")
         .await;
     assert_eq!(
@@ -147,13 +147,13 @@ async fn files_of_envoy_are_accepted(database: Arc<TestDatabase>) {
     let control = database.open().await;
     let text =
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
-    assert_eq!(summarise_plan(&apply(&control, text, OtherRules::Keep).await), "edge/remote_address:create");
+    assert_eq!(summarise_plan(&apply_file(&control, text, OtherRules::Keep).await), "edge/remote_address:create");
     assert_eq!(control.rules().get("edge", "remote_address").await.unwrap().rule["limit"], "10/s");
 }
 
 async fn mistakes_and_warnings_are_reported_with_their_lines(database: Arc<TestDatabase>) {
     let control = database.open().await;
-    apply(&control, FILE, OtherRules::Keep).await;
+    apply_file(&control, FILE, OtherRules::Keep).await;
     let found = control.rule_files().validate(b"domain: api\nrules:\n- {id: b, limt: 1/s}\n").await.unwrap();
     assert_eq!((found.rules, found.mistakes[0].line), (0, 3));
     let found = control.rule_files().validate(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n").await.unwrap();
@@ -241,7 +241,7 @@ async fn a_hundred_thousand_rules_are_stored_and_one_more_is_refused(database: A
         text += &format!(r#"{{"id":"r{number}","when":{{"path":"/{number}"}},"limit":"1/s"}}"#);
     }
     text += "]}";
-    let plan = apply(&control, &text, OtherRules::Keep).await;
+    let plan = apply_file(&control, &text, OtherRules::Keep).await;
     assert_eq!(plan.changes.len(), 100_000);
     let full = control.rules().put(&change_by("ann"), "api", "more", b"{limit: 1/s}").await;
     assert!(matches!(full, Err(ControlError::Full(_))));

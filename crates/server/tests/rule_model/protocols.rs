@@ -115,11 +115,11 @@ pub(crate) struct Resp(Client);
 impl Resp {
     fn run_command(&mut self, args: &[&str]) -> Value {
         self.0.send_command(args);
-        self.reply()
+        self.read_reply()
     }
 
     /// Reads one RESP3 reply.
-    fn reply(&mut self) -> Value {
+    fn read_reply(&mut self) -> Value {
         let line = self.0.line();
         let (kind, rest) = line.split_at(1);
         let count = || rest.parse::<usize>().unwrap_or_else(|_| panic!("{line:?} has no length"));
@@ -128,9 +128,9 @@ impl Resp {
             ":" => json!(rest.parse::<i64>().expect("an integer")),
             "_" => Value::Null,
             "$" => json!(self.0.read_text(count())),
-            "*" => (0..count()).map(|_| self.reply()).collect(),
+            "*" => (0..count()).map(|_| self.read_reply()).collect(),
             "%" => {
-                let mut pair = || (self.reply().as_str().expect("a name").to_owned(), self.reply());
+                let mut pair = || (self.read_reply().as_str().expect("a name").to_owned(), self.read_reply());
                 Value::Object((0..count()).map(|_| pair()).collect())
             }
             _ => panic!("{line}"),
@@ -168,7 +168,7 @@ impl Connection for Resp {
             pipeline.extend(encode_command(&[&[name], &words[..]].concat()));
         }
         self.0.send(pipeline);
-        requests.iter().map(|_| self.reply()).collect()
+        requests.iter().map(|_| self.read_reply()).collect()
     }
 
     fn refund(&mut self, receipt: &str, variant: usize) -> u64 {

@@ -29,7 +29,7 @@ impl<C: Connection> OverNetwork<C> {
         Self { server, address, connection: C::open(address), messages: 0 }
     }
 
-    fn variant(&mut self) -> usize {
+    fn next_variant(&mut self) -> usize {
         self.messages += 1;
         self.messages
     }
@@ -65,12 +65,12 @@ impl<C: Connection> RuleSubject for OverNetwork<C> {
     }
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
-        let variant = self.variant();
+        let variant = self.next_variant();
         self.decide(verb, std::slice::from_ref(request), variant).remove(0)
     }
 
     fn refund(&mut self, receipt: &str) -> u64 {
-        let variant = self.variant();
+        let variant = self.next_variant();
         self.connection.refund(receipt, variant)
     }
 

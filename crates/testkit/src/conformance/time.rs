@@ -10,7 +10,7 @@ use super::Subject;
 use super::harness::Harness;
 use super::limits::YEAR;
 
-fn multiply(unit: Nanos, n: u64) -> Nanos {
+fn multiple_of(unit: Nanos, n: u64) -> Nanos {
     Nanos::from_nanos(unit.as_nanos() * n)
 }
 
@@ -32,13 +32,13 @@ fn limits_of_two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
 
 /// Checks that every key is unused after two windows.
 pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
-    let length = multiply(subject.unit(), 2);
+    let length = multiple_of(subject.unit(), 2);
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.without_refused(limits_of_two_per(length)) {
         let charge = harness.new_charge_with_limit(limit, name);
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         assert!(!harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
-        harness.subject.wait(multiply(length, 2)).await;
+        harness.subject.wait(multiple_of(length, 2)).await;
         let answer = harness.peek(&charge).await;
         assert_eq!((answer.remaining(), answer.reports[0].reset), (vec![2], Nanos::ZERO), "{name}");
         assert!(harness.check(&charge.cost(2)).await.passed(), "{name}");
@@ -50,11 +50,11 @@ pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
 pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
     let (unit, tick) = (subject.unit(), subject.tick());
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.without_refused(limits_of_two_per(multiply(unit, 3))) {
+    for (name, limit) in harness.without_refused(limits_of_two_per(multiple_of(unit, 3))) {
         let charge = harness.new_charge_with_limit(limit, name);
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         let wait = harness.check(&charge).await.wait();
-        assert!(wait <= multiply(unit, 6), "{name}: {wait}");
+        assert!(wait <= multiple_of(unit, 6), "{name}: {wait}");
         if harness.subject.is_time_frozen() {
             harness.subject.wait(wait.saturating_sub(tick)).await;
             let sooner = harness.check(&charge).await;
@@ -69,7 +69,7 @@ pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
 
 /// Checks that an unreleased slot becomes free when its lease ends.
 pub async fn lost_lease_expires(subject: &mut impl Subject) {
-    let lease = multiply(subject.unit(), 2);
+    let lease = multiple_of(subject.unit(), 2);
     let mut harness = Harness::new(subject);
     if harness.refuses("concurrency") {
         return;

@@ -25,7 +25,7 @@ impl LeaseParams {
         Concurrency::new(self.limit, self.lease)?.max_debt(self.max_debt)
     }
 
-    fn length(&self) -> u64 {
+    fn lease_nanos(&self) -> u64 {
         self.lease.as_nanos()
     }
 }
@@ -63,14 +63,14 @@ impl ConcurrencyModel {
         held.sort_unstable_by_key(|lease| (lease.ends, lease.renewal_order));
         let dropped = held.len().saturating_sub((params.limit + params.max_debt) as usize);
         held.iter_mut().take(dropped).for_each(|dropped| dropped.weight = 0);
-        held.iter_mut().for_each(|held| held.ends = held.ends.min(now + params.length()));
+        held.iter_mut().for_each(|held| held.ends = held.ends.min(now + params.lease_nanos()));
         self.params = params;
     }
 
     /// Extends the lease to a full duration from now, unless it has ended. Returns whether the lease was extended.
     pub fn renew(&mut self, now: &Now<'_>, receipt: usize) -> bool {
         self.renewals += 1;
-        let (now, length, renewal_order) = (now.mono().as_nanos(), self.params.length(), self.renewals);
+        let (now, length, renewal_order) = (now.mono().as_nanos(), self.params.lease_nanos(), self.renewals);
         let Some(lease) = self.find(now, receipt) else { return false };
         (lease.ends, lease.renewal_order) = (lease.ends.max(now + length), renewal_order);
         true
@@ -109,7 +109,7 @@ impl Model for ConcurrencyModel {
             self.renewals += 1;
             self.leases.push(ModelLease {
                 weight: cost,
-                ends: now + self.params.length(),
+                ends: now + self.params.lease_nanos(),
                 renewal_order: self.renewals,
             });
             Outcome::Allow

@@ -26,7 +26,7 @@ impl WindowParams {
     ///
     /// # Errors
     /// Returns the errors of the limit's constructor.
-    pub fn fixed(&self) -> Result<FixedWindow, LimitError> {
+    pub fn fixed_window(&self) -> Result<FixedWindow, LimitError> {
         let limit = FixedWindow::new(self.limit, Nanos::from_nanos(self.length))?.phase(self.phase);
         limit.max_debt(self.max_debt)?.initial(self.initial)
     }
@@ -35,7 +35,7 @@ impl WindowParams {
     ///
     /// # Errors
     /// Returns the errors of the limit's constructor.
-    pub fn sliding(&self) -> Result<SlidingWindow, LimitError> {
+    pub fn sliding_window(&self) -> Result<SlidingWindow, LimitError> {
         SlidingWindow::new(self.limit, Nanos::from_nanos(self.length))?.max_debt(self.max_debt)?.initial(self.initial)
     }
 }

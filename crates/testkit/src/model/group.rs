@@ -33,8 +33,8 @@ impl GroupLimitParams {
         Ok(match self {
             Self::TokenBucket(params) => params.limit()?.into(),
             Self::LeakyBucket(params) => params.limit()?.into(),
-            Self::FixedWindow(params) => params.fixed()?.into(),
-            Self::SlidingWindow(params) => params.sliding()?.into(),
+            Self::FixedWindow(params) => params.fixed_window()?.into(),
+            Self::SlidingWindow(params) => params.sliding_window()?.into(),
             Self::SlidingLog(params) => params.limit()?.into(),
             Self::Concurrency(params) => params.limit()?.into(),
         })

@@ -88,7 +88,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
     /// Runs `script`.
     pub fn run(&mut self, script: &[ScriptStep]) {
         for step in script {
-            self.step(step);
+            self.run_step(step);
         }
     }
 
@@ -115,7 +115,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
     }
 
     /// Waits, runs the operation and compares the results.
-    pub fn step(&mut self, step: &ScriptStep) {
+    pub fn run_step(&mut self, step: &ScriptStep) {
         self.wait(step.pause);
         let clock = self.clock;
         let now = clock.now_at(self.instant);

@@ -20,7 +20,7 @@ impl WindowParams {
     ///
     /// # Errors
     /// Returns the errors of the limit's constructor.
-    pub fn slices(&self, precision: u64) -> Result<SlidingSlices, LimitError> {
+    pub fn sliding_slices(&self, precision: u64) -> Result<SlidingSlices, LimitError> {
         let limit = SlidingSlices::new(self.limit, Nanos::from_nanos(self.length), Nanos::from_nanos(precision))?;
         limit.max_debt(self.max_debt)?.initial(self.initial)
     }

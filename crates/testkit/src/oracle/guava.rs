@@ -43,7 +43,7 @@ pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
             GuavaKind::Bursty(Nanos::from_nanos((config.read_double("max_burst_seconds")? * 1e9).round() as u64))
         }
         "smooth_warming_up" => GuavaKind::WarmUp(
-            Nanos::from_micros(config.count("warmup_us")?),
+            Nanos::from_micros(config.read_count("warmup_us")?),
             (config.read_double("cold_factor")? * 1e3).round() as u32,
         ),
         _ => return Err(Skip::UnknownOperation),
@@ -86,7 +86,7 @@ struct GuavaState {
 impl GuavaState {
     fn read(result: &serde_json::Value) -> ReadResult<Self> {
         let state = result.field("state");
-        Ok(Self { stored: state.field("stored").as_f64(), next_free_us: state.count("next_free_us")? })
+        Ok(Self { stored: state.field("stored").as_f64(), next_free_us: state.read_count("next_free_us")? })
     }
 
     /// Returns the stored permits as their refill time in nanoseconds.
@@ -122,12 +122,12 @@ impl Player for GuavaPlayer {
             }
             "acquire" | "try_acquire" => {
                 let timeout = args.optional_int("timeout_us").map_or(u64::MAX, |timeout| timeout.max(0) as u64);
-                let (here, wait) = here.after_reserve(args.count("permits")?, Nanos::from_micros(timeout));
+                let (here, wait) = here.after_reserve(args.read_count("permits")?, Nanos::from_micros(timeout));
                 let ok = args.optional_int("timeout_us").is_none() || result.read_bool("ok")?;
                 let slept = wait.map_or(0, |wait| wait.as_nanos().div_ceil(MICRO));
                 let verdict = Comparison::new().expect_equal("ok", ok, wait.is_some()).expect_equal(
                     "slept_us",
-                    result.count("slept_us")?,
+                    result.read_count("slept_us")?,
                     slept,
                 );
                 here.compare(verdict, step)

@@ -77,7 +77,7 @@ impl Replay {
             }
             match (self.new_player)(case) {
                 Ok(mut player) => replay_case(case, player.as_mut(), &mut tally),
-                Err(skip) => case.steps.iter().for_each(|_| tally.count(StepResult::Skipped(skip), String::new)),
+                Err(skip) => case.steps.iter().for_each(|_| tally.add_result(StepResult::Skipped(skip), String::new)),
             }
         }
         tally
@@ -104,7 +104,7 @@ fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
         {
             lost = Some(skip).filter(|_| !step.failed());
         }
-        tally.count(seen, || {
+        tally.add_result(seen, || {
             format!("{} · {} · step {number} at {}: {} {}", case.algorithm, case.name, step.at, step.op, step.args)
         });
     }

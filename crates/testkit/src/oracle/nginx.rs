@@ -34,7 +34,7 @@ const MAX_EXCESS_MILLI: i128 = u64::MAX as i128;
 
 /// Returns a player that replays a case.
 pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
-    let limits = case.config.list("limits")?.iter().map(NginxLimit::new).collect::<ReadResult<_>>()?;
+    let limits = case.config.read_list("limits")?.iter().map(NginxLimit::new).collect::<ReadResult<_>>()?;
     Ok(Box::new(NginxPlayer { limits, keys: HashMap::new() }))
 }
 
@@ -107,7 +107,7 @@ impl NginxPlayer {
         let delay_ms = if let Outcome::Delay(wait) = outcome { wait.as_nanos() / MILLI } else { 0 };
         let comparison = Comparison::new()
             .expect_equal("passes", step.result.read_text("outcome")? != "rejected", outcome.is_admitted())
-            .expect_equal("delay_ms", step.result.count("delay_ms")?, delay_ms);
+            .expect_equal("delay_ms", step.result.read_count("delay_ms")?, delay_ms);
         let Some(excess) = step.result.optional_int("excess_milli") else {
             return Ok(comparison.result());
         };
@@ -131,11 +131,11 @@ struct NginxLimit {
 
 impl NginxLimit {
     fn new(config: &Value) -> ReadResult<Self> {
-        let (rate_milli, burst) = (config.count("rate_milli_per_s")?, config.count("burst")?);
+        let (rate_milli, burst) = (config.read_count("rate_milli_per_s")?, config.read_count("burst")?);
         let capacity = burst.checked_add(1).ok_or(Skip::RefusedLimit)?;
         let free = match config.read_text("mode")? {
             "nodelay" => capacity,
-            "two_stage" => config.count("delay")?.min(capacity),
+            "two_stage" => config.read_count("delay")?.min(capacity),
             _ => 0,
         };
         let rate = Rate::new(rate_milli, Nanos::from_secs(1_000)).map_err(|_| Skip::RefusedLimit)?;

@@ -83,7 +83,7 @@ impl Player for StepwisePlayer {
                 self.0.insert(call.key, CellKey { arrival: arrival as u64, until_ms });
             }
         } else {
-            prepare(&mut self.0, &step.args)?;
+            run_plain_command(&mut self.0, &step.args)?;
         }
         Ok(())
     }
@@ -116,15 +116,15 @@ impl Player for FreePlayer {
                 self.0.insert(call.key, CellKey { arrival, until_ms });
             }
         } else {
-            prepare(&mut self.0, &step.args)?;
+            run_plain_command(&mut self.0, &step.args)?;
         }
         Ok(())
     }
 }
 
 /// Runs a plain command that sets a key. If the value is not a number, the next call fails.
-fn prepare(keys: &mut HashMap<String, CellKey>, args: &Value) -> ReadResult<()> {
-    let argv: Vec<_> = args.list("argv")?.iter().filter_map(Value::as_str).collect();
+fn run_plain_command(keys: &mut HashMap<String, CellKey>, args: &Value) -> ReadResult<()> {
+    let argv: Vec<_> = args.read_list("argv")?.iter().filter_map(Value::as_str).collect();
     if let ["SET", key, value] = argv[..]
         && let Ok(arrival) = value.parse()
     {
@@ -152,7 +152,7 @@ impl ThrottleCall {
             let numbers = [number("max_burst"), number("count"), number("period_s"), quantity];
             return Ok(Some(Self { key: step.args.read_text("key")?.to_owned(), numbers: all_present(numbers) }));
         }
-        let argv: Vec<_> = step.args.list("argv")?.iter().filter_map(Value::as_str).collect();
+        let argv: Vec<_> = step.args.read_list("argv")?.iter().filter_map(Value::as_str).collect();
         let number = |index: usize| argv.get(index).and_then(|text| text.parse().ok());
         let numbers = match argv.len() {
             4 => [number(1), number(2), number(3), Some(1)],
@@ -179,7 +179,7 @@ impl ThrottleCall {
         if arrival.saturating_sub(now) > Rate::MAX_FILL.as_nanos() {
             return Err(Skip::ImpossibleState);
         }
-        let recorded: Vec<i64> = step.result.list("reply")?.iter().filter_map(Value::as_i64).collect();
+        let recorded: Vec<i64> = step.result.read_list("reply")?.iter().filter_map(Value::as_i64).collect();
         if recorded.len() != 5 {
             return Err(Skip::Field("reply"));
         }
@@ -190,7 +190,7 @@ impl ThrottleCall {
             .result()
             .or_known_difference(&BEYOND_64_BIT_NANOSECONDS, || self.is_beyond_time())
             .or_known_difference(&MORE_THAN_A_MILLION_PER_SECOND, || {
-                self.interval() < 1_000
+                self.interval_per_request() < 1_000
                     && ours.as_ref().is_ok_and(|ours| is_ours(&with_replaced_number(&recorded, 2, ours[2])))
             })
             .or_known_difference(&MINUS_ONE_REMAINING, || {
@@ -204,7 +204,7 @@ impl ThrottleCall {
     }
 
     /// Returns the interval per request in nanoseconds.
-    fn interval(&self) -> i128 {
+    fn interval_per_request(&self) -> i128 {
         let [_, count, period, _] = self.numbers.unwrap_or([0, 1, 0, 0]).map(i128::from);
         period * 1_000_000_000 / if count == 0 { 1 } else { count }
     }
@@ -212,7 +212,7 @@ impl ThrottleCall {
     /// Returns whether an intermediate product exceeds the time range of redis-cell or of our types.
     fn is_beyond_time(&self) -> bool {
         let [max_burst, _, _, quantity] = self.numbers.unwrap_or_default().map(i128::from);
-        let interval = self.interval().abs();
+        let interval = self.interval_per_request().abs();
         interval > i128::from(Rate::MAX_PERIOD.as_nanos())
             || interval * (max_burst + 1) > i128::from(Rate::MAX_FILL.as_nanos())
             || interval * quantity.abs() > i128::from(i64::MAX)

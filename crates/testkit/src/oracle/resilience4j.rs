@@ -48,7 +48,7 @@ const ZERO_COST_WAITS: KnownDifference = KnownDifference {
 pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
     let config = &case.config;
     let seen = RecordedState::read(config.field("create"))?;
-    let period = config.count("refresh_period_ns")?;
+    let period = config.read_count("refresh_period_ns")?;
     if period == 0 {
         return Err(Skip::RefusedLimit);
     }
@@ -56,7 +56,7 @@ pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
         limit: config.read_int("limit_for_period")?,
         period,
         start: case.start().ok_or(Skip::Field("start_ns"))?,
-        timeout: config.count("timeout_ns")?,
+        timeout: config.read_count("timeout_ns")?,
         stored: StoredPermits { permits: seen.available, cycle: 0 },
         at: 0,
         seen,
@@ -233,7 +233,7 @@ impl Player for Resilience4jPlayer {
         let there = self.stored_at(now, self.limit);
         match step.op.as_str() {
             "change_limit_for_period" => self.limit = step.args.read_int("limit_for_period")?,
-            "change_timeout_duration" => self.timeout = step.args.count("timeout_ns")?,
+            "change_timeout_duration" => self.timeout = step.args.read_count("timeout_ns")?,
             "drain_permissions" => self.stored = StoredPermits { permits: self.seen.available, ..there },
             "reserve_permission" | "acquire_permission" => {
                 let taken = if step.result.read_bool("ok")? { step.args.read_int("permits")? } else { 0 };

@@ -150,8 +150,8 @@ impl RollingPlayer {
             return Ok(if seen == StepResult::Equal { StepResult::ByRule(&FRACTIONAL_MAXIMUM) } else { seen });
         }
         Ok(comparison
-            .expect_equal("remaining", result.count("actions_remaining")?, after.remaining)
-            .expect_equal("wait_ms", result.count("ms_until_allowed")?, wait(after.retry).as_millis_ceil())
+            .expect_equal("remaining", result.read_count("actions_remaining")?, after.remaining)
+            .expect_equal("wait_ms", result.read_count("ms_until_allowed")?, wait(after.retry).as_millis_ceil())
             .result())
     }
 
@@ -159,7 +159,7 @@ impl RollingPlayer {
     /// remaining amount.
     fn compare_early(&self, step: &TraceStep, before: Outcome, remaining: u64) -> ReadResult<StepResult> {
         let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
-        let (told_ms, ours_ms) = (step.result.count("wait_ms")?, ours.as_nanos() / 1_000_000);
+        let (told_ms, ours_ms) = (step.result.read_count("wait_ms")?, ours.as_nanos() / 1_000_000);
         let told_remaining = step.result.read_int("remaining")?.max(0);
         let compare = |passes, wait_ms| {
             Comparison::new()

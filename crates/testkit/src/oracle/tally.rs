@@ -161,7 +161,7 @@ impl Tally {
     }
 
     /// Counts one step. `place` returns the location of the step, and is called only if the step differs.
-    pub fn count(&mut self, seen: StepResult, place: impl FnOnce() -> String) {
+    pub fn add_result(&mut self, seen: StepResult, place: impl FnOnce() -> String) {
         self.steps += 1;
         match seen {
             StepResult::Equal => self.equal_steps += 1,

@@ -102,7 +102,7 @@ pub trait Fields {
     }
 
     /// Reads a non-negative integer.
-    fn count(&self, name: &'static str) -> ReadResult<u64> {
+    fn read_count(&self, name: &'static str) -> ReadResult<u64> {
         u64::try_from(self.read_int(name)?).map_err(|_| Skip::Field(name))
     }
 
@@ -122,7 +122,7 @@ pub trait Fields {
     }
 
     /// Reads a list.
-    fn list(&self, name: &'static str) -> ReadResult<&[Value]> {
+    fn read_list(&self, name: &'static str) -> ReadResult<&[Value]> {
         self.field(name).as_array().map(Vec::as_slice).ok_or(Skip::Field(name))
     }
 }
@@ -181,7 +181,7 @@ impl Case {
                 algorithm: text("algorithm")?,
                 name: text("case")?,
                 config: value.field("config").clone(),
-                steps: value.list("steps")?.iter().map(parse_step).collect::<ReadResult<_>>()?,
+                steps: value.read_list("steps")?.iter().map(parse_step).collect::<ReadResult<_>>()?,
             })
         };
         read().map_err(|skip| io::Error::new(io::ErrorKind::InvalidData, format!("not a case: {skip}")))

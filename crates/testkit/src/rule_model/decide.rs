@@ -189,7 +189,7 @@ impl RuleModel {
         self.start_new_keys(charges);
         if decided.outcome.is_admitted() {
             for (charge, taken) in charges.iter().zip(&decided.taken) {
-                self.take(charge, *taken, receipt);
+                self.apply_charge(charge, *taken, receipt);
             }
             return decided;
         }
@@ -283,7 +283,7 @@ impl RuleModel {
         }
     }
 
-    pub(super) fn take(&mut self, charge: &Charge, amount: u64, receipt: &mut Receipt) {
+    pub(super) fn apply_charge(&mut self, charge: &Charge, amount: u64, receipt: &mut Receipt) {
         let limits = &charge.limits;
         if amount == 0 {
             return;

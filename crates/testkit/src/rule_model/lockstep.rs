@@ -68,13 +68,13 @@ pub fn run_trace<S: RuleSubject>(subject: &mut S, trace: &Trace) -> Result<u64, 
     let mut pair =
         ModelAndSubject { subject, model, refundable_charges: Vec::new(), last: None, answer: None, decisions: 0 };
     for (number, step) in trace.steps.iter().enumerate() {
-        pair.step(step, &trace.versions).map_err(|what| Difference { step: number, what })?;
+        pair.run_step(step, &trace.versions).map_err(|what| Difference { step: number, what })?;
     }
     Ok(pair.decisions)
 }
 
 impl<S: RuleSubject> ModelAndSubject<'_, S> {
-    fn step(&mut self, step: &Step, versions: &[RuleSet]) -> Result<(), String> {
+    fn run_step(&mut self, step: &Step, versions: &[RuleSet]) -> Result<(), String> {
         self.wait(step.pause);
         match &step.act {
             Act::Ask(verb, request, amount) => {

@@ -109,7 +109,7 @@ impl RuleModel {
         };
         let all = owed.iter().all(passes);
         if all {
-            owed.iter().for_each(|charge| self.take(charge, charge.cost, &mut Receipt::default()));
+            owed.iter().for_each(|charge| self.apply_charge(charge, charge.cost, &mut Receipt::default()));
         } else {
             self.record_refusals_in_logs(&owed, Verb::Charge);
         }

@@ -42,7 +42,7 @@ impl Postgres {
         let made = server
             .program_command("initdb")
             .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync", "--pgdata"])
-            .arg(server.data())
+            .arg(server.data_directory())
             .stdout(Stdio::null())
             .status();
         assert!(made.is_ok_and(|status| status.success()), "{INSTALLATION_HINT}");
@@ -75,7 +75,7 @@ impl Postgres {
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             // With `runuser`, the server is a grandchild. The file contains the server's process id.
-            let id = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+            let id = std::fs::read_to_string(self.data_directory().join("postmaster.pid")).unwrap_or_default();
             if let Some(id) = id.lines().next() {
                 let _ = Command::new("kill").args(["-QUIT", id]).status();
             }
@@ -92,7 +92,7 @@ impl Postgres {
         assert!(self.try_run(), "PostgreSQL did not start again on port {}", self.port);
     }
 
-    fn data(&self) -> PathBuf {
+    fn data_directory(&self) -> PathBuf {
         self.directory.path().join("data")
     }
 
@@ -120,7 +120,7 @@ impl Postgres {
     fn try_run(&mut self) -> bool {
         let port = self.port.to_string();
         let mut command = self.program_command("postgres");
-        command.arg("-D").arg(self.data()).args(["-p", &port, "-c", "listen_addresses=127.0.0.1"]);
+        command.arg("-D").arg(self.data_directory()).args(["-p", &port, "-c", "listen_addresses=127.0.0.1"]);
         command.arg("-c").arg(format!("unix_socket_directories={}", self.directory.path().display()));
         let process =
             command.stdout(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{INSTALLATION_HINT} ({error})"));

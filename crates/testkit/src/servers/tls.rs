@@ -15,7 +15,7 @@ impl Certificates {
     ///
     /// # Panics
     /// Panics if `openssl` is missing or fails.
-    pub fn make(directory: &Path) -> Self {
+    pub fn create(directory: &Path) -> Self {
         let new = Self { directory: directory.to_owned(), of_clients: false };
         let run = |arguments: &str| {
             let output = Command::new("openssl").args(arguments.split(' ')).current_dir(directory).output();

@@ -177,13 +177,13 @@ impl LeaseSimulation {
             let by = self.random.below(10 * SECOND);
             let at = self.random.below(length);
             if self.random.happens_in_percent(50) {
-                self.store_clock.step(at, -(by as i64));
+                self.store_clock.add_step(at, -(by as i64));
                 // After the step, the same window begins again and counts from zero.
                 self.permit_excess(|pool_limit| {
                     if matches!(pool_limit, PoolLimit::Window { .. }) { pool_limit.capacity() } else { 0 }
                 });
             } else {
-                self.store_clock.step(at, by as i64);
+                self.store_clock.add_step(at, by as i64);
                 self.permit_excess(|pool_limit| step_excess(pool_limit, by));
             }
         }
@@ -218,13 +218,13 @@ impl LeaseSimulation {
             if now > self.length + SECOND {
                 break;
             }
-            self.handle(now, event);
+            self.handle_event(now, event);
         }
         self.check()?;
         Ok(self.outcome)
     }
 
-    fn handle(&mut self, now: u64, event: LeaseEvent) {
+    fn handle_event(&mut self, now: u64, event: LeaseEvent) {
         let node = match &event {
             LeaseEvent::Request(node, _)
             | LeaseEvent::ToNode(node, ..)
@@ -239,7 +239,7 @@ impl LeaseSimulation {
         match event {
             LeaseEvent::Request(node, cost) => {
                 self.outcome.requested += cost;
-                self.request(now, node, cost);
+                self.handle_request(now, node, cost);
             }
             LeaseEvent::ToStore(node, flight, exchange) => self.receive_at_store(now, node, flight, &exchange),
             LeaseEvent::ToNode(node, flight, grant, decided) => self.on_answer(now, node, flight, &grant, decided),
@@ -261,7 +261,7 @@ impl LeaseSimulation {
         }
     }
 
-    fn request(&mut self, now: u64, node: usize, cost: u64) {
+    fn handle_request(&mut self, now: u64, node: usize, cost: u64) {
         let local = self.nodes[node].clock.shown_at(now);
         match self.nodes[node].holder.take(local, cost) {
             TakeResult::Held(reserved) => {
@@ -295,10 +295,10 @@ impl LeaseSimulation {
         let exchange = self.nodes[node].holder.exchange(local, need);
         self.nodes[node].flight = Some(flight);
         self.queue.add(now + self.deadline, LeaseEvent::Deadline(node, flight));
-        self.deliver(now, node, flight, exchange);
+        self.send_to_store(now, node, flight, exchange);
     }
 
-    fn deliver(&mut self, now: u64, node: usize, flight: ExchangeInFlight, exchange: Exchange) {
+    fn send_to_store(&mut self, now: u64, node: usize, flight: ExchangeInFlight, exchange: Exchange) {
         if let Some(arrives) = self.nodes[node].to_store.deliver(&mut self.random, now) {
             self.queue.add(arrives, LeaseEvent::ToStore(node, flight, exchange));
         }
@@ -348,7 +348,7 @@ impl LeaseSimulation {
             match flight.need {
                 // The request counts as of the store's decision.
                 Need::Spend(cost) if cost > 0 => self.admit(decided, cost),
-                Need::Hold(cost) => self.request(now, node, cost),
+                Need::Hold(cost) => self.handle_request(now, node, cost),
                 _ => {}
             }
         }
@@ -365,7 +365,7 @@ impl LeaseSimulation {
 
     fn retry_waiting_requests(&mut self, now: u64, node: usize) {
         for cost in std::mem::take(&mut self.nodes[node].waiting) {
-            self.request(now, node, cost);
+            self.handle_request(now, node, cost);
         }
     }
 

@@ -205,13 +205,13 @@ impl PartsSimulation {
                 }
                 Action::Answer(verdict) => {
                     self.answered += 1;
-                    self.answer(now, number, verdict);
+                    self.conclude_group(now, number, verdict);
                 }
             }
         }
     }
 
-    fn answer(&mut self, now: u64, number: u64, verdict: Verdict) {
+    fn conclude_group(&mut self, now: u64, number: u64, verdict: Verdict) {
         let admits = match verdict {
             Verdict::Admitted => true,
             // The `on_fault` of the rules decides the parts that got no answer. In the simulation, this decision is

@@ -135,7 +135,7 @@ impl SharesSimulation {
     pub fn run(mut self) -> Result<u64, String> {
         while let Some((now, event)) = self.queue.pop() {
             match event {
-                SharesEvent::Request(node, cost) => self.request(now, node, cost),
+                SharesEvent::Request(node, cost) => self.handle_request(now, node, cost),
                 SharesEvent::Repay(node) if self.nodes[node].lost_until <= now => self.charge_arrears(now, node),
                 SharesEvent::Repay(_) => {}
                 SharesEvent::Lost(node, until) => self.lose_store(now, node, until),
@@ -160,7 +160,7 @@ impl SharesSimulation {
         }
     }
 
-    fn request(&mut self, now: u64, node: usize, cost: u64) {
+    fn handle_request(&mut self, now: u64, node: usize, cost: u64) {
         if self.nodes[node].lost_until <= now {
             self.charge_arrears(now, node);
             if self.ask_store(now, node, Ask::Exactly(Cost::new(cost))) {
@@ -172,7 +172,7 @@ impl SharesSimulation {
         if !std::mem::replace(&mut self.nodes[node].has_noticed, true) && self.random.happens_in_percent(50) {
             let _ = self.charge(now, Ask::Exactly(Cost::new(cost)), false);
         }
-        if self.nodes[node].admit(now, cost, &self.limits) {
+        if self.nodes[node].admit_without_store(now, cost, &self.limits) {
             self.history.push((now, cost));
         }
     }
@@ -265,7 +265,7 @@ impl SharesNode {
     }
 
     /// Decides without the store, in the same way as `engine/src/engine/policy.rs`.
-    fn admit(&mut self, now: u64, cost: u64, limits: &Limits) -> bool {
+    fn admit_without_store(&mut self, now: u64, cost: u64, limits: &Limits) -> bool {
         let (at, wall) = (self.clock.shown_at(now), Now::at(STORE_START + now));
         let (share, limit) = (share_of_node(limits, self.nodes), limits.as_slice()[0]);
         if !self.has_begun && self.seen.is_some() || self.share.is_none() {

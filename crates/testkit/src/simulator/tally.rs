@@ -169,7 +169,7 @@ impl TallySimulation {
         if self.random.happens_in_percent(20) {
             let (at, by) = (self.random.below(length), self.random.below(10 * SECOND));
             let is_back = self.random.happens_in_percent(50);
-            self.store_clock.step(at, if is_back { -(by as i64) } else { by as i64 });
+            self.store_clock.add_step(at, if is_back { -(by as i64) } else { by as i64 });
             self.steps[usize::from(is_back)].push(by);
         }
         if self.random.happens_in_percent(15) {
@@ -198,14 +198,14 @@ impl TallySimulation {
             if now > self.length * 2 + 6 * SECOND {
                 break;
             }
-            self.handle(now, event);
+            self.handle_event(now, event);
         }
         self.check_counts()?;
         self.check_history()?;
         Ok(self.history.iter().map(|(_, cost)| cost).sum())
     }
 
-    fn handle(&mut self, now: u64, event: TallyEvent) {
+    fn handle_event(&mut self, now: u64, event: TallyEvent) {
         let node = match &event {
             TallyEvent::Request(node, _) | TallyEvent::Sync(node) | TallyEvent::ToNode(node, _) => Some(*node),
             TallyEvent::ToStore(..) | TallyEvent::Crash(_) | TallyEvent::Pause(..) | TallyEvent::StoreLost => None,
@@ -215,7 +215,7 @@ impl TallySimulation {
             return self.queue.add(until, event);
         }
         match event {
-            TallyEvent::Request(node, cost) => self.request(now, node, cost),
+            TallyEvent::Request(node, cost) => self.handle_request(now, node, cost),
             TallyEvent::Sync(node) => {
                 self.queue.add(now + self.sync_every, TallyEvent::Sync(node));
                 self.sync(now, node);
@@ -247,7 +247,7 @@ impl TallySimulation {
         u64::try_from(local + node.offset.unwrap_or(0)).unwrap_or(0)
     }
 
-    fn request(&mut self, now: u64, node: usize, cost: u64) {
+    fn handle_request(&mut self, now: u64, node: usize, cost: u64) {
         let estimate = self.estimate(now, node);
         let local = self.nodes[node].clock.shown_at(now);
         let (now_estimate, ask) = (Now::at(estimate), Ask::Exactly(Cost::new(cost)));
@@ -351,7 +351,7 @@ impl TallySimulation {
         }
         state.reading = false;
         for cost in std::mem::take(&mut state.waiting) {
-            self.request(now, node, cost);
+            self.handle_request(now, node, cost);
         }
     }
 

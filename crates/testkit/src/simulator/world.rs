@@ -155,7 +155,7 @@ impl SimulatedClock {
     }
 
     /// Adds a step at an instant.
-    pub fn step(&mut self, at: u64, by: i64) {
+    pub fn add_step(&mut self, at: u64, by: i64) {
         self.steps.push((at, by));
     }
 

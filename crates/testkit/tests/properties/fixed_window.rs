@@ -9,7 +9,7 @@ impl Subject for FixedWindowSubject {
     subject_types!(
         FixedWindow,
         FixedWindowModel,
-        |own, model, now| own.0.fixed(),
+        |own, model, now| own.0.fixed_window(),
         FixedWindowModel::new(own.0, now),
         model.change_params(own.0, now)
     );
@@ -21,7 +21,7 @@ impl Subject for FixedWindowSubject {
             // Calendar windows have irregular lengths, so their debt payment is approximate.
             let max_debt = if phase == Phase::Given(0) { 0 } else { max_debt };
             let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase };
-            match params.fixed() {
+            match params.fixed_window() {
                 Err(LimitError::FillTooLong { max, .. }) => {
                     FixedWindowSubject(WindowParams { max_debt: max, ..params })
                 }

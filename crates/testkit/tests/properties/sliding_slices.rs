@@ -12,7 +12,7 @@ impl Subject for SlidingSlicesSubject {
     subject_types!(
         SlidingSlices,
         SlidingSlicesModel,
-        |own, model, now| own.params.slices(own.precision),
+        |own, model, now| own.params.sliding_slices(own.precision),
         SlidingSlicesModel::new(own.params, own.precision, now),
         model.change_params(own.params, own.precision, now)
     );
@@ -22,7 +22,7 @@ impl Subject for SlidingSlicesSubject {
         let parameters = parameters.prop_map(|(limit, length, slices, max_debt, initial)| {
             let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
             let precision = length.div_ceil(slices);
-            let params = match params.slices(precision) {
+            let params = match params.sliding_slices(precision) {
                 Err(LimitError::FillTooLong { max, .. }) => WindowParams { max_debt: max, ..params },
                 Ok(_) | Err(_) => params,
             };

@@ -9,7 +9,7 @@ impl Subject for SlidingWindowSubject {
     subject_types!(
         SlidingWindow,
         SlidingWindowModel,
-        |own, model, now| own.0.sliding(),
+        |own, model, now| own.0.sliding_window(),
         SlidingWindowModel::new(own.0, now),
         model.change_params(own.0, now)
     );
@@ -18,7 +18,7 @@ impl Subject for SlidingWindowSubject {
         let parameters =
             (any_amount(), any_length(), any_debt(), any_initial()).prop_map(|(limit, length, max_debt, initial)| {
                 let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
-                match params.sliding() {
+                match params.sliding_window() {
                     Err(LimitError::FillTooLong { max, .. }) => {
                         SlidingWindowSubject(WindowParams { max_debt: max, ..params })
                     }

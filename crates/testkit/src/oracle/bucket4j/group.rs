@@ -26,7 +26,7 @@ impl Bandwidth {
     /// Returns the bandwidth of a configuration, or `None` if the refill takes longer than our limits allow.
     pub(super) fn new(config: &Value, start: u64) -> ReadResult<Option<Self>> {
         let (refill, period, capacity) =
-            (config.count("refill_tokens")?, config.count("period_ns")?, config.count("capacity")?);
+            (config.read_count("refill_tokens")?, config.read_count("period_ns")?, config.read_count("capacity")?);
         if period == 0 {
             return Err(Skip::RefusedLimit);
         }
@@ -34,12 +34,13 @@ impl Bandwidth {
             "greedy" => None,
             "intervally" => Some(start),
             _ => {
-                let first = config.count("first_refill_ms")?.checked_mul(1_000_000).ok_or(Skip::BeyondTime)?;
+                let first = config.read_count("first_refill_ms")?.checked_mul(1_000_000).ok_or(Skip::BeyondTime)?;
                 Some(first.checked_sub(period).ok_or(Skip::BeforeTime)?)
             }
         };
         let id = config.field("id").as_str().map(str::to_owned);
-        let initial = if config.get("initial_tokens").is_some() { config.count("initial_tokens")? } else { capacity };
+        let initial =
+            if config.get("initial_tokens").is_some() { config.read_count("initial_tokens")? } else { capacity };
         let (limit, initial) = (Ours::Unlimited, initial.min(capacity));
         Self { limit, id, refill, period, capacity, initial, phase }.with_limit()
     }
@@ -74,7 +75,7 @@ impl Bandwidth {
 
     /// Returns this bandwidth as the replacement of `old`, which has the same id. The new bandwidth refills from the
     /// last refill of `old`.
-    pub(super) fn replacing(mut self, old: &Self, now: u64) -> ReadResult<Option<Self>> {
+    pub(super) fn as_replacement_of(mut self, old: &Self, now: u64) -> ReadResult<Option<Self>> {
         if self.phase.is_some() {
             let refilled = |phase: u64| phase + now.saturating_sub(phase) / old.period * old.period;
             self.phase = Some(old.phase.map_or(now, refilled));
@@ -194,7 +195,7 @@ impl BandwidthGroup<'_> {
     /// Runs the operation and compares its result.
     pub(super) fn run(&mut self, step: &TraceStep) -> ReadResult<Comparison> {
         let result = &step.result;
-        let tokens = || step.args.count("tokens").map(Cost::new);
+        let tokens = || step.args.read_count("tokens").map(Cost::new);
         let comparison = Comparison::new();
         Ok(match step.op.as_str() {
             "get_available_tokens" => {
@@ -215,8 +216,8 @@ impl BandwidthGroup<'_> {
                 self.compare_probe(result, self.passes(Ask::Exactly(tokens()?)), wait)?
             }
             "try_consume_as_much_as_possible" => {
-                let taken = self.take_up_to(Cost::new(step.args.count("limit")?));
-                comparison.expect_equal("consumed", result.count("consumed")?, taken.get())
+                let taken = self.take_up_to(Cost::new(step.args.read_count("limit")?));
+                comparison.expect_equal("consumed", result.read_count("consumed")?, taken.get())
             }
             "consume_ignoring_rate_limits" => {
                 let taken = self.take(Ask::Regardless(tokens()?));
@@ -256,7 +257,7 @@ impl BandwidthGroup<'_> {
 
     /// Runs a blocking call, which charges its cost regardless of the limit.
     pub(super) fn run_forced(&mut self, step: &TraceStep) -> ReadResult<Comparison> {
-        self.take(Ask::Regardless(Cost::new(step.args.count("tokens")?)));
+        self.take(Ask::Regardless(Cost::new(step.args.read_count("tokens")?)));
         Ok(Comparison::new().expect_at_most_one_more(
             "parked",
             step.result.read_int("parked_ns")?,

@@ -59,7 +59,7 @@ pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
 
 /// Returns the bandwidths of a configuration, or `None` if a bandwidth would take too long to refill.
 fn read_bandwidths(config: &Value, start: u64) -> ReadResult<Option<Vec<Bandwidth>>> {
-    config.list("bandwidths")?.iter().map(|config| Bandwidth::new(config, start)).collect()
+    config.read_list("bandwidths")?.iter().map(|config| Bandwidth::new(config, start)).collect()
 }
 
 struct Bucket4jPlayer {
@@ -79,7 +79,7 @@ impl BucketState {
                 |index: usize| pair.get(index).and_then(Value::as_i64).map(i128::from).ok_or(Skip::Field("state"));
             Ok([part(0)?, part(1)?])
         };
-        result.list("state")?.iter().map(pair).collect::<ReadResult<_>>().map(Self)
+        result.read_list("state")?.iter().map(pair).collect::<ReadResult<_>>().map(Self)
     }
 
     fn remaining(&self) -> Vec<i128> {
@@ -120,7 +120,7 @@ impl Player for Bucket4jPlayer {
             "force_add_tokens" => seen.or_known_difference(&FORCED_ADD_EXCEEDS_CAPACITY, are_cut),
             "blocking_try_consume" => {
                 let (result, args) = (&step.result, &step.args);
-                let never_fits = before.wait(Cost::new(args.count("tokens")?)) == NEVER;
+                let never_fits = before.wait(Cost::new(args.read_count("tokens")?)) == NEVER;
                 let ok = result.read_bool("ok")?;
                 seen.or_known_difference(&BLOCKING_IGNORES_CAPACITY, || never_fits && ok && is_forced())
                     .or_known_difference(&WAIT_ROUNDED_DOWN, || {
@@ -147,7 +147,7 @@ impl Bucket4jPlayer {
         let now = step.at_nanos(1)?;
         let (Some(new), Some(old)) = (read_bandwidths(&step.args, now)?, &self.bandwidths) else { return Ok(None) };
         let place = |bandwidth: &Bandwidth| match bandwidth.index_of_replaced(old, &new) {
-            Some(place) if !is_reset(step) => bandwidth.clone().replacing(&old[place], now),
+            Some(place) if !is_reset(step) => bandwidth.clone().as_replacement_of(&old[place], now),
             _ => Ok(Some(bandwidth.clone())),
         };
         new.iter().map(place).collect()

@@ -56,19 +56,19 @@ impl RecordedCounts {
     }
 
     /// Returns the weighted sum, multiplied by the length.
-    fn weighted(&self) -> i128 {
+    fn weighted_sum(&self) -> i128 {
         self.previous * self.until_window_end() + self.current * i128::from(self.length)
     }
 
     fn rounded_down(&self) -> i128 {
-        self.weighted().div_euclid(self.length.into())
+        self.weighted_sum().div_euclid(self.length.into())
     }
 
     /// Returns whether `reset_us` is one of three instants, within the precision of doubles: the next change of
     /// the rounded sum, the end of the window, or now.
     fn is_known_reset(&self, reset_us: i128) -> bool {
         let micro = i128::from(MICRO);
-        let change = (self.previous > 0).then(|| self.weighted() % i128::from(self.length) / self.previous / micro);
+        let change = (self.previous > 0).then(|| self.weighted_sum() % i128::from(self.length) / self.previous / micro);
         [Some(0), Some(self.until_window_end() / micro), change]
             .into_iter()
             .flatten()
@@ -132,7 +132,7 @@ impl PythonSlidingCounter {
     fn compare_stats(&self, state: &[u64; 3], counts: &RecordedCounts, step: &TraceStep) -> ReadResult<StepResult> {
         let now = Now::at(counts.at);
         let remaining = self.0.report(state, &now, Cost::ONE).remaining;
-        let recorded = step.result.count("remaining")?;
+        let recorded = step.result.read_count("remaining")?;
         let told_reset = reset_us(step)? - i128::from(step.at);
         // As for the moving window, the reset is the wait for one more than the remaining amount.
         let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining.saturating_add(1))).retry else {

@@ -33,8 +33,8 @@ const MICRO: u64 = 1_000;
 
 /// Returns a player that replays a case.
 pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
-    let length = Nanos::from_secs(case.config.count("window_s")?);
-    let amount = case.config.count("amount")?;
+    let length = Nanos::from_secs(case.config.read_count("window_s")?);
+    let amount = case.config.read_count("amount")?;
     Ok(match case.algorithm.as_str() {
         "fixed_window" => Box::new(PythonLimitsPlayer {
             window: fixed::PythonFixedWindow::new(amount, length)?,
@@ -97,7 +97,7 @@ impl<W: PythonWindow> Player for PythonLimitsPlayer<W> {
 /// Compares a window's report with our remaining amount and our time until the reset. `reset` is `None` if nothing is
 /// used.
 fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> ReadResult<StepResult> {
-    let recorded = step.result.count("remaining")?;
+    let recorded = step.result.read_count("remaining")?;
     let seen = Comparison::new()
         .expect_equal("remaining", recorded, remaining)
         .expect_equal("reset_us", reset_us(step)?, i128::from(step.at) + i128::from(reset.unwrap_or(0) / MICRO))

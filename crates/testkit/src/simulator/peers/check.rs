@@ -58,19 +58,20 @@ fn longest_unsent_time(run: &PeersSimulation) -> u64 {
 /// charges of the last `δ`. A clock may be 1% fast.
 fn check_bucket(run: &mut PeersSimulation, rate: Rate) -> Result<(), String> {
     let others = (run.deciders.len() as u64).saturating_sub(1);
-    let each = run.capacity + refill(rate, propagation_time(run));
+    let each = run.capacity + refill_within(rate, propagation_time(run));
     // A crash loses unsent charges. Merging a snapshot loses charges that only one of the two nodes knew.
     let lost = (run.faults.crashes + run.faults.merged_snapshots)
-        * (run.capacity + refill(rate, longest_unsent_time(run)))
+        * (run.capacity + refill_within(rate, longest_unsent_time(run)))
         + run.faults.joined_without_snapshot * each
         + run.faults.forgiven;
     run.outcome.bound = others * each + lost + others + 2;
     if run.group_size > 1 {
         // A group counts from the time of its last home's charge. Until then, the tokens that the group took earlier at
         // other homes refill.
-        run.outcome.bound += run.capacity + refill(rate, run.group_size * GROUP_DEADLINE);
+        run.outcome.bound += run.capacity + refill_within(rate, run.group_size * GROUP_DEADLINE);
     }
-    let excess = excess(&run.history, run.capacity, u128::from(rate.count()) * 101, rate.per().as_nanos() * 100);
+    let excess =
+        observed_excess(&run.history, run.capacity, u128::from(rate.count()) * 101, rate.per().as_nanos() * 100);
     run.outcome.excess = excess;
     if excess > run.outcome.bound {
         return Err(format!(
@@ -107,7 +108,7 @@ fn check_windows(run: &mut PeersSimulation) -> Result<(), String> {
 fn check_debt(run: &PeersSimulation, rate: Rate) -> Result<(), String> {
     let others = run.deciders.len() as u64;
     let recent = SECOND + run.longest_transit + 2 * TICK;
-    let bound = others * (run.capacity + refill(rate, recent) + 2);
+    let bound = others * (run.capacity + refill_within(rate, recent) + 2);
     if run.worst_debt > bound {
         return Err(format!(
             "a view owes {}, at most {bound}; B = {}, {rate}, {others} deciders",
@@ -131,9 +132,9 @@ fn check_views(run: &PeersSimulation, rate: Rate, end: u64) -> Result<(), String
     let lost = run.faults.crashes * (most_taken(&run.history, longest_unsent_time(run)) + run.capacity)
         + (run.faults.merged_snapshots + run.faults.joined_without_snapshot) * run.capacity
         + run.faults.forgiven;
-    let order = most_taken(&run.history, propagation_time(run)) + refill(rate, propagation_time(run));
+    let order = most_taken(&run.history, propagation_time(run)) + refill_within(rate, propagation_time(run));
     // Two clocks whose rates differ by 2% have refilled different amounts since the last request.
-    let drift = refill(rate, (end - run.history.last().map_or(0, |last| last.0)) / 50) + most / 50 + 2;
+    let drift = refill_within(rate, (end - run.history.last().map_or(0, |last| last.0)) / 50) + most / 50 + 2;
     let bound = order + drift + lost;
     if most - least > bound {
         return Err(format!(
@@ -147,7 +148,7 @@ fn check_views(run: &PeersSimulation, rate: Rate, end: u64) -> Result<(), String
 }
 
 /// Returns the refill at a rate within a time, rounded up.
-fn refill(rate: Rate, time: u64) -> u64 {
+fn refill_within(rate: Rate, time: u64) -> u64 {
     (u128::from(time) * u128::from(rate.count())).div_ceil(u128::from(rate.per().as_nanos())) as u64
 }
 
@@ -166,7 +167,7 @@ fn most_taken(history: &[(u64, u64)], time: u64) -> u64 {
 }
 
 /// Returns by how much the fullest interval exceeds `burst + count·T/per`, rounded up.
-fn excess(history: &[(u64, u64)], burst: u64, count: u128, per: u64) -> u64 {
+fn observed_excess(history: &[(u64, u64)], burst: u64, count: u128, per: u64) -> u64 {
     let (mut level, mut at, mut most) = (0u128, 0, 0);
     for (instant, cost) in history {
         level = level.saturating_sub(u128::from(instant - at) * count) + u128::from(*cost) * u128::from(per);

@@ -137,7 +137,8 @@ impl PeersSimulation {
 
     fn dial(&mut self, now: u64, host: usize, id: NodeId, address: SocketAddr) {
         let other = host_at(address);
-        let round_trip = self.net.delay(&mut self.random, host, other) + self.net.delay(&mut self.random, other, host);
+        let round_trip =
+            self.net.draw_delay(&mut self.random, host, other) + self.net.draw_delay(&mut self.random, other, host);
         let (dialled, at) = if self.is_cut(host, other, now) {
             (DialResult::Unreachable, now + HANDSHAKE_TIMEOUT)
         } else if self.hosts[other].process.is_none() {
@@ -177,7 +178,7 @@ impl PeersSimulation {
         if conflict(host, &two) || conflict(other, &one) {
             return false;
         }
-        let is_known = self.net.nodes(host, other) == [Some(one.node), Some(two.node)];
+        let is_known = self.net.connected_nodes(host, other) == [Some(one.node), Some(two.node)];
         let is_preferred = |dialler: NodeId| dialler == one.node.min(two.node);
         let is_kept = |dialler: Option<NodeId>| dialler.is_some_and(is_preferred) && !is_preferred(one.node);
         let (here, there) =
@@ -192,7 +193,7 @@ impl PeersSimulation {
         }
         self.end_link(now, host, other);
         self.end_link(now, other, host);
-        self.net.open((host, one.node), (other, two.node));
+        self.net.open_connection((host, one.node), (other, two.node));
         let (peer, dialler) = (two.node, one.node);
         self.open_link_side(now, host, other, two, Some(address_of(other)));
         self.open_link_side(now, other, host, one, None);
@@ -218,7 +219,7 @@ impl PeersSimulation {
     /// Ends one side of a link. Returns whether that side was open.
     pub(super) fn end_link(&mut self, now: u64, host: usize, other: usize) -> bool {
         let peer = self.net.peer(host, other);
-        if !self.net.close(host, other) {
+        if !self.net.close_connection_side(host, other) {
             return false;
         }
         if let Some(peer) = peer {

@@ -244,7 +244,7 @@ impl PeersSimulation {
             }
             PeersEvent::Step { host, by } => {
                 self.faults.clock_steps += 1;
-                self.hosts[host].wall.step(now, by);
+                self.hosts[host].wall.add_step(now, by);
             }
         }
     }
@@ -277,10 +277,10 @@ impl PeersSimulation {
             if let Some(number) = self.net.open_connection_number(other, host)
                 && !silently
             {
-                let delay = self.net.delay(&mut self.random, host, other);
+                let delay = self.net.draw_delay(&mut self.random, host, other);
                 self.queue.add(now + delay, PeersEvent::LinkDown { host: other, other: host, number });
             }
-            self.net.close(host, other);
+            self.net.close_connection_side(host, other);
         }
         self.asks.retain(|_, origin| *origin != host);
     }
@@ -293,7 +293,7 @@ impl PeersSimulation {
         if let Some(number) = self.net.open_connection_number(other, host)
             && self.net.cut_until(host, other, now).is_none()
         {
-            let delay = self.net.delay(&mut self.random, host, other);
+            let delay = self.net.draw_delay(&mut self.random, host, other);
             self.queue.add(now + delay, PeersEvent::LinkDown { host: other, other: host, number });
         }
     }
@@ -361,7 +361,7 @@ impl PeersSimulation {
             self.outcome.frames += 1;
             self.outcome.bytes += bytes.len() as u64;
         }
-        let at = self.net.arrival(&mut self.random, from, to, now, extra);
+        let at = self.net.arrival_time(&mut self.random, from, to, now, extra);
         let repeats = self.duplicates && !is_ask_or_answer(&bytes) && self.random.happens_in_percent(2);
         if repeats {
             let bytes = bytes.clone();

@@ -61,7 +61,7 @@ impl SimulatedNetwork {
     }
 
     /// Returns the arrival time of a frame sent now. Frames sent during a cut are resent after the cut.
-    pub(super) fn arrival(&mut self, random: &mut Random, from: usize, to: usize, now: u64, extra: u64) -> u64 {
+    pub(super) fn arrival_time(&mut self, random: &mut Random, from: usize, to: usize, now: u64, extra: u64) -> u64 {
         let mut sent = now;
         while let Some(end) = self.cut_until(from, to, sent) {
             sent = end;
@@ -72,7 +72,7 @@ impl SimulatedNetwork {
         direction.last
     }
 
-    pub(super) fn delay(&self, random: &mut Random, from: usize, to: usize) -> u64 {
+    pub(super) fn draw_delay(&self, random: &mut Random, from: usize, to: usize) -> u64 {
         let (least, most) = self.directions[from * self.hosts + to].delay;
         random.between(least, most)
     }
@@ -87,7 +87,11 @@ impl SimulatedNetwork {
     }
 
     /// Opens a connection between two processes and returns its number.
-    pub(super) fn open(&mut self, (one, node): (usize, NodeId), (other, other_node): (usize, NodeId)) -> u64 {
+    pub(super) fn open_connection(
+        &mut self,
+        (one, node): (usize, NodeId),
+        (other, other_node): (usize, NodeId),
+    ) -> u64 {
         let connection = self.connection(one, other);
         connection.number += 1;
         (connection.is_up, connection.dialler) = ([true, true], Some(node));
@@ -102,7 +106,7 @@ impl SimulatedNetwork {
     }
 
     /// Returns the processes of the last connection, `own` first.
-    pub(super) fn nodes(&mut self, own: usize, other: usize) -> [Option<NodeId>; 2] {
+    pub(super) fn connected_nodes(&mut self, own: usize, other: usize) -> [Option<NodeId>; 2] {
         [self.peer(other, own), self.peer(own, other)]
     }
 
@@ -129,7 +133,7 @@ impl SimulatedNetwork {
     }
 
     /// Closes the connection on `own`'s side. Returns whether that side was open.
-    pub(super) fn close(&mut self, own: usize, other: usize) -> bool {
+    pub(super) fn close_connection_side(&mut self, own: usize, other: usize) -> bool {
         std::mem::replace(&mut self.connection(own, other).is_up[usize::from(own > other)], false)
     }
 }
