@@ -117,7 +117,8 @@ macro_rules! store_conformance {
             }
         )*
     };
-    // This arm must be last: it would try to parse the keywords of the arms above as a path, and fail.
+    // This arm must be last. Before the other arms, it would parse their opening parenthesis as a path, which is a
+    // compile error.
     ($run:path) => {
         $crate::store_conformance! { cases (each) $run }
     };
