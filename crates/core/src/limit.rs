@@ -86,7 +86,7 @@ impl TryFrom<Limits> for Limit {
     }
 }
 
-/// Evaluates `$answer` for the algorithm in `$limit`, or the given value for unlimited and deny-all.
+/// Evaluates `$answer` for the algorithm in `$limit`. For unlimited and deny-all, evaluates to the given value.
 macro_rules! dispatch {
     ($limit:expr, unlimited: $unlimited:expr, deny_all: $deny_all:expr, $algorithm:ident => $answer:expr) => {
         match $limit {

@@ -269,7 +269,7 @@ impl Cost {
     pub const ZERO: Self = Self(0);
     /// The usual cost of a request.
     pub const ONE: Self = Self(1);
-    /// The largest cost. A request for this cost drains a limit, with `Ask::UpTo`.
+    /// The largest cost. With `Ask::UpTo`, a request for this cost drains a limit.
     pub const MAX: Self = Self(u64::MAX);
 
     /// Creates a cost of `units`.

@@ -146,7 +146,7 @@ impl<S: Copy> Verdict<S> {
         self.outcome.is_admitted()
     }
 
-    /// Returns the wait before an admitted request may go ahead; `None` if it is allowed now or refused.
+    /// Returns the wait of a delayed request; `None` if the request is allowed now or refused.
     pub const fn delay(&self) -> Option<Duration> {
         match self.outcome {
             Outcome::Delay(wait) => Some(Duration::from_nanos(wait.as_nanos())),
@@ -154,8 +154,8 @@ impl<S: Copy> Verdict<S> {
         }
     }
 
-    /// Returns the time until a refused request passes, if nothing else is taken before then. `None` if it is admitted,
-    /// never passes, or waits for a release.
+    /// Returns the time until a refused request passes, if nothing else is taken before then. `None` if the request is
+    /// admitted, never passes, or waits for a release.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.outcome {
             Outcome::Deny(Retry::After(wait)) => Some(Duration::from_nanos(wait.as_nanos())),
@@ -174,7 +174,8 @@ impl<S: Copy> Verdict<S> {
     }
 }
 
-/// The location of a charge in a limit's state: the window, the log entry or the lease. Only that limit can read it.
+/// The location of a charge in a limit's state: the window, the log entry or the lease. Only that limit can read the
+/// stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stamp(u64);
 

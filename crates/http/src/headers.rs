@@ -8,7 +8,7 @@
 //!
 //! The IETF style follows draft-ietf-httpapi-ratelimit-headers from its eighth version on (last checked: the eleventh).
 //! Both headers are lists of strings with parameters, as defined by RFC 9651. In a refusal, `t` is the wait for one
-//! limit, and `Retry-After` the wait for the whole request.
+//! limit, and `Retry-After` is the wait for the whole request.
 //!
 //! [`write_policy`] and [`write_status`] write one list element; [`add`] adds headers to a `HeaderMap`.
 
@@ -163,7 +163,7 @@ pub fn write_lists<'a>(
     }
 }
 
-/// Returns the limits to report. The flag says whether the limit is listed in `RateLimit`.
+/// Returns the limits to report, each with a flag that says whether `RateLimit` lists the limit.
 fn limits_to_report<'a>(
     retry: Option<Retry>,
     limits: impl IntoIterator<Item = LimitStatus<'a>>,

@@ -11,17 +11,18 @@
 //! share is then in debt, and admits nothing until the debt is repaid. So a node admits at most its share plus one cost
 //! minus one token.
 //!
-//! **Arrears.** When the store answers again, the node charges its admissions that still count to the store, before its
-//! next request for the key. The usage that the store had counted before the fault refills first, at `r`. After that,
-//! the refill belongs to the shares, at `r/N` each. So the arrears of a key are the amount that this node admitted, but
-//! at most the used amount of its share. The arrears are zero once the share is full.
+//! **Arrears.** When the store answers again, the node first charges to the store all its admissions for the key that
+//! still count. Then the node sends its next request for the key. The usage that the store had counted before the fault
+//! refills first, at `r`. After that, the refill belongs to the shares, at `r/N` each. So the arrears of a key are the
+//! amount that this node admitted, but at most the used amount of its share. The arrears are zero when the share is
+//! full.
 //!
 //! **Bound.** Let `u` be the amount used in the store when the fault begins, `uᵢ ≤ u` the amount that node `i` last
 //! saw, and `lᵢ = B − uᵢ`. In a fault of length `P`, node `i` admits `aᵢ ≤ ⌈lᵢ/N⌉ + r·P/N + c − 1`, and its arrears are
 //! `pᵢ ≥ aᵢ − (r·P − uᵢ)⁺/N`. An interval that begins a time `s` before the fault contains at most `u + r·s` admissions
-//! before it. So during the fault the excess is at most `u + Σaᵢ − B − r·P ≤ Σ⌈lᵢ/N⌉ − (B − u) + N·(c − 1)`. After the
-//! fault the store has `(u − r·P)⁺` used, plus the arrears of the nodes that have charged them. So the excess is at
-//! most
+//! before the fault. So during the fault the excess is at most `u + Σaᵢ − B − r·P ≤ Σ⌈lᵢ/N⌉ − (B − u) + N·(c − 1)`.
+//! After the fault the store has `(u − r·P)⁺` used, plus the arrears of the nodes that have charged them. So the excess
+//! is at most
 //!
 //! ```text
 //! (1/N)·Σ(r·P − uᵢ)⁺ − (r·P − u)⁺ + Σ pᵢ over nodes that have not ≤ min(B, r·P) + B·(N − 1)/N + N·c
@@ -411,7 +412,7 @@ mod tests {
         earlier.add(&share, 5, false, &report(100, 95, 5), 0);
         later.add(&share, 7, false, &report(100, 89, 11), SECOND);
         later.restore(&earlier);
-        assert_eq!(later.due(&share, SECOND), 11, "one token of the two arrears together has refilled");
+        assert_eq!(later.due(&share, SECOND), 11, "one of the 12 tokens has refilled");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
 
-    // The link sends one packet every 1.5 ms, and no packet that has waited longer than 50 ms.
+    // The link sends one packet every 1.5 ms, and drops packets that have waited longer than 50 ms.
     assert!(sent.windows(2).all(|pair| pair[1].0 - pair[0].0 == 1_500));
     let bytes: u64 = sent.iter().map(|(_, bytes)| bytes).sum();
     assert_eq!((sent.len(), bytes, link.expired_jobs()), (34, 51_000, 66));

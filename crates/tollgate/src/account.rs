@@ -79,7 +79,7 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
         self.own_limit().refund(&mut self.state, &self.now, cost, stamp)
     }
 
-    /// Resets the state to that of a new key under the current limit.
+    /// Resets the key to the state of a new key under the current limit.
     pub(crate) fn reset(&mut self) {
         self.limit.init(&mut self.state, &self.now);
         self.own = None;
@@ -95,16 +95,16 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
         }
     }
 
-    /// Takes `cost` if it passes without delay, or if its own cost is the only cause of the delay. A refusal writes to
-    /// the state only if `repair` is set, to repair it after a clock step.
+    /// Takes `cost` if the request passes without delay, or if its own cost is the only cause of the delay. A refusal
+    /// writes to the state only if `repair` is set, to repair the state after a clock step.
     #[inline]
     pub(crate) fn take_undelayed(&mut self, cost: Cost, repair: bool) -> Verdict<A::Stamp> {
         let verdict = self.weigh(Ask::Exactly(cost));
         match verdict.outcome() {
             Outcome::Allow => self.commit(&verdict),
             Outcome::Deny(retry) => {
-                // Returns the longer of two waits, because a leaky bucket admits a request with a delay sooner than
-                // without a delay.
+                // A leaky bucket admits a request with a delay sooner than without a delay, so this returns the longer
+                // of both waits.
                 let undelayed = self.wait_in_queue(Cost::ZERO, cost);
                 if repair {
                     self.commit(&verdict);

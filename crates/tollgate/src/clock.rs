@@ -45,7 +45,7 @@ pub trait Clock {
     }
 
     /// Sets `alarm` to fire when this clock reaches `at`, and replaces the alarm's previous time. Alarms wake the
-    /// waiters, so a clock that does not follow real time must fire them by its own time.
+    /// waiters, so a clock that does not follow real time must fire its alarms by its own time.
     ///
     /// # Errors
     /// Returns an error if the timer thread cannot be started.

@@ -237,8 +237,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             self.table.try_visit_home_many(&fingerprints[..runs], self.flags(), |run, mut state| {
                 let (fingerprint, end) = (fingerprints[run], ends[run]);
                 for (cost, verdict) in costs[start..end].iter().zip(&mut verdicts[start..end]) {
-                    // Each arm assigns the verdict itself, because the compiler would copy a verdict that the `match`
-                    // returns byte by byte.
+                    // Each arm assigns the verdict itself. If the `match` returned the verdict, the compiler would copy
+                    // it byte by byte.
                     match &mut state {
                         Some(state) => match state.take(&self.limit, &now, *cost) {
                             Some(stamp) => *verdict = Verdict::stamped(*cost, stamp),
@@ -309,8 +309,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// least used entries may be lost.
     ///
     /// Entries can belong to at most 1022 earlier limits at a time. Beyond that, limits without entries are dropped. If
-    /// more than half of the limits have entries, each entry whose used amount is within the limit before this change
-    /// is first converted to that limit.
+    /// more than half of the limits have entries, each entry whose used amount is within the limit being replaced is
+    /// first converted to that limit.
     ///
     /// # Errors
     /// Returns an error if the new table does not fit in memory. Also returns an error if 1022 earlier limits have

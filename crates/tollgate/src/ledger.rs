@@ -169,8 +169,8 @@ impl<C: Clock> Ledger<C> {
 
     /// Makes all charges or none, and returns whether all passed. Charges with [`Ask::UpTo`] all take the same amount:
     /// the smallest amount that any of them can take. Calls `each` for every charge in order, with the verdict of that
-    /// charge, while its state is locked. So reports show the state exactly after this decision. `each` must not use
-    /// the ledger.
+    /// charge, while its state is locked. So reports show the state right after this decision. `each` must not use the
+    /// ledger.
     pub fn decide<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,

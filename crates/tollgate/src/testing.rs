@@ -65,7 +65,7 @@ pub(crate) fn limits_of_ten(length: Nanos) -> Vec<Limit> {
     limits
 }
 
-/// Returns the limits of [`limits_of_ten`] individually, and as many of them as possible combined.
+/// Returns each limit of [`limits_of_ten`] alone, and a combination of the maximum number of limits.
 pub(crate) fn limits_of_ten_and_combined(length: Nanos) -> Vec<Limits> {
     let each = limits_of_ten(length);
     let combined = Limits::new(each.iter().copied().take(Limits::MAX)).unwrap();

@@ -1,5 +1,5 @@
-//! Model tests that explore the interleavings of two threads. On the words of a limiter they explore all interleavings;
-//! on a table or a ledger, those with at most one or two preemptions (`check_model`).
+//! Model tests that explore the interleavings of two threads. The tests of a limiter explore all interleavings. The
+//! tests of a table or a ledger explore only interleavings with at most one or two preemptions (`check_model`).
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off cargo test --release -p tollgate --test loom

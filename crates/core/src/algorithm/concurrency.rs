@@ -36,8 +36,8 @@
 //! million leases per second.
 //!
 //! **Cost**: taking, renewing and releasing touch a few slots, whatever the limit. A decision that needs the capacity
-//! of expired leases iterates over them. Taking the next lease frees all expired leases. Only a release or renewal of a
-//! lease that is no longer held, or was moved because the limit changed, searches all slots.
+//! of expired leases iterates over them. Taking the next lease frees all expired leases. All slots are searched only to
+//! release or renew a lease that is no longer held, or that was moved because the limit changed.
 //!
 //! **Poor choice** for limiting a rate, because short jobs can start and end at any rate. A concurrency limit is also a
 //! poor choice for work that may outlast its lease without renewing it, because more jobs then run than are counted.
@@ -162,8 +162,8 @@ impl Concurrency {
         max_used_for(ask, self.limit, self.slots())
     }
 
-    /// Writes a state with one lease of weight `used`, rounded up. No holder has its number, so the lease counts until
-    /// it expires.
+    /// Writes a state with one lease of weight `used`, rounded up. No holder knows the lease's number, so the lease
+    /// counts until it expires.
     pub(crate) fn init_with_used<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         self.init(state, now);
         let used = Cost::new(used.ceil().min(self.slots()));
@@ -206,7 +206,7 @@ impl Algorithm for Concurrency {
         if cost > ceiling {
             return Verdict::deny(Retry::Never);
         }
-        // Counts expired leases only until their weight suffices. Usually there is no need to count expired leases.
+        // Usually no expired lease has to be counted; otherwise they are counted only until their weight suffices.
         let missing = (leases.in_use + cost).saturating_sub(ceiling);
         if missing > 0 && leases.expired_weight(state, now, missing) < missing {
             return Verdict::deny(Retry::OnRelease);
@@ -291,8 +291,8 @@ impl Algorithm for Concurrency {
         LeaseList::load(state, self.slots()).until_next_expiry(state, now.mono())
     }
 
-    /// Shortens each lease that has more time left than the new duration to that duration, so that its holder still has
-    /// time to renew it. The new limit has a slot for every unexpired lease, because every lease weighs at least 1.
+    /// If a lease has more time left than the new duration, shortens it to the new duration, so that its holder can
+    /// still renew it. The new limit has a slot for every unexpired lease, because every lease weighs at least 1.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let leases = LeaseList::load(state, own.slots());
         leases.shorten_leases(state, now.mono().saturating_add(self.lease));

@@ -24,7 +24,7 @@ pub mod token_bucket;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Verdict};
 
-/// A limit with its parameters. The caller keeps its state.
+/// A limit with its parameters. The caller stores the state.
 ///
 /// The state is a fixed number of 64-bit words, so tables, snapshots and tests can store it for any algorithm. No
 /// method reads a clock, takes a lock or panics, whatever the words contain. Only the methods for changed parameters
@@ -54,13 +54,14 @@ pub trait Algorithm {
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp>;
 
     /// Applies a verdict of [`weigh`](Self::weigh) for the same state and instant. A refusal writes nothing, except
-    /// refused attempts that a log counts and repairs after a clock step.
+    /// repairs after a clock step and the refused attempts that a log counts.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Self::Stamp>);
 
     /// Refunds up to `cost` and returns the accepted amount, which never exceeds the used amount. With a stamp, only
     /// the window, the log entries or the lease of the stamp are refunded. A fixed window accepts such a refund until
-    /// the window ends, other limits as long as the charge counts. Without a stamp, a window refunds only the current
-    /// window or slice, a log its oldest entries, and a concurrency limit nothing. Buckets need no stamp.
+    /// the window ends; other limits accept it as long as the charge counts. Without a stamp, a window refunds only the
+    /// current window or slice, a log refunds its oldest entries, and a concurrency limit refunds nothing. Buckets need
+    /// no stamp.
     fn refund<S: CellsMut + ?Sized>(
         &self,
         state: &mut S,
@@ -143,8 +144,8 @@ pub trait Algorithm {
         None
     }
 
-    /// Returns whether [`try_take_from_words`](Self::try_take_from_words) can apply. If `false`, the caller need not
-    /// lock the state to try it.
+    /// Returns whether [`try_take_from_words`](Self::try_take_from_words) can apply. If `false`, the caller can skip
+    /// this fast path without locking the state.
     #[inline]
     fn has_words_fast_path(&self) -> bool {
         false

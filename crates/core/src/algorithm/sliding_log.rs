@@ -500,7 +500,7 @@ impl LogRing {
     }
 }
 
-/// Returns the part of `span`, counted from `entry`, that is left at `now`.
+/// Returns the part of `span`, counted from `entry`, that remains at `now`.
 fn time_left(entry: Time<Mono>, now: Time<Mono>, span: Nanos) -> Nanos {
     span.saturating_add(entry.since(now)).saturating_sub(now.since(entry))
 }

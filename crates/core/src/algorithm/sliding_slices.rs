@@ -478,7 +478,7 @@ impl Algorithm for SlidingSlices {
         let mut counts = [0; Self::MAX_SLICES as usize];
         own.older_counts(state, &before).rev().zip(&mut counts).for_each(|((count, _), entry)| *entry = count);
         self.ring.clear(state);
-        // If the clock was set back, the old slices stay ahead of it.
+        // If the clock was set back, the old slices stay ahead of the clock.
         let (ring, number) = (self.ring, self.slice_number(before.end));
         let current_count = before.current_count.min(self.quota.max_count());
         let mut room = self.quota.max_count() - current_count;

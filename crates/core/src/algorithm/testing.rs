@@ -1,4 +1,4 @@
-//! A random sequence of requests to any algorithm, which checks the laws of all algorithms at every step.
+//! Sends a random sequence of requests to any algorithm, and checks the laws of all algorithms at every step.
 
 use super::Algorithm;
 use crate::quantity::{Cost, Nanos, Now};

@@ -25,7 +25,7 @@ fn words_are_accessible_through_references_and_zero_past_the_end() {
     assert_eq!(words, [3, 9]);
 }
 
-/// Returns a limit of 9 for every algorithm, some also with windows or steps that begin with the first request.
+/// Returns limits of 9 for every algorithm. Includes windows and steps that begin with the first request.
 fn every_algorithm() -> [Limit; 11] {
     let interval = IntervalBucket::new(9, SECOND).unwrap();
     let fixed = FixedWindow::new(9, SECOND).unwrap();

@@ -16,8 +16,8 @@
 //!
 //! **Example**: capacity 10 at 10 per second. In lowest terms this is 1 per 10⁸ ns: one tick is 1 ns, a token is 10⁸
 //! ticks, and the whole burst is 10⁹ ticks. At time 0, a cost of 6 makes the bucket full at 6·10⁸ ticks; 4 tokens
-//! remain. At 200 ms, a cost of 5 makes it full at 11·10⁸ ticks. That instant is 9·10⁸ ticks ahead of now and within
-//! the burst, so the request passes, and 1 token remains. The bucket is full again at 1.1 s, 900 ms later.
+//! remain. At 200 ms, a cost of 5 makes the bucket full at 11·10⁸ ticks. That instant is 9·10⁸ ticks ahead of now and
+//! within the burst, so the request passes, and 1 token remains. The bucket is full again at 1.1 s, 900 ms later.
 //!
 //! ```text
 //!             now                full_at           now + burst

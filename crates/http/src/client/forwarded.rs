@@ -49,7 +49,7 @@ pub enum ForwardedBy {
 /// | case | the client |
 /// |---|---|
 /// | the peer is not trusted | the peer; the header is not read |
-/// | the header is missing or ends with a trusted proxy | the last trusted proxy: the request came from inside |
+/// | the header is missing, or all its elements are trusted proxies | the last address read: the request came from the trusted network |
 /// | an element is not an address: malformed, `unknown`, obfuscated (`_x`), longer than [`MAX_ELEMENT`] | the proxy that wrote the element |
 /// | more than [`MAX_HOPS`] elements | the last address read |
 ///

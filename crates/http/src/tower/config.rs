@@ -84,7 +84,7 @@ impl Policy {
         Self::new(name, self.limits.clone())
     }
 
-    /// Returns the index of the first limit whose capacity equals that of the report.
+    /// Returns the index of the first limit whose capacity equals the limit in the report.
     fn limit_index(&self, report: &Report) -> usize {
         let limits = self.limits.as_ref().map_or(&[][..], Limits::as_slice);
         limits.iter().position(|limit| limit.capacity() == report.limit).unwrap_or(0)

@@ -19,8 +19,8 @@ const MIN_EXCHANGE_INTERVAL: u64 = 20 * MILLI;
 const REFUSE_FOR: u64 = 20 * MILLI;
 
 /// After a refusal by the pool, the holder refuses requests of at least the refused cost for at most this time without
-/// asking the pool again. During the wait that the pool reported, it can admit such requests only after a return, a
-/// refund, a reset or changed parameters.
+/// asking the pool again. During the wait that the pool reported, the pool can admit such requests only after a return,
+/// a refund, a reset or changed parameters.
 const REPEAT_FOR: u64 = 100 * MILLI;
 
 /// Maximum number of leases reported in one exchange. Further leases are reported in the next exchange.
@@ -61,7 +61,7 @@ struct HeldLease {
     left: u64,
     /// Tokens that are spent but not reported to the pool.
     spent: u64,
-    /// Instant from which the lease must not be spent.
+    /// First instant at which the lease must not be spent.
     deadline: u64,
 }
 
@@ -265,8 +265,7 @@ impl Holder {
         grant.refused.is_none()
     }
 
-    /// Processes an answer without a grant. The store has other parameters for the key, but it has processed the
-    /// report.
+    /// Processes an answer without a grant. The store has processed the report, but has other parameters for the key.
     pub fn on_no_grant(&mut self, now: u64, epoch: u64) {
         self.end_exchange(epoch);
         self.drop_expired(now);
@@ -416,7 +415,7 @@ impl Demand {
         Self { tick, count: 0, average: if passed > 64 { 0 } else { average } }
     }
 
-    /// Returns the demand per second: the average, or the count of the current tick if it is larger.
+    /// Returns the demand per second: the average, or the count of the current tick if the count is larger.
     fn per_second(&self, now: u64) -> u64 {
         let current = self.advanced_to(now);
         (current.average.saturating_mul(10) / 16).max(current.count)

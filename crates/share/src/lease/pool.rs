@@ -117,8 +117,8 @@ pub struct Grant {
 }
 
 impl Pool {
-    /// A pool with this many slices makes no lease in advance that would need another slice. Slices expire at whole
-    /// seconds within a lease's duration and at window ends, so few pools reach this number.
+    /// A pool with this number of slices grants tokens in advance only if the new lease belongs to an existing slice.
+    /// Slices expire at whole seconds within a lease's duration and at window ends, so few pools reach this number.
     pub const MAX_SLICES: usize = 16;
 
     /// Creates the pool of a new key.

@@ -14,10 +14,11 @@
 //! - **Debt.** The store charges even if too few tokens are left. For example, if three nodes admit twelve requests at
 //!   the same time against four tokens, −8 tokens remain. All nodes then refuse until the debt is repaid. Debt is
 //!   bounded by [`MAX_DEBT_FACTOR`] times the capacity, independently of the node count.
-//! - **Age.** A payload contains the age of its charges, recomputed for each resend, so clock differences cancel out. A
-//!   payload counts as of its last charge, and so in the window of that charge. Charges older than a second count as of
-//!   a second ago and never take a balance below zero. So a long fault is not followed by a long debt. Charges older
-//!   than twice the limit's window (at least a second) no longer count and are dropped.
+//! - **Age.** A payload contains the age of its charges, recomputed for each resend, so clock differences cancel out.
+//!   All charges of a payload count at the time of the last one, and so in the window of the last one. Charges older
+//!   than a second count as if they were made a second ago, and never take a balance below zero. So a long fault is not
+//!   followed by a long debt. Charges older than twice the limit's window (at least a second) no longer count and are
+//!   dropped.
 //! - **First touch.** A key without a view, or with a stale view, is read from the store before it is decided. So a
 //!   node that joins does not start with a full limit.
 //! - **Bounds.** At most [`Bounds::keys`] keys have a view. If no view is idle, further keys get no view. The tally
@@ -265,7 +266,7 @@ impl Tally {
         }
     }
 
-    /// Updates the view of a key with the store's state after the store merged `cost`. Call it after
+    /// Updates the view of a key with the store's state after the store merged `cost`. Call this function after
     /// [`acknowledge`](Self::acknowledge). Returns the part of the cost that exceeds the limit.
     pub fn learn_merged(
         &mut self,

@@ -14,8 +14,8 @@
 //! when both buckets of every key were locked, and every charge was weighed before any was written.
 //!
 //! The fast path (`try_decide_fast`) covers groups whose entries exist, are unlocked and have short states. The fast
-//! path uses try-lock only, so it needs no lock order. The weighed states of a small group are kept on the stack, by
-//! recursion, and those of a large group in a list.
+//! path uses try-lock only, so it needs no lock order. A small group keeps its weighed states on the stack, by
+//! recursion; a large group keeps them in a list.
 
 use std::array::from_fn;
 
@@ -38,9 +38,9 @@ impl<C: Clock> Ledger<C> {
     /// The fast path of [`decide`](Self::decide). The fast path applies to up to 256 charges of different keys, each
     /// under a single limit. Every key must have an entry in an unlocked bucket, with a state of one or two words that
     /// belongs to the limits of the charge. In a group of up to sixteen charges, every key must also be in its home
-    /// bucket, and no two keys in the same bucket. `charge` converts an element of `charged`, or returns `None` if the
-    /// element is not a plain charge. Calls `each` for every charge in order, with the charge's outcome and a report of
-    /// its limit after the decision.
+    /// bucket, and no two keys may be in the same bucket. `charge` converts an element of `charged`, or returns `None`
+    /// if the element is not a plain charge. Calls `each` for every charge in order, with the charge's outcome and a
+    /// report of its limit after the decision.
     ///
     /// Returns whether the group was admitted. `None`: the fast path does not apply and had no effect; call
     /// [`decide`](Self::decide).
@@ -216,7 +216,7 @@ impl<C: Clock> Ledger<C> {
         Ok(Member::new(limits, state, now))
     }
 
-    /// Counts the charges whose keys have no entry. Empties the list if these charges may not use an overflow entry.
+    /// Counts the charges in `without_entry`. Empties this list if the charges may not use an overflow entry.
     fn count_overflowed(&self, without_entry: &mut InlineVec<usize>) {
         if without_entry.is_empty() {
             return;

@@ -370,7 +370,7 @@ fn debt_in_long_calendar_windows_is_not_evicted_for_a_key_that_spends_less() {
         assert!(ledger.ask(&limit_table, 0, &n.to_string(), Ask::Regardless(Cost::new(5))).is_admitted());
     }
     let owed = |ledger: &TestLedger| (0..slots).filter(|n| ledger.has_entry(&n.to_string())).count() as u64;
-    // The remaining debt is 5, half of the limit in the next window. The next window may last for a day and a half.
+    // In the next window, the remaining debt of 5 uses half of the limit. That window may last for a day and a half.
     clock.advance(Nanos::from_nanos(DAY.as_nanos() * 5 / 2 - 1));
     assert!(ledger.check(&limit_table, 1, "four of ten", 4).is_admitted() && !ledger.has_entry("four of ten"));
     assert_eq!(owed(&ledger), slots);

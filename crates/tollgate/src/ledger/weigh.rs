@@ -18,11 +18,11 @@ pub(super) struct Member<'n> {
     entry: State<'n>,
     now: Now<'n>,
     verdict: Verdict<Stamps>,
-    /// Whether the verdict is already written to the entry. The undo log then contains the words from before.
+    /// Whether the verdict is already written to the entry. The undo log then contains the entry's previous words.
     written: bool,
 }
 
-/// The members of a group. A charge without an entry has the refusal's retry instead.
+/// The members of a group. For a charge without an entry, the list contains the retry of its refusal.
 pub(super) type Members<'n> = InlineVec<Result<Member<'n>, Retry>>;
 
 /// The words of the entries before they were written, in the order of the writes.

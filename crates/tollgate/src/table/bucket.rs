@@ -252,7 +252,8 @@ impl<'t, S: BucketLayout> Bucket<'t, S> {
         Some(Self { words, header, index, layout, kept: 0 })
     }
 
-    /// Guesses, without the lock, whether this bucket has the entry of `fingerprint`, if the table has one.
+    /// Guesses, without the lock, whether this home bucket has the entry of `fingerprint`, assuming that the entry
+    /// exists.
     #[inline]
     pub(super) fn is_likely_at_home(words: &[AtomicU64], layout: S, fingerprint: Fingerprint) -> bool {
         words[0].load(Ordering::Relaxed) & SPILLED_BIT == 0

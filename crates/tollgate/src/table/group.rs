@@ -30,7 +30,8 @@ struct GroupKey {
     home: u32,
     /// The position of the other bucket, which is locked only if the key has no entry in its home bucket.
     other: u32,
-    /// The position of the bucket that has the key's entry, and the entry, if the key had one when it was locked.
+    /// The position of the bucket that has the key's entry, and the index of the entry. `None` if the key had no entry
+    /// when its buckets were locked.
     known: Option<(u32, u32)>,
 }
 

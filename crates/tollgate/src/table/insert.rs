@@ -2,7 +2,8 @@
 //!
 //! This is insertion into a bucketized cuckoo hash table, with bounds on its cost and on the entries that it may evict:
 //!
-//! 1. *Vacant.* The key gets an entry of one of its two buckets that holds no key, or in which nothing is used.
+//! 1. *Vacant.* The key gets a vacant entry in one of its two buckets. An entry is vacant if it holds no key or if
+//!   nothing is used in it.
 //! 2. *Displace.* An entry of either bucket moves to its alternative bucket, if that bucket has a vacant entry or can
 //!    displace an entry in turn. Two displacements in a row reach about two dozen buckets of three entries, or a
 //!    hundred buckets of seven, which is enough at the load factor of

@@ -81,12 +81,12 @@ pub trait Waitable: Send + Sync + Sized + 'static {
         let _ = (key, cost);
         false
     }
-    /// Takes `cost` if it passes without delay, or if its own cost is the only cause of the delay. A refusal writes to
-    /// the state only if `repair` is set, to repair it after the clock stepped back.
+    /// Takes `cost` if the request passes without delay, or if its own cost is the only cause of the delay. A refusal
+    /// writes to the state only if `repair` is set, to repair the state after the clock stepped back.
     fn take(&self, key: Self::Key, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<Self::Stamp>;
     /// Returns the wait for `cost` after waiters with a total cost of `ahead`.
     fn wait_in_queue(&self, key: Self::Key, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry;
-    /// Returns the time until a waiter for a release may pass even without a release.
+    /// Returns the time until a waiter may pass without a release, if it was refused with [`Retry::OnRelease`].
     fn recheck_after(&self, key: Self::Key, now: &Now<'_>) -> Option<Nanos>;
     /// Gives back up to `cost` of the `verdict`'s charge, and returns the amount given back.
     fn give_back(&self, key: Self::Key, verdict: &Verdict<Self::Stamp>, cost: Cost) -> u64;

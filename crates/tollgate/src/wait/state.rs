@@ -117,8 +117,8 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             Retry::After(wait) => now.mono().saturating_add(wait).as_nanos() <= waiter.deadline,
             Retry::OnRelease => true,
         };
-        // A caller with zero patience is refused while there is a queue, even if the queue could become empty at the
-        // same instant.
+        // A caller that does not wait (zero `patience`) is refused while there is a queue, even if the queue could
+        // become empty at the same instant.
         if !in_time || patience == Nanos::ZERO {
             return refuse(waiter, AcquireError::TooLate { retry });
         }

@@ -221,8 +221,8 @@ impl LeaseList {
         self.set_prev(state, lease.next, lease.prev);
     }
 
-    /// Inserts the lease in order of expiry. The lease usually becomes the last, unless its clock reading is older or
-    /// its duration shorter than that of another lease.
+    /// Inserts the lease in order of expiry. The lease usually becomes the last one. It does not if another lease was
+    /// taken with a later clock reading or a longer duration.
     pub(super) fn insert<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, lease: Lease) {
         let (mut prev, mut next) = (self.last, NO_SLOT);
         for _ in 0..self.slots {

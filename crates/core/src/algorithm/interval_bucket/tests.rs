@@ -80,9 +80,9 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
     assert_eq!(state[1], 30 * SECOND);
 }
 
-/// Checks, for every interval, that the requests whose wait ends in it took at most `burst` plus its refills. `step`
-/// returns the step number at an instant. `first` returns the number of the last step before an interval that begins at
-/// a given instant.
+/// Checks every interval: the requests whose wait ends in the interval took at most `burst` plus the interval's
+/// refills. `step` returns the step number at an instant. `first` returns the number of the last step before an
+/// interval that begins at a given instant.
 fn assert_within_burst(passed: &[StepResult], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
     for from in passed {
         let mut sum = 0;

@@ -23,8 +23,8 @@ fn slices_of_any_width_are_kept_apart() {
         let limit = SlidingSlices::new(amount * 6, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap();
         let mut state = vec![0; limit.words()];
         limit.init(&mut *state, &Now::at(0));
-        // Seven slices count at any time, and the limit admits six of these amounts. So every seventh request is
-        // refused.
+        // Each slice has one request. Seven slices count at any time, and the limit is six times `amount`, so every
+        // seventh request is refused.
         for slice in 0..40u64 {
             let now = Now::at((slice * 10 + 3) * SECOND);
             let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_admitted();
@@ -243,6 +243,6 @@ fn restored_counts_expire_with_their_slices() {
         // An amount beyond the limit plus debt is not counted.
         limit.restore(&mut *state, 120 * SECOND, 3, &[u64::MAX; 6]);
         let used = |second| limit.used(&*state, &Now::at(second * SECOND)).ceil();
-        assert_eq!([119, 120, 179, 180].map(used), [2 * amount, 3, 3, 0], "the oldest slice contains the rest");
+        assert_eq!([119, 120, 179, 180].map(used), [2 * amount, 3, 3, 0], "the oldest slice has the other units");
     }
 }

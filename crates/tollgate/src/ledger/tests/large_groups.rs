@@ -12,11 +12,11 @@ use crate::{LeakyBucket, SlidingWindow, TokenBucket};
 const KEYS: usize = 320;
 const MAX_CHARGES: u64 = 300;
 
-/// The number of limits at the beginning of the table that the fast path accepts.
+/// Number of limits at the start of the table; the fast path accepts all of them.
 const PLAIN_LIMIT_COUNT: usize = 2;
-/// The number of limits at the beginning of the table with short states.
+/// Number of limits at the start of the table; all of them have short states.
 const SHORT_LIMIT_COUNT: usize = 8;
-/// The length in words of the short states.
+/// Maximum length of a short state, in words.
 const SHORT_STATE_WORDS: usize = 6;
 
 fn limit_table() -> Vec<Limits> {

@@ -34,7 +34,7 @@ impl Model<'_> {
         ModelState { id, words }
     }
 
-    /// Returns the answer under the limits with `id`.
+    /// Returns the verdict, with the reports under the limits with `id`.
     fn answer(&self, kept: &ModelState, id: u32, now: &Now<'_>, verdict: Verdict<Stamps>) -> ChargeResult {
         (verdict, self.limits_of(id).reports_from(self.limits_of(kept.id), &kept.words, now, Cost::ONE).collect())
     }
