@@ -18,7 +18,7 @@ import { promisify } from "node:util";
 
 const [, , tollgate, runs = "7"] = process.argv;
 const VIEWERS = 10;
-/** Polling interval of the overview for the state of the rules, in milliseconds. */
+/** Interval at which the overview polls the state of the rules, in milliseconds. */
 const POLL_INTERVAL = 5_000;
 /** Number of measured first views. */
 const VIEWS = 15;
@@ -164,7 +164,7 @@ async function firstView(browser, url) {
   const page = await context.newPage();
   await page.goto(url);
   if (!url.endsWith("/healthz")) {
-    // Chromium reports a paint only after the frame.
+    // Chromium reports a paint only after the frame is drawn.
     await page.waitForFunction(() => ["console-shown", "first-contentful-paint"].every((name) => performance.getEntriesByName(name).length > 0));
   }
   const times = await page.evaluate(() => {

@@ -164,7 +164,7 @@ impl ThreadState<'_> {
     }
 }
 
-/// Returns one processor per thread, to pin the threads to.
+/// Returns one processor for each thread, for pinning.
 fn cores_to_bind(threads: usize) -> Result<Vec<CoreId>> {
     let mut cores = core_affinity::get_core_ids().context("cannot list the processors")?;
     ensure!(cores.len() >= threads, "{threads} threads need {threads} processors; this machine has {}", cores.len());

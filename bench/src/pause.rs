@@ -6,8 +6,8 @@
 //! Disturbances are random, while a clean-up would occur in every round. So the best of [`ROUNDS`] rounds must not be
 //! longer than the longest gap of the empty loop in any round.
 //!
-//! The peers clean up in one step: governor on request, throttlecrab inside a decision. Their clocks are set forward
-//! instead of waiting.
+//! The peers clean up in one step: governor on request, throttlecrab inside a decision. The benchmark sets their clocks
+//! forward, so that it need not wait for the entries to expire.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant, SystemTime};

@@ -26,7 +26,7 @@ impl Contender {
         }
     }
 
-    /// Returns the number of calls and charges so far; `None` if every request is a call of its own.
+    /// Returns the number of calls and charges so far; `None` if every request makes a separate call.
     pub(crate) fn counts(&self) -> Option<(u64, u64)> {
         match self {
             Self::Ours(_, ours) => Some((ours.store.counts().calls, ours.store.counts().charges)),

@@ -1,6 +1,5 @@
-//! The floor of a decision on the server: scripts that read and write the same number of keys, but decide nothing.
-//! Every script that decides this many charges in a call also has to read the keys, and to write the keys whose charges
-//! it admits.
+//! The floor of a decision on the server: scripts that read and write the same number of keys, but decide nothing. A
+//! script that decides charges also has to read their keys, and to write the keys of the charges that it admits.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use crate::measure::{KEYS, next_random};
 
 const TURN_DURATION: Duration = Duration::from_millis(1_000);
 
-/// Reads all keys, and returns as many bytes per key as a decision.
+/// Reads all keys. The reply has the same number of bytes per key as the reply to a decision.
 const READ_SCRIPT: &str = r"
 redis.call('TIME')
 redis.call('MGET', unpack(KEYS))

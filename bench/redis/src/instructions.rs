@@ -21,7 +21,7 @@ pub(crate) fn count_all() -> Result<()> {
     // `leased` is omitted: it reads the clock through the kernel's vDSO, which valgrind hides.
     for (subject, url) in [("eventual", &*server.url()), ("peers", "-")] {
         let found = count_instructions(subject, url)?;
-        println!("{subject}: {found:.0}; the memory store takes {:.2} of that number", memory / found);
+        println!("{subject}: {found:.0}; memory store, relative to this number: {:.2}", memory / found);
     }
     Ok(())
 }

@@ -62,7 +62,7 @@ async fn decisions_per_cpu_second<S: Store>(engine: &Engine<S>) -> Result<f64> {
             ensure!(engine.check(&request, &mut decisions).await?.is_admitted(), "a request was refused");
         }
         decided += u64::from(DECISIONS_PER_CLOCK_READING);
-        // Lets the tasks that exchange leases and merge counts run.
+        // Yields to the tasks that exchange leases and merge counts.
         tokio::task::yield_now().await;
     }
     Ok(decided as f64 / (processor_time()? - cpu).as_secs_f64())

@@ -1,5 +1,6 @@
-//! Stops the store under load and measures the longest wait of a request. Compares this wait with tasks that only wait
-//! for a timer as long as the store's deadline. These tasks show the noise of the machine.
+//! Stops the store under load and measures the longest wait of a request. For comparison, measures the longest wait of
+//! tasks that only wait for a timer of the same length as the store's deadline. These tasks show the noise of the
+//! machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
 
 const CALLERS: u64 = 64;
-/// Pause between an answer and the caller's next request, for about 10,000 requests per second.
+/// Pause between an answer and the caller's next request, chosen so that all callers together make about 10,000
+/// requests per second.
 const PAUSE_BETWEEN_REQUESTS: Duration = Duration::from_millis(5);
 const STOP_DURATION: Duration = Duration::from_secs(2);
 const STORE_DEADLINE: Duration = Duration::from_millis(10);
@@ -124,7 +126,7 @@ pub(crate) async fn measure_stopped_store(kind: Kind) -> Result<bool> {
     println!("       longest wait for a timer of {STORE_DEADLINE:?}: {timer:.1?}");
     println!("       longest wait while the store answers: {usual:.1?}");
     println!(
-        "{} longest wait while the store is stopped: {stopped:.1?} (at most the deadline plus twice the timer's noise, at least 5 ms)",
+        "{} longest wait while the store is stopped: {stopped:.1?} (at most the deadline plus 5 ms or twice the timer's noise, whichever is longer)",
         if holds { "ok    " } else { "MISSED" }
     );
     println!(

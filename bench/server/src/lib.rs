@@ -3,8 +3,8 @@
 pub mod goals;
 pub mod process;
 
-/// Returns a rule file with `count` rules, two of which match the requests of the benchmarks. Of the other rules, a
-/// third each have conditions on path patterns, single values and lists of values.
+/// Returns a rule file with `count` rules, two of which match the requests of the benchmarks. One third of the other
+/// rules have a path pattern as their condition, one third a single value, and one third a list of values.
 pub fn rule_file(count: usize) -> String {
     let mut text = "domain: api\nrules:\n- {id: mine, when: {path: '/v1/mine/**'}, per: [client], limit: 1M/s}\n\
                     - {id: gold, when: {plan: gold}, per: [client], limit: 1M/s}\n"

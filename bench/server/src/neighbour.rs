@@ -3,7 +3,7 @@
 //!
 //! The server has one thread, which both connections share. A probe sends a small request every millisecond and records
 //! the response times: first while the server is otherwise idle, then while each expensive request is repeated. The
-//! sender has idle priority, so the figures exclude waits for its own CPU time.
+//! sender of the expensive requests has idle priority, so that the figures exclude waits for the sender's CPU time.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -9,8 +9,8 @@
 //! Every home except the last takes with [`Verb::Hold`], so that [`Verb::Undo`] can restore the key's previous limits.
 //! A refused group must not move a key to changed limits.
 //!
-//! While a group holds tokens that it later returns, their bucket keeps refilling. A limit can therefore be exceeded,
-//! by at most the held amount and at most the rate times the duration of overlapping holds.
+//! While a group holds tokens that it later returns, their bucket keeps refilling. A limit can therefore be exceeded.
+//! The excess is at most the held amount, and at most the amount that refills while tokens are held.
 
 use tollgate_core::{Ask as Amount, Cost, Stamps};
 

@@ -114,7 +114,7 @@ impl Homes {
         self.highest_ranked(key, |_, _| true).map(|(node, _)| node)
     }
 
-    /// Returns how many nodes share the limits, at least 1.
+    /// Returns the number of nodes that share the limits, which is at least 1.
     pub fn nodes(&self) -> u32 {
         self.nodes.max(1)
     }

@@ -312,7 +312,7 @@ impl Outbox {
     }
 }
 
-/// Ends the link when it is dropped, even if the peers thread panics.
+/// A guard. Dropping it ends the link, even if the peers thread panics.
 pub(crate) struct EndOutbox<'a>(&'a Outbox);
 
 impl Drop for EndOutbox<'_> {

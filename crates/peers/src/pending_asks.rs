@@ -35,8 +35,8 @@ pub(crate) struct PendingAsks {
     earlier: Notify,
 }
 
-/// The asks are in slots, and the answers are stored there. A map of channels would cost an allocation and several
-/// hashes for every forwarded decision.
+/// Each ask has a slot, in which its answer is stored. A map of channels would cost an allocation and several hashes
+/// for every forwarded decision.
 #[derive(Default)]
 struct State {
     slots: Vec<Slot>,

@@ -5,9 +5,9 @@
 //! random: [`MIN_BYTES`] is the output length of `openssl rand -hex 16`.
 //!
 //! Key fingerprints also depend on a secret, which cannot change while key states are kept. This fingerprint secret is
-//! the first line of the file. Further lines are link secrets. If there are any, they secure the links instead of the
-//! first line. Rolling restarts can replace a link secret step by step, because a node presents its first link secret
-//! and accepts all of them.
+//! the first line of the file. Further lines are link secrets. Without link secrets, the first line also secures the
+//! links. Rolling restarts can replace a link secret step by step, because a node presents its first link secret and
+//! accepts all of them.
 
 use std::fmt;
 use std::path::Path;

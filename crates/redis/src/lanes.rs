@@ -2,7 +2,7 @@
 //!
 //! A call can contain only the keys of one lane. The lane of a key depends only on the first value that its rule counts
 //! by. So keys of different rules with the same first value are in the same lane. Fewer lanes mean more charges per
-//! call, and the fixed cost of a call is about that of two charges. More lanes can be divided among more primaries.
+//! call, and each call has a fixed cost of about two charges. More lanes can be divided among more primaries.
 //!
 //! A hash divides the keys into 64 shards. Each shard has a possible lane, and the possible lanes are evenly spaced
 //! over the hash slots. A store with `n` lanes divides the shards into `n` ranges of nearly equal length. Each range

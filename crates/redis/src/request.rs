@@ -248,7 +248,7 @@ pub(crate) struct Route {
 }
 
 impl QueuedGroup {
-    /// Returns how many charges the group counts as in a call: at least 1.
+    /// Returns the number of charges by which the group fills a call. A group without charges counts as one.
     pub(crate) fn weight(&self) -> usize {
         self.charges.len().max(1)
     }

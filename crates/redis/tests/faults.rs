@@ -3,7 +3,7 @@
 //!
 //! Nodes are stores without an engine. So a request without an answer is refused, as with `on_fault: closed`, and no
 //! fallback admits requests. Most tests check that the history of a key stays within `B + r·T + E`. If the fault causes
-//! an excess, they also check that it took effect: the history exceeds `B + r·T`.
+//! an excess, they also check that the fault took effect: the history exceeds `B + r·T`.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -482,7 +482,7 @@ async fn replace_primary_of_cluster(consistency: Consistency) {
     proxies.reconnect();
 }
 
-/// Returns how often a server has executed `EVALSHA`, or 0 if it does not answer.
+/// Returns the number of `EVALSHA` calls that a server has executed, or 0 if the server does not answer.
 fn executed_scripts(server: &Server) -> u64 {
     let Ok(reply) = server.connect().try_command(&["INFO", "commandstats"]) else { return 0 };
     let text = reply.bytes();
@@ -580,7 +580,7 @@ fn clock_step_of_the_store_admits_at_most_what_it_refills() {
             // Tokens taken, by true time in nanoseconds.
             let mut history = Vec::new();
             // True time and the store's clock, in seconds. The clock jumps two seconds forward, and later back. Then
-            // nothing is admitted until the clock has refilled the taken tokens.
+            // nothing is admitted until the taken tokens have refilled by that clock.
             for (at, clock) in [(0, 0), (0, 2), (1, 3), (2, 4), (3, 0), (4, 1), (8, 5)] {
                 store_clock.set(START + clock * SECOND);
                 history.push((at * 1_000_000_000, take_until_refused(&store, "bucket", limit()).await));

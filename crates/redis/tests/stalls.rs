@@ -59,7 +59,7 @@ const CLIENTS: [Client; 10] = [
     Client::new("e", "greedy", (300, HOUR), 100, 4),
     Client::new("f", "spent", (300, DAY), 300, 10),
     Client { cost: 7, ..Client::new("g", "greedy", (300, HOUR), 100, 25) },
-    // One node takes nearly the whole limit just before the stall. The other nodes still have the earlier remaining
+    // One node takes nearly the whole limit just before the stall. The other nodes know only the earlier remaining
     // amount.
     Client::new("h", STALE_RULE, (300, HOUR), 0, 10),
     Client::new("i", LEASED_RULE, (1_000, HOUR), 500, 10),
@@ -141,7 +141,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         let (passed, exactness) = ask(&first, client, client.used, &mut decisions).await;
         assert!(passed && exactness != Exactness::Fallback, "{name}: {}", client.rule);
     }
-    // Returns the node's leases.
+    // Gives the node's leases back to the store.
     first.store().flush().await;
     drop(first);
     let before = epoch.elapsed().as_nanos() as u64;

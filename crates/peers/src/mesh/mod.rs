@@ -26,9 +26,9 @@
 //!
 //! **Guarantee.** Let `N` be the number of nodes, `δ` a tick plus a round trip, `B` the burst and `r` the rate.
 //! `eventual` rules admit at most `(N − 1)·(B + r·δ)` beyond the limit. For `strict` rules, the excess is zero while
-//! all nodes agree about the home. With `h` homes at the same time, it is `(h − 1)·(B + r·δ)`. A crash loses the
-//! charges of one tick. A partition of length `P` into `s` sides adds `(s − 1)·(B + r·P)` for `eventual` rules. For
-//! `strict` rules, a partition adds the `on_fault` admissions.
+//! all nodes agree about the home. If nodes choose `h` different homes for a key at the same time, the excess is at
+//! most `(h − 1)·(B + r·δ)`. A crash loses the charges of one tick. A partition of length `P` into `s` sides adds
+//! `(s − 1)·(B + r·P)` for `eventual` rules. For `strict` rules, a partition adds the `on_fault` admissions.
 //!
 //! [`Mesh::on`] is the whole interface: no sockets, clocks or tasks.
 

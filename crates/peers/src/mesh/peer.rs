@@ -7,7 +7,7 @@ use super::MemberState;
 use crate::table::SharedLimits;
 
 /// Maximum number of limit sets remembered per link and direction. Beyond this, the received set with the lowest number
-/// is dropped, and all sent sets are sent again on use.
+/// is dropped, and all sent sets are sent again when they are next used.
 const MAX_LIMIT_SETS: usize = 1 << 16;
 
 /// Another node.
@@ -28,7 +28,7 @@ pub(super) struct Peer {
     pub(super) applied: Option<u64>,
     /// Whether the node no longer has the deltas that are missing here.
     pub(super) has_gap: bool,
-    /// How often a snapshot was requested from the node.
+    /// Number of snapshot requests to the node.
     pub(super) pulls: u32,
 }
 

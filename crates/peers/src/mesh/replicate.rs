@@ -139,7 +139,7 @@ impl Mesh {
     fn on_resume(&mut self, at: u64, node: NodeId, from: u64, actions: &mut Vec<Action>) {
         let head = self.ring.head();
         if from > head {
-            actions.push(Action::Close { peer: node, why: "resumes after the last delta" });
+            actions.push(Action::Close { peer: node, why: "requests deltas after one that does not exist" });
             return;
         }
         let holds = self.ring.holds_after(from);

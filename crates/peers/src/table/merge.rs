@@ -77,7 +77,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
             }
             _ => then,
         },
-        // Old charges go into the current slice, so each charge counts too long, by its age.
+        // Old charges go into the current slice. Each charge therefore counts for too long, namely by its age.
         Params::SlidingSlices { window, .. } if !is_recent => {
             if age.as_nanos() > window.length.as_nanos() {
                 return 0;
@@ -151,7 +151,8 @@ fn give_back(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, co
     limit.refund(cells, now, Cost::new(cost), None);
 }
 
-/// Returns the clock reading used by windows of this phase.
+/// Returns the reading of the clock that windows of this phase follow: monotonic for [`Phase::FirstRequest`], wall
+/// otherwise.
 fn clock_reading(now: &Now<'_>, phase: Phase) -> u64 {
     if phase == Phase::FirstRequest { now.mono().as_nanos() } else { now.wall().as_nanos() }
 }

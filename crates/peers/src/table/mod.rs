@@ -57,7 +57,7 @@ pub struct Charge<'a> {
     pub key: Fingerprint,
     /// Limits of the key, from [`Table::intern_limits`].
     pub limits: &'a Arc<SharedLimits>,
-    /// Amount to charge. A refund returns [`Ask::cost`].
+    /// Amount to charge. For a refund, the amount to give back is [`Ask::cost`].
     pub ask: Ask,
     /// Stamps of the charge to undo, for a refund.
     pub stamps: Option<Stamps>,
@@ -105,7 +105,7 @@ impl DrainedCharges {
 pub struct SnapshotKey {
     /// Fingerprint of the key.
     pub key: Fingerprint,
-    /// How often the key was reset.
+    /// Number of times the key was reset.
     pub generation: u32,
     /// Used amount of each limit.
     pub used: Vec<UsedAmount>,

@@ -22,7 +22,7 @@ fn overflow_slot(limits: &SharedLimits) -> u32 {
     limits.number() % MAX_OVERFLOW
 }
 
-/// Minimum time for which a hold can be undone exactly, in nanoseconds. Later, an undo may be a refund.
+/// Minimum time for which a hold can be undone exactly, in nanoseconds. A later undo may only refund the amount.
 const EXACT_UNDO_TIME: u64 = 1_000_000_000;
 
 /// State words of a key. A single bucket needs two words.
@@ -60,7 +60,7 @@ pub(super) struct Entry {
     /// Limits of the last admitted charge.
     pub(super) limits: Arc<SharedLimits>,
     words: Words,
-    /// How often the key was reset.
+    /// Number of times the key was reset.
     pub(super) generation: u32,
     /// Local charges that are not yet in a delta.
     unsent: i64,
@@ -154,7 +154,7 @@ impl Entry {
     fn weigh(&self, limits: &Arc<SharedLimits>, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
         let same = self.limits.is_same(limits);
         match ask {
-            // The maximum debt is that of the rule, not the larger maximum of shared limits.
+            // Uses the rule's maximum debt, not the larger maximum of shared limits.
             Ask::Regardless(_) => limits.plain.weigh_from(&self.limits.with_debt, &*self.words, now, ask),
             Ask::Exactly(_) | Ask::UpTo(_) if same => limits.with_debt.weigh(&*self.words, now, ask),
             Ask::Exactly(_) | Ask::UpTo(_) => {

@@ -32,8 +32,9 @@ local function current_of(limit, mark, origin)
   local period, refill = limit.period, limit.refill
   if limit.first then
     if now < origin then
-      -- The clock was set back by at least `ahead`: the time until the origin, plus the steps that explain a mark above
-      -- the maximum. If `ahead` is more than STALE, the whole amount is owed from now on.
+      -- The clock was set back by at least `ahead`: the time until the origin, plus the steps that must have passed
+      -- since the origin if the mark is above the maximum. If `ahead` is more than STALE, the whole amount is owed from
+      -- now on.
       local ahead = origin - now + floor(max(mark - limit.deepest, 0) / refill) * period
       if ahead <= STALE then return 0, 0, owed_by(limit, mark, 0), origin end
       return 0, 0, min(mark, limit.deepest), now

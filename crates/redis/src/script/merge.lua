@@ -3,8 +3,8 @@
 --
 -- KEYS     the keys of the states, followed by the node's counter key, which holds the sequence number of its last merge.
 -- ARGV     as for `main.lua`, followed by one more argument: the sequence number of this merge (7) and the age of the charges in
---          microseconds (7), at most one second. Each charge is a group of its own, with verb 3 (take regardless), or verb 2
---          (take up to) if it is older than a second, so that it never takes a balance below zero.
+--          microseconds (7), at most one second. Each charge is a separate group with verb 3 (take regardless). A charge that is
+--          older than a second has verb 2 (take up to) instead, so that it never takes a balance below zero.
 --
 -- Reply    as for `main.lua`; without groups if the merge was already counted. A merge can therefore be sent any number of times.
 -- Expiry   of the counter: one day. A node drops a merge after 23 hours without an answer.

@@ -65,7 +65,7 @@ while position <= #runs do
     offset = tostring(#marked)
     format, marked_format = '<c' .. #head .. 'I7I6', '<c' .. #marked .. 'I7I6'
   end
-  -- The time of the cost, and the longest time that may be owed before the charge.
+  -- The time that the cost takes to refill, and the longest time that may be owed before the charge.
   local cost_whole, cost_part, room_whole, room_part = 0, 0, -1, 0
   if cost <= burst then
     cost_whole, cost_part = cost * whole, cost * part

@@ -280,7 +280,7 @@ fn push_answer(
     LocalDecision { taken, stamps, outcome, at: now.wall() }
 }
 
-/// Returns a charge as the tally decides it: under `limits`, at the estimated store time `now` and the local time `at`.
+/// Returns the charge for the tally: under `limits`, at the estimated store time `now` and the local time `at`.
 fn tally_charge<'a, L>(charge: &Charge<'a>, limits: &'a L, now: &'a Now<'a>, at: u64) -> tally::Charge<'a, L> {
     tally::Charge { key: charge.key, limits, ask: charge.ask, now, at }
 }

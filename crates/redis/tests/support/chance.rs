@@ -77,7 +77,7 @@ fn limit_amount(chance: &mut Chance) -> u64 {
     }
 }
 
-/// Applies a random setting in one of three cases. An invalid setting leaves the limit unchanged.
+/// Applies a random setting with a probability of one third. An invalid setting leaves the limit unchanged.
 fn with_setting<L: Copy, E>(chance: &mut Chance, limit: L, most: u64, with: impl Fn(L, u64) -> Result<L, E>) -> L {
     if chance.one_in(3) { with(limit, chance.below(most + 1)).unwrap_or(limit) } else { limit }
 }

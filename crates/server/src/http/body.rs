@@ -52,7 +52,7 @@ impl LongWriter {
         self.finished_length + self.part.len()
     }
 
-    /// Adds bytes as a part of their own, without copying them.
+    /// Adds bytes as a separate part, without copying them.
     pub fn push_bytes(&mut self, bytes: Bytes) {
         self.finish_part();
         self.finished_length += bytes.len();
@@ -115,7 +115,7 @@ impl LongBody {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if std::mem::take(&mut self.must_yield) {
             // Wakes this task after the event loop has looked for new input. A task that wakes itself directly runs up
-            // to 61 times before that, and would send 4 MB meanwhile.
+            // to 61 times before the event loop looks for input, and would send 4 MB in that time.
             let _ = pin!(yield_now()).poll(cx);
             return Poll::Pending;
         }

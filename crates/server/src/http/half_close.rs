@@ -2,8 +2,9 @@
 //!
 //! A client that has closed only its sending side looks the same as a client that has closed the whole connection,
 //! until the server writes. With the option `half_close`, hyper answers both clients, but never notices that a client
-//! is gone. This stream notices that a client is gone. It ends the connection at once if the request waits for
-//! capacity, because a client that is gone must not take capacity, and otherwise after [`HALF_CLOSE_TIMEOUT`].
+//! is gone. This stream notices that a client is gone. If the request waits for capacity, the stream ends the
+//! connection at once, because a client that is gone must not take capacity. Otherwise, the stream ends the connection
+//! after [`HALF_CLOSE_TIMEOUT`].
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -49,7 +50,7 @@ impl<T: AsyncRead + Unpin> HalfCloseStream<T> {
         match self.last_read.take() {
             // hyper waits for the rest of the body and detects a close itself.
             Some(LastRead::Pending) => return Poll::Pending,
-            // The body may be complete now. Poll hyper again: if the body is complete, hyper does not read.
+            // The body may be complete now. Poll hyper again: it reads only if the body is incomplete.
             Some(LastRead::Ready) => {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;

@@ -68,7 +68,7 @@ fn parse_receipt(item: &WireRequest<'_>) -> Result<tollgate_engine::Receipt, OpE
     match &item.receipt {
         Some(ReceiptField::Given(text)) => input::parse_receipt(text.as_bytes()),
         Some(ReceiptField::Wanted(_)) | None => {
-            let detail = "`receipt` must be the receipt of an earlier decision; request it there with \"receipt\":true";
+            let detail = "`receipt` must be the receipt of an earlier decision requested with \"receipt\":true";
             Err(OpError::invalid("receipt", detail))
         }
     }

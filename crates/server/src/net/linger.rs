@@ -28,7 +28,7 @@ const DISCARD_BUFFER_BYTES: usize = 4 * 1024;
 /// Closes the sending side, then discards input until the client closes its side or a bound is reached. Errors are
 /// ignored, because the connection ends in any case. The caller then drops the stream.
 pub async fn close_gracefully<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) {
-    // Boxed to keep the futures of connections small, since each connection needs this once.
+    // Boxed to keep the futures of connections small, because each connection needs this only once.
     let _ = Box::pin(timeout(LINGER_TIMEOUT, discard_input(stream))).await;
 }
 
@@ -41,8 +41,8 @@ async fn discard_input<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io:
             length => discarded += length,
         }
     }
-    // The client is still sending. Its input fills the socket buffers until it cannot send more. It has the rest of the
-    // time to read the replies.
+    // The client is still sending. Its input fills the socket buffers until the client cannot send more. The client has
+    // the rest of the time to read the replies.
     sleep(LINGER_TIMEOUT).await;
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! Converts commands to operation inputs. Consecutive commands of the same verb in a pipeline form a batch, so that
-//! they share round trips to a shared store. A command of any other operation is a batch of its own.
+//! they share round trips to a shared store. A command of an operation that is not a verb forms a batch by itself.
 //!
 //! `ONCE key` sets the idempotency key. It follows the mandatory words and precedes the attributes:
 //! `TG.CHECK api 1 ONCE 7f3a path /login`. `ONCE` must be in upper case. The first attribute must not be named `ONCE`.
@@ -24,7 +24,7 @@ use crate::ops::{OPERATIONS, Op, OperationSpec, RespCommand, Verb};
 /// Maximum number of commands in a batch.
 const MAX_BATCHED_COMMANDS: usize = 64;
 
-/// Consecutive commands of one verb that are run together, or a single command of another operation.
+/// Consecutive commands of one verb that are run together, or a single command of an operation that is not a verb.
 #[derive(Debug)]
 pub(super) struct Batch<'a> {
     spec: &'static OperationSpec,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Maximum number of arguments of one command: more than the permitted number of attributes needs, and few enough for a
-/// linear scan.
+/// Maximum number of arguments of one command. A command with the maximum number of attributes has fewer arguments. A
+/// linear scan of this many arguments is still fast.
 pub const MAX_ARGS: usize = 1_024;
 
 /// Maximum size of one argument, in bytes.

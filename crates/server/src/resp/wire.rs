@@ -191,7 +191,7 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
 }
 
 /// Fast path of [`parse_integer`] for four to eight digits. Three multiplications combine digits into pairs, pairs into
-/// groups of four, and these into eight digits.
+/// groups of four, and groups of four into a number of eight digits.
 ///
 /// Returns `None` for any other length, and `Some(None)` if a byte is not a digit. Parsing the four numbers of a
 /// `CL.THROTTLE` call such as `1000000 1000000 60 1` takes 237 instructions instead of 308.

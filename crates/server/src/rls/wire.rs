@@ -205,8 +205,8 @@ impl<'a> Descriptor<'a> {
 }
 
 impl LimitOverride {
-    /// Decodes a limit into this limit. Protocol Buffers require that repeated occurrences of a message field are
-    /// merged.
+    /// Decodes a limit and merges it into this limit. Protocol Buffers require that repeated occurrences of a message
+    /// field are merged.
     fn decode(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         let mut fields = MessageFields(bytes);
         while let Some((number, value)) = fields.next()? {
@@ -382,7 +382,8 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
 }
 
 /// Appends a message field, even if the message is empty. The closure `write` appends the message. One byte is reserved
-/// for the length of the message, which is known only afterwards. A longer length is inserted.
+/// for the length of the message, which is known only afterwards. If the length needs more than one byte, the further
+/// bytes are inserted.
 pub(crate) fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[field << 3 | 2, 0]);
     let start = out.len();

@@ -486,7 +486,7 @@ fn other_protocols_and_invalid_prefaces_are_rejected() {
     }
     let mut peer = TestConnection::without_handshake(None);
     let seen = peer.send(&[PREFACE, &frame_bytes(FrameKind::Ping, 0, 0, &[0; 8])].concat());
-    assert_eq!(seen, [Window(CONNECTION_RECEIVE_WINDOW - 65_535), GoAway(PROTOCOL)], "3.4 another frame than SETTINGS");
+    assert_eq!(seen, [Window(CONNECTION_RECEIVE_WINDOW - 65_535), GoAway(PROTOCOL)], "3.4 a frame other than SETTINGS");
 }
 
 #[test]
