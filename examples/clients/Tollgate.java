@@ -4,7 +4,7 @@
 //     var decision = limits.check("{\"client_ip\":\"192.0.2.1\"}");
 //     if (!decision.allowed) { response.setStatus(decision.status); decision.headers.forEach(response::setHeader); }
 //
-// The deadline covers the whole check. Without a decision in time, requests pass (FAIL_OPEN) or get status 503.
+// The deadline covers the whole check. If no decision arrives in time, requests pass (FAIL_OPEN) or get status 503.
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;

@@ -2,7 +2,7 @@
 //
 //	handler = tollgate.Limit(handler, "http://127.0.0.1:8080", "api", os.Getenv("TOLLGATE_TOKEN"))
 //
-// The deadline covers the whole check. Without a decision in time, requests pass (failOpen) or get status 503.
+// The deadline covers the whole check. If no decision arrives in time, requests pass (failOpen) or get status 503.
 package tollgate
 
 import (

@@ -2,7 +2,7 @@
 
     app.add_middleware(Tollgate, url="http://127.0.0.1:8080", domain="api")
 
-DEADLINE (seconds) covers the whole check. Without a decision in time, requests pass (FAIL_OPEN) or get status 503.
+DEADLINE (seconds) covers the whole check. If no decision arrives in time, requests pass (FAIL_OPEN) or get status 503.
 """
 import asyncio
 import http.client

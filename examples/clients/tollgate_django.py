@@ -3,8 +3,8 @@
     MIDDLEWARE = ["tollgate_django.Tollgate", ...]
     TOLLGATE = {"url": "http://127.0.0.1:8080", "domain": "api"}
 
-DEADLINE (seconds) covers the whole check except the DNS lookup. Without a decision in time, requests pass (FAIL_OPEN)
-or get status 503.
+DEADLINE (seconds) covers the whole check except the DNS lookup. If no decision arrives in time, requests pass
+(FAIL_OPEN) or get status 503.
 """
 import http.client
 import io

@@ -2,7 +2,7 @@
 //
 //     app.use(tollgate({ url: 'http://127.0.0.1:8080', domain: 'api' }));
 //
-// DEADLINE_MS covers the whole check. Without a decision in time, requests pass (FAIL_OPEN) or get status 503.
+// DEADLINE_MS covers the whole check. If no decision arrives in time, requests pass (FAIL_OPEN) or get status 503.
 'use strict';
 const http = require('node:http');
 const https = require('node:https');

@@ -3,7 +3,7 @@
 //     const limits = new Limits('redis://127.0.0.1:6380');
 //     const { allowed, retryAfterMs } = await limits.check('api', { user: 'alice' });
 //
-// DEADLINE_MS covers the whole check. Without a decision in time, requests pass if FAIL_OPEN is true.
+// DEADLINE_MS covers the whole check. If no decision arrives in time, FAIL_OPEN determines whether requests pass.
 'use strict';
 const Redis = require('ioredis');
 
@@ -31,7 +31,7 @@ class Limits {
     }
   }
 
-  /** Returns a pipeline, for several checks in one round trip. It is not a transaction; Tollgate has none. */
+  /** Returns a pipeline, for several checks in one round trip. Tollgate has no transactions, so it is not one. */
   pipeline() {
     return this.client.pipeline();
   }

@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn bucket_is_bounded_by_burst_and_refill() {
-        // r·P is 50. Two deadlines refill a tenth of a token, rounded up to 1.
+        // r·P is 50. A tenth of a token refills in two deadlines (20 ms), rounded up to 1.
         assert_eq!(excess_per_fault("limit: 5/s, burst: 200"), ["204", "200", "200", "250", "1", "50", "0", "0", "0"]);
         // r·P exceeds B.
         assert_eq!(

@@ -17,7 +17,7 @@ thread_local! {
 }
 
 /// [`Decisions`] borrowed from the thread's pool and returned on drop. Once the buffers have grown, deciding allocates
-/// nothing. For servers that decide many requests on few threads.
+/// nothing. Meant for servers that decide many requests on few threads.
 #[derive(Debug)]
 pub struct PooledDecisions(Option<Box<Decisions>>);
 

@@ -24,7 +24,7 @@ fn counter_with_too_many_refusals_is_banned() {
     let mallory = [("ip", "m")];
     assert_eq!(check_repeatedly(&mut bench, &mallory), ["allow", "allow", "deny 500ms", "deny 500ms", "deny 60s"]);
     assert_eq!(bench.engine.counts().bans, 1);
-    bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "banned although the limit refuses too"));
+    bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "the ban decides, not the limit"));
     bench.advance(Nanos::SECOND);
     bench.decide(&mallory, None, |decision| {
         assert!(decision.is_banned() && decision.rule() == Some("r"));

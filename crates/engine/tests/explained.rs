@@ -30,7 +30,7 @@ fn cost_of_a_kind_of_request_is_explained_and_can_be_concealed() {
     let attributes = [Attribute::new("path", "/s/secret")];
     let mut decisions = tollgate_engine::Decisions::default();
     let mut explanation = poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut decisions)).unwrap();
-    assert!(explanation.to_string().contains("costs 5 (since path is like"), "{explanation}");
+    assert!(explanation.to_string().contains("costs 5 (because path is like"), "{explanation}");
     explanation.conceal(|_| "…".into());
     assert!(!explanation.to_string().contains("secret"), "{explanation}");
 }

@@ -34,7 +34,7 @@ fn expiry_of_an_override_is_explained() {
     let trial = [("api_key", "trial")];
     let before = explain_matching(&mut bench, &trial, None);
     assert!(
-        before.contains("by override rules:10:5, since api_key is \"trial\", until 2023-11-15T00:00Z\n"),
+        before.contains("by override rules:10:5, because api_key is \"trial\", until 2023-11-15T00:00Z\n"),
         "{before}"
     );
     bench.advance(Nanos::from_secs(2 * 3_600));
@@ -89,20 +89,20 @@ fn values_of_the_request_in_overrides_can_be_concealed() {
         (
             "acme",
             "gold",
-            "by override \"acme\", set through the API, since key is \"acme\"\n",
-            "by override \"<4>\", set through the API, since key is \"<4>\"\n",
+            "by override \"acme\", set through the API, because key is \"acme\"\n",
+            "by override \"<4>\", set through the API, because key is \"<4>\"\n",
         ),
         (
             "bygone",
             "gold",
-            "by override 1 of the rule, since plan is \"gold\" or \"pure\"\n    \
+            "by override 1 of the rule, because plan is \"gold\" or \"pure\"\n    \
              override \"bygone\", set through the API does not apply: it expired 2020-01-31T18:00Z\n    \
              overrides set through the API for other values of key: 2\n",
-            "by override 1 of the rule, since plan is \"<4>\"\n    \
+            "by override 1 of the rule, because plan is \"<4>\"\n    \
              override \"<6>\", set through the API does not apply: it expired 2020-01-31T18:00Z\n",
         ),
         // Control characters are always escaped.
-        ("a\u{1b}\n\u{202e}", "free", "by override \"a\\u{1b}\\n\\u{202e}\", set through the API, since", "\"<6>\""),
+        ("a\u{1b}\n\u{202e}", "free", "by override \"a\\u{1b}\\n\\u{202e}\", set through the API, because", "\"<6>\""),
     ] {
         let attributes = [Attribute::new("key", key), Attribute::new("plan", plan)];
         let mut explanation =

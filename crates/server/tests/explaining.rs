@@ -208,7 +208,7 @@ fn explanation_names_calendars_and_overrides() {
     // With `--rules`, the decision of a rule file is explained without a server.
     let output = run_tollgate(&server, &["explain", "--rules", rules.path(), "api", "path=/v1", "plan=enterprise"]);
     assert!(
-        output.contains("\n    unlimited by override ") && output.contains(", since plan is \"enterprise\"\n"),
+        output.contains("\n    unlimited by override ") && output.contains(", because plan is \"enterprise\"\n"),
         "{output}"
     );
 }
@@ -224,11 +224,11 @@ fn explanation_names_revision_and_override_value() {
     let ask = || run_tollgate(&server, &["explain", "api", "path=/v1", "key=acme", "plan=pro"]);
     eventually("the override is in force", || ask().contains("by override \"acme\""));
     let output = ask();
-    let expected = "\n    by override \"acme\", set through the API, since key is \"acme\", until 2040-01-01T00:00Z\n    \
+    let expected = "\n    by override \"acme\", set through the API, because key is \"acme\", until 2040-01-01T00:00Z\n    \
                     2 more after it, not evaluated\n    7/month, fixed_window: 7 of 7 left, calendar of Europe/Berlin";
     assert!(output.contains("+ quota (revision ") && output.contains(expected), "{output}");
     let output = run_tollgate(&server, &["explain", "api", "path=/v1", "key=other", "plan=pro"]);
-    let expected = "\n    by override 1 of the rule, since plan is \"pro\"\n    \
+    let expected = "\n    by override 1 of the rule, because plan is \"pro\"\n    \
                     overrides set through the API for other values of key: 1\n    1 more after it, not evaluated\n";
     assert!(output.contains(expected), "{output}");
 }

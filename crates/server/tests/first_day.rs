@@ -127,7 +127,7 @@ fn invalid_calendar_window_is_reported_once_with_a_correction() {
     let ran = set(&["--limit", "5/s"]);
     assert_eq!(
         ran.err,
-        "tollgate: `5/s` is not a calendar window: these are minutes, hours, days, weeks, months and years, not \
+        "tollgate: `5/s` is not a calendar window: such windows are minutes, hours, days, weeks, months and years, not \
          seconds; the rule follows the calendar; write it like 100/day, or add another `algorithm`, like `algorithm: token_bucket`\n"
     );
     set(&["--limit", "5/s", "--algorithm", "token_bucket"]).done();

@@ -41,8 +41,8 @@ const SHARD_COUNT: usize = 16;
 /// Maximum number of keys with arrears. Admissions for further keys are never charged to the store. The table also
 /// remembers the latest repayments of up to this number of keys.
 const MAX_ARREARS_KEYS: usize = FALLBACK_KEYS;
-/// Minimum interval between sweeps of a shard while the table is full. A sweep visits every key of the shard and drops
-/// keys without arrears, or repayments that can no longer be refunded.
+/// Minimum interval between sweeps of a shard while the table is full. A sweep visits every key of the shard. It drops
+/// either the keys with nothing to charge, or the repayments that can no longer be refunded.
 const MIN_SWEEP_INTERVAL: Nanos = Nanos::SECOND;
 /// Maximum number of keys that [`Engine::repay`] charges in one call to the store.
 const MAX_REPAID_PER_CALL: usize = 64;
@@ -256,8 +256,8 @@ fn lock_mutex<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl KeyArrears {
     /// Returns the amount to charge. A charge takes the same amount from all limits of a key, so this is the smallest
-    /// amount that any of the limits is owed. A limit that refills within a second must not be charged for the arrears
-    /// of a daily limit.
+    /// of the arrears of these limits. A limit that refills within a second must not be charged for the arrears of a
+    /// daily limit.
     fn amount_due(&self, now: u64) -> u64 {
         let shares = self.share.entry().limits.as_slice();
         self.per_limit.iter().zip(shares).map(|(arrears, share)| arrears.due(share, now)).min().unwrap_or(0)

@@ -332,7 +332,7 @@ pub(super) fn record_reports_for_outages<S: Store, F: Store>(
             let is_news = match answer.exactness {
                 Exactness::Exact => true,
                 Exactness::Leased => should_record_lease(answer, group.reports(answer)),
-                // Such answers need no record: during an outage, the node continues with its own view of the key.
+                // These answers are not recorded: during an outage, the node continues with its own view of the key.
                 Exactness::Eventual | Exactness::Fallback => false,
             };
             if planned.on_fault != OnFault::Local || planned.is_ban() || !is_news {

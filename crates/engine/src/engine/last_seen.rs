@@ -1,10 +1,10 @@
 //! The usage that the store last reported for each key, for decisions during a store outage.
 //!
 //! A store answer reports the remaining amount of each limit, and the engine records these amounts for rules with
-//! `on_fault: local`. Recording costs one key hash, one uncontended lock and a few words, which is little compared with
-//! a round trip. The table is divided into sets of bounded size. A record is useless once its limit has refilled, so a
-//! full set evicts the record whose limit refills first. A new key is not recorded if its limit would refill before all
-//! limits recorded in its set. A key without a record is treated as new.
+//! `on_fault: local`. Recording computes one key hash, takes one uncontended lock and writes a few words, which is
+//! cheap compared with a round trip. The table is divided into sets of bounded size. A record is useless once its limit
+//! has refilled, so a full set evicts the record whose limit refills first. A new key is not recorded if its limit
+//! would refill before all limits recorded in its set. A key without a record is treated as new.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -165,7 +165,7 @@ impl RecordSet {
             let known = &mut self.records[place];
             let ahead = known.store_time.saturating_sub(record.store_time);
             let late = ahead > 0 && ahead <= MAX_REORDERING.as_nanos();
-            // If the limit is exhausted and its parameters changed, the report is only a lower bound of the usage.
+            // If the limit is exhausted and its parameters changed, the report is only a lower bound on the usage.
             let says_less = nothing_left && known.limits_id != record.limits_id && known.seen.full_at > record.seen.at;
             if !late && !says_less {
                 *known = record;

@@ -213,7 +213,7 @@ impl MatchExplanation {
             CostSource::Case(when) if when.is_empty() => Ok(()),
             CostSource::Case(when) => {
                 let when: Vec<String> = when.iter().map(ToString::to_string).collect();
-                write!(f, " (since {})", when.join(" and "))
+                write!(f, " (because {})", when.join(" and "))
             }
             CostSource::Attribute { name, value: CostValue::Number } => write!(f, " (from {name})"),
             CostSource::Attribute { name, value: CostValue::Missing } => write!(f, " (no {name})"),
@@ -239,7 +239,7 @@ impl MatchExplanation {
                 [] => f.write_str(", which matches every request")?,
                 when => {
                     for (position, held) in when.iter().enumerate() {
-                        write!(f, "{}{held}", if position == 0 { ", since " } else { " and " })?;
+                        write!(f, "{}{held}", if position == 0 { ", because " } else { " and " })?;
                     }
                 }
             }

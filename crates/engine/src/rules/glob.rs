@@ -116,7 +116,7 @@ impl Glob {
     }
 }
 
-/// Replaces captures by stars. Returns the new pattern and the captures.
+/// Replaces captures with stars. Returns the new pattern and the captures.
 fn extract_captures(text: &str) -> Result<(Box<str>, Box<[Capture]>), &'static str> {
     let segments: Vec<&str> = text.split('/').collect();
     let deep: Vec<usize> = (0..segments.len()).filter(|position| segments[*position] == "**").collect();

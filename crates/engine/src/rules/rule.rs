@@ -27,8 +27,8 @@ pub struct Rule {
     pub(crate) overrides: Vec<Override>,
     /// Ids of rules that do not apply to requests that match this rule.
     pub(crate) replaces: Box<[Box<str>]>,
-    /// Whether the rule is marked `suffices`: of the matching rules with this mark, a request needs capacity in only
-    /// one.
+    /// Whether the rule is marked `suffices`: a request that matches several marked rules needs capacity in only one of
+    /// them.
     pub(crate) suffices: bool,
     /// Whether a cost above 0 may be charged into debt.
     pub(crate) postpaid: bool,

@@ -72,8 +72,8 @@ impl Answer {
 }
 
 impl Answers {
-    /// Creates a buffer for the answer to a single charge. After the caller has dropped the store's future, it reads
-    /// the [`UnsentFlag`].
+    /// Creates a buffer for the answer to a single charge. After dropping the store's future, the caller reads the
+    /// [`UnsentFlag`].
     pub fn with_unsent_flag() -> Self {
         Self { unsent: Some(UnsentFlag::default()), ..Self::default() }
     }

@@ -31,7 +31,7 @@ impl Checker<'_> {
             Some(RawCost::Fixed(raw)) => check_cost_amount(raw, notes).map_or(one, DefaultCost::Fixed),
             Some(RawCost::From(map)) => {
                 let from = required_value(map, "cost", "from", "name the attribute, like `from: bytes`", notes);
-                let help = "write the largest cost, which also counts for values that are not whole numbers";
+                let help = "write the largest cost, which also applies to values that are not whole numbers";
                 let max = required_value(map, "cost", "max", help, notes).and_then(|max| check_cost_amount(max, notes));
                 let missing = map.get("missing").map_or(Some(Cost::ONE), |missing| check_cost_amount(missing, notes));
                 match (from.filter(|from| check_attribute(from, notes)), max, missing) {

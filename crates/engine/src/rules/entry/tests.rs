@@ -136,7 +136,7 @@ fn overrides_are_parsed_separately_from_their_rule() {
     let calendar = r#"{"id":"a","per":["user"],"limit":"10/day","algorithm":"fixed_window","zone":"Europe/Paris"}"#;
     assert_eq!(
         wrong("limit: 5/s", calendar),
-        "f:1:8: `5/s` is not a calendar window: these are minutes, hours, days, weeks, months and years, not seconds; \
+        "f:1:8: `5/s` is not a calendar window: such windows are minutes, hours, days, weeks, months and years, not seconds; \
          the rule follows the calendar; write it like 100/day, or add another `algorithm`, like `algorithm: token_bucket`"
     );
     assert!(parse_override_for_value(&source("limit: 5/s\nalgorithm: token_bucket"), calendar, "acme").is_ok());

@@ -89,7 +89,7 @@ impl LimitParser<'_> {
         let numbered = period.starts_with(|first: char| first.is_ascii_digit());
         let is_short = !numbered && parse_length(&format!("1{period}")).is_some_and(|length| length < MINUTE);
         let problem = format!(
-            "`{}` is not a calendar window: these are minutes, hours, days, weeks, months and years{}",
+            "`{}` is not a calendar window: such windows are minutes, hours, days, weeks, months and years{}",
             shorten(limit),
             if is_short { ", not seconds" } else { "" }
         );

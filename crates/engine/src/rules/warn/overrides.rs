@@ -90,7 +90,7 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
                     "this override never applies to a request with one `{attribute}`: its rule does not match {whom}"
                 )
             }
-            _ => format!("this override never applies: by `{attribute}`, its rule does not match {whom}"),
+            _ => format!("this override never applies: because of `{attribute}`, its rule does not match {whom}"),
         };
         let help = "extend `when` of the rule, or write a separate rule";
         notes.add_with_help(other.position, problem, help);

@@ -200,7 +200,7 @@ impl<'d> Converter<'_, 'd> {
         match (limit.quota, &limit.allows) {
             (Some(_), Allowance::Rate(..)) if !limit.shadow => pairs.push(("suffices", boolean())),
             (Some(position), Allowance::Rate(..) | Allowance::Nothing) => {
-                let why = "it has no effect on shadow rules and on limits of 0";
+                let why = "it has no effect on shadow rules or limits of 0";
                 self.left_out.add_with_help(position, "`quota_mode` is not imported", why);
             }
             (Some(_), Allowance::Everything) | (None, _) => {}

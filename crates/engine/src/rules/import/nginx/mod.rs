@@ -5,7 +5,7 @@
 //! | `limit_req … burst=n nodelay`, or without a burst | a token bucket with burst `n + 1`: nginx does not count the request being served |
 //! | `limit_req … burst=n`, optionally with `delay=m` | a leaky bucket with burst `n + 1`; `m` requests pass without waiting |
 //! | `limit_conn zone n` | concurrency `n` |
-//! | a zone | a rule, since its counters are shared by all limits that name it |
+//! | a zone | a rule, because all limits that name the zone share its counters |
 //! | a limit in a server or location | `when`, or an override, which changes the limit but keeps the zone's counters |
 //! | several limits in the same block | several rules: a request must pass all of them |
 //! | `limit_req_status`, `limit_req_dry_run` | `status`, by default 503; `on_exceed: shadow` |
