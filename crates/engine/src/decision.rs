@@ -351,9 +351,9 @@ impl<'d> Decision<'d> {
     }
 
     /// Returns whether the limits of an enforced rule were evaluated. If they were not, nothing limits an admitted
-    /// request. Either the request matches no enforced rule with limits, or the store did not answer and the rules are
+    /// request: either the request matches no enforced rule with limits, or the store did not answer and the rules are
     /// `open`.
-    pub fn is_counted(&self) -> bool {
+    pub fn has_evaluated_limits(&self) -> bool {
         self.batch.least_taken(self.index).is_some()
     }
 

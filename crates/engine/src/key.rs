@@ -142,9 +142,9 @@ pub(crate) fn rule_id_of(key: &[u8]) -> &str {
     parse(key).unwrap_or_default()
 }
 
-/// Returns the part of a key that selects the server. For a rule, this is the first counted value or, without one, the
-/// rule id. For an inline limit, this is its name. A key with another format is returned whole. A rule's side counters,
-/// such as its ban, are on the same server as the rule's counter.
+/// Returns the part of a key that selects the server. For a rule, this is the first value that the rule counts by or,
+/// if there is none, the rule id. For an inline limit, this is its name. A key with another format is returned whole. A
+/// rule's side counters, such as its ban, are on the same server as the rule's counter.
 pub(crate) fn partition_key(key: &[u8]) -> &[u8] {
     fn parse(key: &[u8]) -> Option<&[u8]> {
         let (&[FORMAT_VERSION, kind], mut rest) = key.split_first_chunk()? else { return None };

@@ -24,7 +24,8 @@ pub struct MemoryStore<C = PreciseClock> {
     move_lock: Mutex<()>,
 }
 
-/// For each table: the maximum state length in words, and the factor by which it holds fewer keys than the first table.
+/// For each table: the maximum state length in words, and the number by which the key count of the first table is
+/// divided.
 const SIZE_CLASSES: [(usize, usize); 5] = [(2, 1), (8, 1), (128, 16), (1_200, 128), (24_640, 2_048)];
 
 /// Minimum number of keys in a table.

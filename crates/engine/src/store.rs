@@ -216,8 +216,8 @@ impl<'a> Charge<'a> {
         key::rule_id_of(self.key)
     }
 
-    /// Returns the value that selects the server: the first value that the rule counts by or, without one, the rule id.
-    /// Keys with the same first value are on the same server, even if their rules differ.
+    /// Returns the value that selects the server: the first value that the rule counts by or, if there is none, the
+    /// rule id. Keys with the same first value are on the same server, even if their rules differ.
     pub fn partition_key(&self) -> &'a [u8] {
         key::partition_key(self.key)
     }

@@ -88,7 +88,7 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
         let attributes = [Attribute::new("user", user)];
         let items = [Item { cost: Some(Cost::MAX), ..Item::new(&attributes) }];
         let decision = poll_once(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
-        (outcome_text(decision.outcome()), decision.taken().get(), decision.is_counted())
+        (outcome_text(decision.outcome()), decision.taken().get(), decision.has_evaluated_limits())
     };
     // One user is unlimited, one is allowed by a rule, and one matches no rule.
     for user in ["f", "p", "nobody"] {

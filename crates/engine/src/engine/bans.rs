@@ -171,7 +171,7 @@ impl SideKeys {
         new_charge(self.refusals_key(), rule_limits, Cost::ONE)
     }
 
-    /// Builds the side keys of the counter with the given key.
+    /// Builds the side keys of the counter whose key is `key`.
     fn for_counter(key: &[u8]) -> Self {
         let mut keys = key.to_vec();
         key::push_side_key(&mut keys, 0..key.len(), SideCounter::Refusals);

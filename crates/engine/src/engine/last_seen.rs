@@ -2,9 +2,9 @@
 //!
 //! A store answer reports the remaining amount of each limit, and the engine records these amounts for rules with
 //! `on_fault: local`. Recording computes one key hash, takes one uncontended lock and writes a few words, which is
-//! cheap compared with a round trip. The table is divided into sets of bounded size. A record is useless once its limit
-//! has refilled, so a full set evicts the record whose limit refills first. A new key is not recorded if its limit
-//! would refill before all limits recorded in its set. A key without a record is treated as new.
+//! cheap compared with a round trip. The table is divided into sets of bounded size. A record is useless after its
+//! limit has refilled, so a full set evicts the record whose limit refills first. A new key is not recorded if its
+//! limit would refill before all limits recorded in its set. A key without a record is treated as new.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

@@ -1,12 +1,12 @@
 //! Rules marked `suffices`: a request that matches several of them is admitted if any one of them has capacity.
 //!
 //! A store admits all charges of a group or none of them, and reports the outcome of each charge. So the first attempt
-//! charges all matching rules. If only rules marked `suffices` refuse and another such rule has capacity, nothing was
-//! taken, and the request is charged again without the refusing rules. If another request takes the capacity in
-//! between, the next attempt omits that rule as well. This method has three consequences. The rules marked `suffices`
-//! refuse a request only after each of them lacked capacity in some attempt. No limit is exceeded. The loop ends,
-//! because every attempt charges fewer rules. A store could implement `suffices` itself and save the second call, but
-//! only requests that match an exhausted rule need a second call.
+//! charges all matching rules. If only rules marked `suffices` refuse and another marked rule has capacity, the
+//! request is charged again without the refusing rules. The first attempt took nothing. If another request takes the
+//! capacity in between, the next attempt omits that rule as well. This method has three consequences. The rules marked
+//! `suffices` refuse a request only after each of them lacked capacity in some attempt. No limit is exceeded. The loop
+//! ends, because every attempt charges fewer rules. A store could implement `suffices` itself and save the second
+//! call, but only requests that match an exhausted rule need a second call.
 //!
 //! A banned counter has no capacity. A `closed` rule refuses during a store outage even if it is marked `suffices`.
 //!

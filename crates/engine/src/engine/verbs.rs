@@ -87,7 +87,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         decide(self, StoreVerb::Check, take_mode, requests, decisions).await;
     }
 
-    /// Takes as much of the item's cost as every rule has remaining. If a rule has nothing remaining, refuses the
+    /// Takes as much of the item's cost as remains under every rule. If a rule has nothing remaining, refuses the
     /// request and takes nothing. [`Cost::MAX`](tollgate::core::Cost::MAX) takes everything available.
     ///
     /// # Errors

@@ -295,9 +295,9 @@ fn write_json(node: &Node, out: &mut String) {
 /// Returns whether a string is written without quotes: a boolean, or a canonical integer that every JSON parser
 /// preserves exactly.
 fn is_integer_or_boolean(text: &str) -> bool {
-    const EXACT_IN_JSON: std::ops::RangeInclusive<i64> = -(1 << 53)..=1 << 53;
+    const EXACT_JSON_INTEGERS: std::ops::RangeInclusive<i64> = -(1 << 53)..=1 << 53;
     let number =
-        || text.parse::<i64>().is_ok_and(|number| EXACT_IN_JSON.contains(&number) && number.to_string() == text);
+        || text.parse::<i64>().is_ok_and(|number| EXACT_JSON_INTEGERS.contains(&number) && number.to_string() == text);
     text == "true" || text == "false" || number()
 }
 

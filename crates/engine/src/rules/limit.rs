@@ -147,7 +147,7 @@ impl<'w> LimitParser<'w> {
         }
     }
 
-    /// Returns the name of the algorithm, and reports given options that the algorithm does not have.
+    /// Returns the name of the algorithm, and reports options that the algorithm does not have.
     fn check_algorithm(&mut self) -> Option<&'static str> {
         let name = self.words.algorithm.unwrap_or("token_bucket");
         let Some((name, takes, _)) = ALGORITHMS.iter().find(|(algorithm, ..)| *algorithm == name) else {

@@ -70,8 +70,8 @@ pub(crate) fn join_with_and(words: &[&str]) -> String {
     }
 }
 
-/// Returns the valid word of which `given` is probably a misspelling: the word with the fewest typos, if these are few
-/// enough for its length. Returns `None` if there is no such word.
+/// Returns the valid word of which `given` is probably a misspelling: the word with the fewest typos, if their number
+/// is small for its length. Returns `None` if there is no such word.
 pub fn nearest_word<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     if given.len() > MAX_WORD_BYTES {
         return None;

@@ -68,7 +68,7 @@ pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) ->
 /// Warns about rules that never apply, because an `allow` or `deny` rule decides all of their requests.
 fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let is_allow_or_deny = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
-    let always = |rule: &Rule| rule.matches_by_when_alone() && is_positive(rule.when());
+    let always = |rule: &Rule| rule.matches_by_when_alone() && requires_only_presence(rule.when());
     let judging: Vec<(usize, &Rule)> = domain
         .rules()
         .iter()
@@ -139,7 +139,7 @@ fn index_entry(when: &[Condition]) -> IndexEntry<'_> {
 
 /// Returns whether all conditions require an attribute or a value to be present, so that no additional attribute can
 /// make them fail.
-fn is_positive(when: &[Condition]) -> bool {
+fn requires_only_presence(when: &[Condition]) -> bool {
     when.iter().all(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
 }
 

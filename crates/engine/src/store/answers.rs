@@ -28,8 +28,8 @@ pub struct Answers {
     unsent: Option<UnsentFlag>,
 }
 
-/// A store sets this flag if its future is dropped before it has sent any part of a batch. Without the flag, the batch
-/// counts as sent.
+/// A store sets this flag if its future is dropped before it has sent any part of a batch. If the flag is not set, the
+/// batch counts as sent.
 #[derive(Clone, Debug, Default)]
 pub struct UnsentFlag(Arc<AtomicBool>);
 
@@ -196,7 +196,7 @@ impl Answers {
         self.groups.is_empty()
     }
 
-    /// Returns the answer to the group at `index`. A group without an answer counts as unknown.
+    /// Returns the answer to the group at `index`. The outcome of a group without an answer counts as unknown.
     ///
     /// # Errors
     /// If the group was not decided.

@@ -90,7 +90,7 @@ impl<'d> DecisionView<'d> {
             exactness: decision.exactness(),
             observed: decision.observed(),
             taken: options.taken.then(|| decision.taken()),
-            uncounted: options.taken && !decision.is_counted(),
+            uncounted: options.taken && !decision.has_evaluated_limits(),
             receipt: options.receipt.then(|| decision.receipt().to_string()),
             status: refusal.and_then(|refusal| refusal.status),
             message: refusal.and_then(|refusal| refusal.message.as_deref()).map(Cow::Borrowed),

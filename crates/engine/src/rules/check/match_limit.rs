@@ -8,8 +8,8 @@ use super::super::rule::{Condition, Rule};
 use crate::request::Item;
 
 /// Reports each group of rules with the same `when` that has more than [`Item::MAX_RULES`] rules, because every
-/// matching request would be rejected. Rules with an empty `when` count in every group. Rules with `if`, `only` or
-/// `schedule` count in no group, because they may not match.
+/// matching request would be rejected. Rules with an empty `when` are counted in every group. Rules with `if`,
+/// `only` or `schedule` are counted in no group, because they may not match.
 pub(super) fn check_match_limit(domain: &Domain, notes: &mut Notes) {
     if domain.rules.len() <= Item::MAX_RULES {
         return;

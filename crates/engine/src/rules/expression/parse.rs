@@ -1,5 +1,5 @@
-//! Recursive descent parser. The precedence is that of CEL, from lowest to highest: `?:`, `||`, `&&`, comparisons,
-//! sums, products, unary operators, method calls.
+//! Recursive descent parser. The operators have the same precedence as in CEL, from lowest to highest: `?:`, `||`,
+//! `&&`, comparisons, sums, products, unary operators, method calls.
 
 use super::token::{Token, tokenize};
 use super::{Bool, Choice, Comparison, Expression, Number, Operation, Text};

@@ -6,7 +6,7 @@ use super::super::mistake::Notes;
 use super::super::nth::split_numbered_name;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Override, Pattern, Rule, Test};
-use super::{find_covering_entry, index_entry, is_positive};
+use super::{find_covering_entry, index_entry, requires_only_presence};
 use crate::request::Attribute;
 use crate::ruleset::{CandidateRules, Index};
 
@@ -29,7 +29,7 @@ pub(super) fn overrides_that_never_apply(rule: &Rule, now: Time<Wall>, notes: &m
         }
         let stops = |number: u32| {
             let earlier = &overrides[number as usize];
-            (number as usize) < position && is_positive(&earlier.when) && lasts(earlier, other)
+            (number as usize) < position && requires_only_presence(&earlier.when) && lasts(earlier, other)
         };
         if let Some(number) = find_covering_entry(&index, &other.when, stops) {
             let at = overrides[number as usize].position;
