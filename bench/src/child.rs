@@ -41,8 +41,8 @@ pub(crate) fn run_child_task(task: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the anonymous resident memory of this process in bytes, exact to the page. It excludes the program file,
-/// whose pages become resident on first use and may be evicted at any time.
+/// Returns the anonymous resident memory of this process in bytes, exact to the page. Anonymous memory excludes the
+/// program file, whose pages become resident on first use and may be evicted at any time.
 pub(crate) fn resident_bytes() -> Result<u64> {
     // The counters of `/proc/self/status` may lag by a few hundred pages, so they are not used.
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")

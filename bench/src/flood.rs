@@ -1,9 +1,9 @@
 //! Key flood: an attacker constantly sends new keys, to evict keys in use from the table.
 //!
-//! A thousand keys have used more than half of their limit. Then ten times as many keys as the table's capacity make
-//! one request each. The clock stands still, so that no entry expires and every key needs an entry. The thousand keys
-//! must keep their state, and the process must not grow beyond the size that the table reports. Each case runs in its
-//! own process.
+//! A thousand keys have used more than half of their limit. Then new keys make one request each. There are ten times as
+//! many new keys as the table can hold. The clock stands still, so that no entry expires and every key needs an entry.
+//! The thousand keys must keep their state, and the process must not grow beyond the size that the table reports. Each
+//! case runs in its own process.
 
 use std::sync::Arc;
 

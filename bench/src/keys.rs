@@ -24,7 +24,7 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
-    /// Returns the number of distinct keys. Their numbers are `0..population()`.
+    /// Returns the number of distinct keys. The keys are numbered `0..population()`.
     pub(crate) fn population(self) -> u64 {
         match self {
             Pattern::Hot => 1,
@@ -33,7 +33,8 @@ impl Pattern {
         }
     }
 
-    /// Returns a sequence of keys in access order, which depends on `seed`. Its length is a multiple of [`CHUNK`].
+    /// Returns a sequence of keys in access order, which depends on `seed`. The length of the sequence is a multiple of
+    /// [`CHUNK`].
     pub(crate) fn access_sequence(self, seed: u64) -> Vec<String> {
         let mut random = Random::new(seed);
         let population = self.population();

@@ -57,8 +57,8 @@ pub(crate) fn race(
         .zip(&mut shares)
         .filter_map(|(contender, shares)| Some(Entrant::new(contender, shares.as_mut()?)))
         .collect();
-    // Each contender starts at a different position. Otherwise it would find the previous contender's keys in the
-    // cache.
+    // Each contender starts at a different position. Otherwise a contender would find the previous contender's keys in
+    // the cache.
     let count = entrants.len();
     for (index, entrant) in entrants.iter_mut().enumerate() {
         for (state, sequence) in entrant.thread_states.iter_mut().zip(sequences) {

@@ -251,8 +251,8 @@ impl AnyAlgorithm<IntervalBucket> {
 }
 
 impl AnyAlgorithm<SlidingSlices> {
-    /// Returns the keyed limiter with a limit per ten seconds that the race never reaches. It has ten slices, so that
-    /// slices end during the race. The limit determines how many counts share a word.
+    /// Returns the keyed limiter with a limit per ten seconds that the race never reaches. The window has ten slices,
+    /// so that slices end during the race. The limit determines how many counts share a word.
     pub(crate) fn sliding_slices(capacity: usize, limit: u64) -> Result<Self> {
         let limit = SlidingSlices::new(limit, Nanos::from_secs(10), Nanos::SECOND)?.max_debt(0)?;
         Ok(AnyAlgorithm { name: "ours", fill: 1, limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?) })

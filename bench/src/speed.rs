@@ -152,7 +152,7 @@ fn batched_name(case: &str) -> String {
     format!("{case}-batch16")
 }
 
-/// Compares other algorithms with the token bucket. They may take at most a third longer.
+/// Compares other algorithms with the token bucket. The other algorithms may take at most a third longer.
 fn compare_algorithms(report: &mut Report, plan: Plan) -> Result<()> {
     type Make = fn(usize, u64) -> Result<Box<dyn Contender>>;
     const ALGORITHMS: [(&str, Make); 2] = [

@@ -109,8 +109,8 @@ fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) 
 struct CacheLine(usize);
 
 /// Returns the nanoseconds to load a random cache line, after other memory has displaced it from the cache. A
-/// cancellation among many waiters has to load such a line. There are as many lines as waiters. The other memory
-/// is as large as the waiters' futures.
+/// cancellation among many waiters has to load such a line. The number of lines equals the number of waiters. The other
+/// memory is as large as the waiters' futures.
 fn measure_cache_miss() -> f64 {
     let (mut loads, mut random) = (Vec::new(), Random::new(5));
     for _ in 0..15 {

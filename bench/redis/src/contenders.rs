@@ -114,7 +114,7 @@ pub(crate) struct ScriptPerRequest {
     arguments: Vec<Vec<u8>>,
 }
 
-/// The common GCRA script, with the theoretical arrival time in microseconds. It returns whether the request is
+/// The common GCRA script, with the theoretical arrival time in microseconds. The script returns whether the request is
 /// allowed, the remaining amount, the retry wait and the reset time.
 const GCRA_SCRIPT: &str = r"
 local time = redis.call('TIME')

@@ -25,7 +25,7 @@ use tollgate_server_bench::rule_file;
 
 const THROTTLE_COMMAND: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
 
-/// A command that is admitted only once for each key, and then refused. Its arguments are as long as those of
+/// A command that is admitted only once for each key, and then refused. The arguments are as long as in
 /// [`THROTTLE_COMMAND`], so that both commands take the same time to parse.
 const REFUSED_COMMAND: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "0000000", "0000001", "99", "1"];
 

@@ -1,5 +1,5 @@
-//! pingora-limits: a count-min sketch with constant memory. It is the only approximate peer: with more than about a
-//! thousand active keys it over-counts. It is included as a fast, inexact comparison.
+//! pingora-limits: a count-min sketch with constant memory. This peer is the only approximate one: with more than about
+//! a thousand active keys it over-counts. This peer is included as a fast, inexact comparison.
 
 use std::sync::Arc;
 use std::time::Duration;

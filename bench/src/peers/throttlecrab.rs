@@ -1,4 +1,5 @@
-//! throttlecrab: GCRA over a hash map with expiry. It needs exclusive access, so threads share it behind a mutex.
+//! throttlecrab: GCRA over a hash map with expiry. The limiter needs exclusive access, so threads share it behind a
+//! mutex.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};

@@ -199,8 +199,8 @@ impl Config {
         first
     }
 
-    /// Returns the two points of the fingerprint hash. They are equal on all nodes and cannot be guessed without the
-    /// secret.
+    /// Returns the two points of the fingerprint hash. The points are equal on all nodes and cannot be guessed without
+    /// the secret.
     pub(crate) fn fingerprint_points(&self) -> [u64; 2] {
         let [first, second, ..] = self.derive_words("tollgate peers fingerprints");
         [first, second]

@@ -115,7 +115,7 @@ impl<E> GroupRun<E> {
     /// Returns the answer of each charge.
     ///
     /// # Errors
-    /// Returns the reason if a home did not decide. All charges are undone.
+    /// Returns the reason if a home did not decide. All charges of the group are then undone.
     pub fn finish(self) -> Result<Vec<ChargeAnswer>, E> {
         self.outcome?;
         Ok(self.answers.into_iter().flatten().collect())

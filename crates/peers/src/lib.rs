@@ -1,9 +1,9 @@
 //! Limits that nodes share by sending messages to each other, without a shared store.
 //!
-//! Every node holds the state of every active key in a [`table`]. It broadcasts its own charges as *deltas*, and every
-//! other node applies each delta exactly once. A node decides `eventual` rules from its own state. A `strict` rule is
-//! decided by the key's *home*, a ready node chosen by hashing. Because every node has the state, a key's home can move
-//! without a handover.
+//! Every node holds the state of every active key in a [`table`]. A node broadcasts its own charges as *deltas*, and
+//! every other node applies each delta exactly once. A node decides `eventual` rules from its own state. A `strict`
+//! rule is decided by the key's *home*, a ready node chosen by hashing. Because every node has the state, a key's home
+//! can move without a handover.
 //!
 //! | module | does |
 //! |---|---|
@@ -19,8 +19,8 @@
 //! None of these modules reads a clock, opens a socket or starts a task. The simulator in `tollgate-testkit` runs these
 //! modules on up to a hundred nodes with faults, and checks the bounds that [`mesh`] states.
 //!
-//! [`PeerStore`] adds the I/O and implements the engine's `Store`. It links this node with all other nodes over TCP,
-//! secured by TLS 1.3 and a shared secret. [`Config`] lists the other nodes.
+//! [`PeerStore`] adds the I/O and implements the engine's `Store`. The store links this node with all other nodes over
+//! TCP, secured by TLS 1.3 and a shared secret. [`Config`] lists the other nodes.
 
 pub mod ask;
 mod config;

@@ -1,19 +1,19 @@
 //! Membership: which nodes exist, which are alive, and which addresses to dial.
 //!
-//! Every node has a record of itself with a heartbeat, which it increments every [`HEARTBEAT_INTERVAL`]. It sends this
-//! record to all linked peers. `GOSSIP_FANOUT` of these peers, in rotation, also get the records of all members that the node
-//! considers alive. A record with a higher heartbeat replaces the known record, regardless of which peer sent it. A
-//! member whose heartbeat has not risen for [`DEAD_AFTER`] is dead. So if the link between two of three nodes is cut,
-//! the two nodes still see each other through the third node. Old records do not revive a dead node, because a node
-//! sends only the records of members that it considers alive.
+//! Every node has a record of itself with a heartbeat, which it increments every [`HEARTBEAT_INTERVAL`]. A node sends
+//! its record to all linked peers. `GOSSIP_FANOUT` of these peers, in rotation, also get the records of all members
+//! that the node considers alive. A record with a higher heartbeat replaces the known record, regardless of which peer
+//! sent it. A member whose heartbeat has not risen for [`DEAD_AFTER`] is dead. So if the link between two of three
+//! nodes is cut, the two nodes still see each other through the third node. Old records do not revive a dead node,
+//! because a node sends only the records of members that it considers alive.
 //!
 //! Addresses come from records and from the seeds, which are resolved repeatedly. An address is dialled unless its node
 //! is already linked. After a failure the backoff doubles.
 //!
-//! This is a state machine: instants and random numbers are arguments, and the required actions are return values. The
-//! alternative was a gossip library such as `chitchat`. It needs a C library for compression, another port and separate
-//! encryption for UDP, and it reads clocks and spawns tasks itself. Every node already has a link to every other node,
-//! so gossip needs no transport of its own.
+//! This module is a state machine: instants and random numbers are arguments, and the required actions are return
+//! values. The alternative was a gossip library such as `chitchat`. `chitchat` needs a C library for compression,
+//! another port, and separate encryption for UDP. It also reads clocks and spawns tasks itself. Every node already has
+//! a link to every other node, so gossip needs no transport of its own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -66,7 +66,7 @@ struct Dial {
     dialling: bool,
     /// Whether the address accepts connections.
     answers: bool,
-    /// The last node that answered at this address. This node's own id if the address is its own.
+    /// The last node that answered at this address. If the address is this node's own, this node's id.
     node: Option<NodeId>,
 }
 
@@ -88,7 +88,7 @@ pub struct HeartbeatMessages {
 }
 
 impl Members {
-    /// Creates the member list of a node that has just started. It contains only the node itself.
+    /// Creates the member list of a node that has just started. The list contains only the node itself.
     pub fn new(own: Record, now: Time<Mono>) -> Self {
         Self {
             own,

@@ -326,7 +326,7 @@ impl Receive for LinkReceiver<'_> {
         if self.answers.is_empty() {
             self.outbox.flush();
         } else {
-            // The woken callers may ask again at once. Their asks then share a write with the held asks.
+            // The woken callers may ask again at once. The new asks then share a write with the held asks.
             self.shared.asks.deliver_answers(self.peer, &mut self.answers);
             self.outbox.release_asks();
         }

@@ -6,8 +6,8 @@
 //!
 //! Key fingerprints also depend on a secret, which cannot change while key states are kept. This fingerprint secret is
 //! the first line of the file. Further lines are link secrets. Without link secrets, the first line also secures the
-//! links. Rolling restarts can replace a link secret step by step, because a node presents its first link secret and
-//! accepts all of them.
+//! links. Rolling restarts can replace a link secret step by step, because a node presents only its first link secret
+//! but accepts every link secret in its file.
 
 use std::fmt;
 use std::path::Path;
@@ -28,7 +28,7 @@ const MAX_FILE_BYTES: u64 = 4 * MAX_BYTES as u64;
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ClusterSecret {
     keys: Vec<u8>,
-    /// Link secrets. This node presents the first secret and accepts all of them.
+    /// Link secrets. This node presents the first link secret and accepts every link secret.
     links: Vec<Vec<u8>>,
 }
 
@@ -76,7 +76,7 @@ impl ClusterSecret {
     }
 
     /// Derives a key from each link secret, as HMAC-SHA-256 of `label`. This node presents the first key and accepts
-    /// all of them.
+    /// every key.
     pub(crate) fn derive_for_links(&self, label: &str) -> Vec<[u8; 32]> {
         self.links.iter().map(|secret| derive_key(secret, label)).collect()
     }

@@ -9,7 +9,7 @@ use crate::table::TableCounts;
 /// Identity and state of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Id of the node. It changes at every restart.
+    /// Id of the node, which changes at every restart.
     pub node: NodeId,
     /// Name of the node.
     pub name: String,

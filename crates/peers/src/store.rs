@@ -49,8 +49,8 @@ struct PeersThread {
     handle: JoinHandle<()>,
 }
 
-/// Ends all asks when the peers thread ends, even by a panic. That thread enforces the deadlines, so the callers would
-/// otherwise wait forever.
+/// Ends all asks when the peers thread ends, even by a panic. The peers thread enforces the deadlines, so the callers
+/// would otherwise wait forever.
 struct EndAsks(Arc<Shared>);
 
 impl Drop for EndAsks {

@@ -5,9 +5,9 @@
 //! private key, and so of the secret. Client and server sign different strings, so a signature cannot be sent back to
 //! the node that made it.
 //!
-//! Alternatives: certificates have names and expiry dates. Both are meaningless here, and an expired certificate would
-//! stop the cluster. An HMAC over the exporter of an unauthenticated session would also prove knowledge of the secret,
-//! but needs a custom protocol.
+//! Alternatives: certificates have names and expiry dates. Names and expiry dates are meaningless here, and an expired
+//! certificate would stop the cluster. An HMAC over the exporter of an unauthenticated session would also prove
+//! knowledge of the secret, but needs a custom protocol.
 
 use std::sync::Arc;
 

@@ -329,7 +329,7 @@ fn new_client(config: &Config, server: ConnectionInfo) -> Result<Client, RedisEr
     if !matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
         return Client::open(server);
     }
-    // Fails if the process has already installed a provider. That provider is then used.
+    // Fails if the process has already installed a provider, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let root_cert = config.authority.as_ref().map(std::fs::read).transpose()?;
     let client_tls = match &config.certificate {

@@ -49,8 +49,8 @@ impl OwnState {
     }
 }
 
-/// Decodes parameters. This is the inverse of the encoder in `params`, except for fields that do not affect a stored
-/// state. If the limit at the same position in `asked` has the same encoding, returns that limit.
+/// Decodes parameters. This function is the inverse of the encoder in `params`, except for fields that do not affect a
+/// stored state. If the limit at the same position in `asked` has the same encoding, returns that limit.
 fn decode_limits(bytes: &[u8], asked: &Limits) -> Result<Limits, InvalidState> {
     let mut bytes = ByteCursor::new(bytes);
     let count = read_array(&mut bytes)?;

@@ -1,12 +1,12 @@
 //! A cache of refusals, so that a refused group can be refused again without asking the store.
 //!
-//! A refused group is refused again until its wait has passed, for at most one second. This is correct because only
-//! time restores capacity, and further charges only use up more capacity. A key under attack therefore costs the store
-//! almost nothing. A refusal that the release of a lease can end is not repeated.
+//! A refused group is refused again until its wait has passed, for at most one second. Repeating the refusal is
+//! correct, because only time restores capacity, and further charges only use up more capacity. A key under attack
+//! therefore costs the store almost nothing. A refusal that the release of a lease can end is not repeated.
 //!
-//! A remembered refusal is dropped when capacity may have been restored earlier. This can happen after a refund, a
-//! renewal or a reset of one of its keys, or after a charge of one of its keys under other parameters. It can also
-//! happen after a reconnect, because the store may have lost its state. The cache sees only the operations of this
+//! A remembered refusal is dropped when capacity may have been restored earlier. Capacity may be restored by a refund,
+//! a renewal or a reset of one of its keys, or by a charge of one of its keys under other parameters. Capacity may also
+//! be restored by a reconnect, because the store may have lost its state. The cache sees only the operations of this
 //! node. Another node may perform such an operation, or another client may delete the key. This node then refuses
 //! requests for up to one second although the store would admit them.
 //!

@@ -9,7 +9,7 @@ use tollgate_share::lease::{Exchange, Need};
 
 use crate::params::{EXACT, EncodedLimits};
 
-/// Maximum number of charges in a group. It bounds how long a call blocks the store.
+/// Maximum number of charges in a group. This maximum bounds the time for which a call blocks the store.
 pub(crate) const MAX_GROUP_CHARGES: usize = 255;
 
 const VERB_EXACTLY: u8 = 1;
@@ -34,7 +34,7 @@ const LEFT_TO_GENERAL: u8 = 255;
 /// Length of a bucket state. A reply of the special script contains the state without the parameters.
 const BUCKET_STATE_BYTES: usize = 13;
 
-/// An encoded charge. It owns its data, so it can be sent even after its caller has given up.
+/// An encoded charge. The charge owns its data, so it can be sent even after its caller has given up.
 #[derive(Clone, Debug)]
 pub(crate) struct QueuedCharge {
     key: Vec<u8>,

@@ -7,8 +7,8 @@
 //! **Suspects** are recently refused keys. Parts with a suspect take first, while the other parts only peek. Otherwise
 //! a caller that is about to be refused would briefly hold tokens that other callers need.
 //!
-//! **Refunds** are queued before the group is answered. They have their own deadline, because the request's deadline
-//! may have passed, and they are sent even if the caller gives up. A failed refund is counted and does not stop other
+//! **Refunds** are queued before the group is answered. Refunds have their own deadline, because the request's deadline
+//! may have passed, and are sent even if the caller gives up. A failed refund is counted and does not stop other
 //! refunds. A bucket refills while a token is held, so the store ignores a bucket refund that arrives more than two
 //! deadlines after the charge.
 

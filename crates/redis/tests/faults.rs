@@ -350,8 +350,8 @@ async fn is_used_by(node: &RedisStore, server: &Server, probe: &str) -> bool {
     check(node, probe, limit()).await.is_ok() && exists().is_ok_and(|reply| reply == Reply::Number(1))
 }
 
-/// Only the replicas and sentinels are cut off from the primary. They elect a new primary, while a node continues to
-/// use the old primary.
+/// Only the replicas and sentinels are cut off from the primary. The sentinels elect a new primary, while a node
+/// continues to use the old primary.
 #[test]
 fn replaced_primary_that_keeps_serving_admits_at_most_one_additional_bucket() {
     replace_primary(Consistency::Strict);

@@ -252,7 +252,7 @@ fn usage_is_kept_when_the_rule_changes() {
         for _ in 0..10 {
             assert!(check(&node, "k", bucket(100)).await);
         }
-        // Under other limits, the store decides. It still accounts for the leases under the old limits.
+        // Under other limits, the store decides. The store still accounts for the leases under the old limits.
         let larger = || OwnedCharge { limits_id: 7, ..charge("k", bucket(200), 1) };
         let said = ask(&node, StoreVerb::Check, vec![larger()]).await.unwrap();
         assert!(said[0].outcome.is_admitted() && said[0].reports[0].remaining <= 185, "{said:?}");

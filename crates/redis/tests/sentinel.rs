@@ -1,4 +1,4 @@
-//! A store behind Sentinel. It follows failovers and reports errors in its address.
+//! A store behind Sentinel. The store follows failovers and reports errors in its address.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 

@@ -245,8 +245,9 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         assert_eq!(found(excess), None, "{name}: {} exceeds the bound with a cost of {}", client.rule, client.cost);
         if nodes == 1 {
             // A single node knows the remaining amount, and charges its admissions during the stall to the store
-            // afterwards. So it exceeds the limit by at most the refill plus the admissions that are not yet charged at
-            // the store's first answer. For leased keys, the node knows the remaining amount only to 1/32 of the limit.
+            // afterwards. So the node exceeds the limit by at most the refill plus the admissions that are not yet
+            // charged at the store's first answer. For leased keys, the node knows the remaining amount only to 1/32 of
+            // the limit.
             let unknown = if client.rule == LEASED_RULE { client.limit / 32 } else { 0 };
             let excess = refill + 4 * client.cost + unknown;
             assert_eq!(found(excess), None, "{name}: {} exceeds the bound of a single node", client.rule);

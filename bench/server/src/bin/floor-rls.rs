@@ -21,7 +21,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tower_service::Service;
 
-/// The fixed reply. It is as long as Tollgate's reply for two matching rules.
+/// The fixed reply, which is as long as Tollgate's reply for two matching rules.
 const FIXED_REPLY: [u8; 170] = [b'x'; 170];
 
 fn main() -> anyhow::Result<()> {

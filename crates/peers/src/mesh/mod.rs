@@ -16,11 +16,11 @@
 //!   before the first part, so no delta is lost. A delta that reaches the sender during the transfer may count twice at
 //!   the receiver. Merging keeps the larger used amount, because adding would count shared charges twice. Charges that
 //!   only one side knows are lost: after a partition, at most one burst plus the refill during the partition.
-//! - **Order.** A joining node waits for the vector and then requests all later deltas from every node. So it does not
-//!   have to buffer deltas. It gets every delta from the node that made it, even if the delta was in flight to the
-//!   snapshot's sender.
+//! - **Order.** A joining node waits for the vector and then requests all later deltas from every node. So the joining
+//!   node does not have to buffer deltas. The joining node gets every delta from the node that made it, even if the
+//!   delta was in flight to the snapshot's sender.
 //! - **Majority.** A node counts the nodes that it has seen ready, except nodes that left or were replaced at their
-//!   address. It decides `strict` rules only while it is linked to a majority: more than half of these nodes, or
+//!   address. A node decides `strict` rules only while it is linked to a majority: more than half of these nodes, or
 //!   exactly half including the lowest id. Only a node with a majority removes other nodes from its count, after ten
 //!   seconds of silence. So a minority never becomes a majority by waiting.
 //!

@@ -165,8 +165,8 @@ impl Mesh {
         self.resume_all(at, actions);
     }
 
-    /// Requests deltas from every node that is not yet sending them. This includes links that are still opening,
-    /// because their greeting requested nothing.
+    /// Requests deltas from every node that is not yet sending them. Nodes whose link is still opening are included,
+    /// because this node's `Hello` to them requested nothing.
     fn resume_all(&mut self, at: u64, actions: &mut Vec<Action>) {
         let is_waiting = |peer: &Peer| peer.link.as_ref().is_some_and(|link| !link.is_resumed) && !peer.has_gap;
         let waiting = self.peers.iter_mut().filter(|(_, peer)| is_waiting(peer));

@@ -160,7 +160,8 @@ async fn strict_limit_is_exact_whichever_node_is_asked() {
 async fn eventual_limit_is_decided_locally_and_overshoot_becomes_debt() {
     let (_, nodes) = start_three_nodes().await;
     let keys = ["k"];
-    // Usually, all requests run before any node has received another node's deltas. Then all twelve pass.
+    // Usually, all requests run before any node has received another node's deltas. In that case, all twelve requests
+    // pass.
     let mut passed = 0;
     for node in &nodes {
         for _ in 0..4 {

@@ -1,7 +1,7 @@
 //! Fields of asks and answers.
 //!
 //! Most asks have one charge. [`encode_single_ask`], [`decode_single_ask`] and [`encode_single_answer`] are fast paths
-//! for such asks. They allocate nothing and use the same encoding.
+//! for such asks. The fast paths allocate nothing and use the same encoding.
 
 use smallvec::SmallVec;
 use tollgate::fingerprint::Fingerprint;

@@ -124,7 +124,7 @@ function window.used(limit, cells)
 end
 
 -- Raises the count to at least `used` if the window has not ended at the instant `at`. A state without a count does not
--- belong to a window yet. It enters the current window if the key's offset is known.
+-- belong to a window yet. Such a state enters the current window if the key's offset is known.
 function window.at_least(limit, cells, at, used)
   local cell = limit.cell
   if at == now and used > 0 and cells[cell + 1] == 0 and (context.knows_key or limit.phase ~= SPREAD) then

@@ -18,8 +18,8 @@
 --            1        for verbs 4 and 6: 0 = no stamps, 1 = stamps follow, 2 = stamps and a deadline follow. Stamps: their number
 --                     (1), and for each stamp its quotient by 1000 (7) and its remainder (2). Deadline: the instant after
 --                     which the refund is ignored (7)
--- ARGV[2…] the parameters in use. Each is a MessagePack array with one array per limit: the kind and the fields, which are listed
---          in the header of the algorithm's file.
+-- ARGV[2…] the sets of parameters in use. Each set is a MessagePack array with one array per limit: the kind and the
+--          fields, which are listed in the header of the algorithm's file.
 --
 -- Reply    one string: the store's time in microseconds (7), then for each group
 --            1        status: 0 = admitted (verbs 4 to 6: done), 1 = refused, 2 = a calendar window does not contain the store's
@@ -273,8 +273,8 @@ while position <= #charges do
   local limits = parameters[index] or parameters_at(index)
   local record, done, fast = records[key], false, limits.fast
   if fast and not record and rest == 0 and verb == EXACTLY then
-    -- The fast path: one bucket with enough tokens. It works on the stored value without a record, and writes immediately, so that
-    -- the next charge of the key sees the result.
+    -- The fast path: one bucket with enough tokens. The fast path works on the stored value without a record, and
+    -- writes immediately, so that the next charge of the key sees the result.
     local value, head, one, other, unused = values[key], nil, 0, 0, nil
     if not value then
       head = not limits.partial and limits.head
@@ -291,7 +291,7 @@ while position <= #charges do
     end
   end
   if not done then
-    -- The middle path: one charge with any verb that takes. Its state has a fixed length and the charge's parameters.
+    -- The middle path: one charge with any verb that takes. The state has a fixed length and the charge's parameters.
     if rest ~= 0 or verb > REGARDLESS or not limits.simple then
       record = nil
     elseif not record then

@@ -1,5 +1,6 @@
--- The slow path of `main.lua`. It handles groups of several charges, verbs that do not take, states whose parameters differ from
--- the charge's parameters, logs and leases, charges with calendar or spread windows, and new keys that do not start full.
+-- The slow path of `main.lua`. This file handles groups of several charges, verbs that do not take, states whose
+-- parameters differ from the charge's parameters, logs and leases, charges with calendar or spread windows, and new
+-- keys that do not start full.
 --
 -- `decide` decides the group at a position, appends the result to the reply and returns the position after the group.
 

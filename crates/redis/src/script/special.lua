@@ -1,6 +1,6 @@
--- The special script: decides the most common kind of charge. This is a group of one charge, with an exact cost of at
--- least 1, under one token bucket that starts full. The general script (`main.lua`) decides all other charges,
--- including charges whose stored value this script does not expect.
+-- The special script: decides the most common kind of charge. Such a charge is the only charge of its group, has an
+-- exact cost of at least 1, and is counted by one token bucket that starts full. The general script (`main.lua`)
+-- decides all other charges, including charges whose stored value this script does not expect.
 --
 -- Mirrors `TokenBucket::weigh` and `commit` for times in whole microseconds, like `bucket.lua`, which
 -- describes the numbers.
@@ -11,8 +11,8 @@
 --            2        number of keys
 --            1        index of the parameters in ARGV, minus one
 --            7        cost of each charge
--- ARGV[2…] the parameters in use. Each consists of ticks, whole, part, burst, the time of a full burst as whole and part, and
---          the smallest implausible time owed (7 each); then the head of a value with these parameters.
+-- ARGV[2…] the sets of parameters in use. Each set consists of ticks, whole, part, burst, the time of a full burst as whole
+--          and part, and the smallest implausible time owed (7 each); then the head of a value with these parameters.
 --
 -- Reply    one string: the store's time in microseconds (7), then for each charge either the byte 255, if nothing was done and the
 --          general script must decide, or
@@ -27,10 +27,10 @@
 --          10-second interval in which the state becomes unused, plus ten seconds and the margin. While this interval stays the
 --          same, only the cells are written, which costs half as much as setting an expiry.
 --
--- Speed: no closures, no tables for parameters, and a refusal costs no more than reading the value. The offset for SETRANGE is a
--- string, because Redis 7 formats a number slowly. No string is built for `values`, because Lua hashes every new string. Together
--- these two measures save 14 % of the server's CPU time for an admitted charge on Redis 7.0, in calls of 100 charges. They save
--- nothing on Valkey 9.
+-- Speed: no closures, no tables for parameters, and a refusal costs no more than reading the value. The offset for
+-- SETRANGE is a string, because Redis 7 formats a number slowly. No string is built for `values`, because Lua hashes
+-- every new string. Together these two measures save 14 % of the server's CPU time for an admitted charge on Redis 7.0,
+-- in calls of 100 charges. On Valkey 9, these measures save nothing.
 
 local keys, arguments, call = KEYS, ARGV, redis.call
 local read, pack, sub, floor = struct.unpack, struct.pack, string.sub, math.floor

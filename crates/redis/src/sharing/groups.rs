@@ -1,4 +1,4 @@
-//! Groups with locally decided charges. This node decides its charges first; then the store decides the remaining
+//! Groups with locally decided charges. This node decides the local charges first; then the store decides the remaining
 //! charges as one group. If any charge is refused, or the store does not answer, local charges are put back.
 
 use std::sync::Arc;

@@ -38,7 +38,7 @@ pub(crate) struct Sharing {
     servers: Weak<Servers>,
     config: Arc<Config>,
     is_cluster: bool,
-    /// The runtime of the connections, which outlives the requests. All tasks run on it.
+    /// The runtime of the connections, which outlives the requests. All tasks run on this runtime.
     runtime: Handle,
     /// Random name of this process, so that no two processes share a merge counter.
     node: String,

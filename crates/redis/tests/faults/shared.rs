@@ -105,8 +105,8 @@ fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() 
     });
 }
 
-/// Answers arrive after the deadline. The tokens granted in late answers are not used. They count as spent, and refill
-/// after the leases have expired.
+/// Answers arrive after the deadline. The tokens granted in late answers are not used. These tokens count as spent, and
+/// refill after the leases have expired.
 #[test]
 fn lost_answers_admit_nothing_more_and_their_grants_are_restored() {
     on_redis_and_valkey(async |server| {
@@ -340,8 +340,8 @@ fn clock_step_of_the_store_refills_views_by_at_most_the_step() {
     });
 }
 
-/// A killed node loses its unsent charges. These are less than a sixteenth of the burst, because a node sends that
-/// amount immediately.
+/// A killed node loses its unsent charges. The unsent charges are less than a sixteenth of the burst, because a node
+/// sends a sixteenth immediately.
 #[test]
 fn killed_node_loses_only_unsent_charges() {
     on_redis_and_valkey(async |server| {

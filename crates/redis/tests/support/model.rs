@@ -1,4 +1,5 @@
-//! The reference model for the scripts. It applies the core functions to in-memory states, like the in-memory ledger.
+//! The reference model for the scripts. Like the in-memory ledger, the model applies the core functions to in-memory
+//! states.
 
 use std::collections::HashMap;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate_engine::Item;
 
-/// Maximum size of a request body, in bytes. It is large enough for [`MAX_BATCH`] requests of ordinary size.
+/// Maximum size of a request body, in bytes. This size is enough for [`MAX_BATCH`] requests of ordinary size.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 /// Maximum number of requests in a batch.

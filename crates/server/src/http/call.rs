@@ -29,7 +29,7 @@ use crate::ops::view::{DecisionView, Output};
 use crate::ops::{Op, OperationSpec};
 
 pub(super) const JSON_CONTENT_TYPE: &str = "application/json";
-/// The logged error of a call that got no reply. This is a bug, because an operation replies to every call.
+/// The logged error of a call that got no reply. A missing reply is a bug, because an operation replies to every call.
 pub(super) const NO_REPLY: &str = "the operation returned no reply";
 
 /// The logged error of a check whose reply is not a decision, which is a bug.

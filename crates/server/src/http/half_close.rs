@@ -2,7 +2,7 @@
 //!
 //! A client that has closed only its sending side looks the same as a client that has closed the whole connection,
 //! until the server writes. With the option `half_close`, hyper answers both clients, but never notices that a client
-//! is gone. This stream notices that a client is gone. If the request waits for capacity, the stream ends the
+//! is gone. [`HalfCloseStream`] notices that a client is gone. If the request waits for capacity, the stream ends the
 //! connection at once, because a client that is gone must not take capacity. Otherwise, the stream ends the connection
 //! after [`HALF_CLOSE_TIMEOUT`].
 

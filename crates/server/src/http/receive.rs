@@ -72,8 +72,8 @@ pub(super) async fn read_body_with_permits<B: Body<Data = Bytes, Error: Display>
     Ok((body, held))
 }
 
-/// Reads and discards a body, up to about `max` bytes and within the time limit. This is needed because browsers read a
-/// response only after they have sent the whole body.
+/// Reads and discards a body, up to about `max` bytes and within the time limit. Used before a refusal is sent, because
+/// browsers read a response only after they have sent the whole body.
 pub(super) async fn discard_body(mut body: Incoming, max: usize, time_limit: Duration) {
     let all = async {
         let mut length = 0;

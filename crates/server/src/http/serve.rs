@@ -216,7 +216,7 @@ async fn answer_forward_auth<S: Store>(
 
 /// Answers a request to the API, the console or the rules service.
 ///
-/// Rare branches are boxed. Otherwise they would enlarge the future of every request, which hyper moves.
+/// Rare branches are boxed. Otherwise the rare branches would enlarge the future of every request, which hyper moves.
 async fn answer_api_request<S: Store + 'static>(
     app: &Arc<App<S>>,
     state: &HttpConnectionState,

@@ -41,8 +41,8 @@ async fn discard_input<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io:
             length => discarded += length,
         }
     }
-    // The client is still sending. Its input fills the socket buffers until the client cannot send more. The client has
-    // the rest of the time to read the replies.
+    // The client is still sending. The client's input fills the socket buffers until the client cannot send more. The
+    // client has the rest of the time to read the replies.
     sleep(LINGER_TIMEOUT).await;
     Ok(())
 }

@@ -102,7 +102,7 @@ impl Tls {
     pub async fn watch_files(self: Arc<Self>) {
         let watched = |path: &Path| {
             let mut file = WatchedFile::new(path.to_owned());
-            // `Tls::new` has already loaded the file. This read only records its metadata.
+            // `Tls::new` has already loaded the file. This read only records the file's metadata.
             let _ = file.read();
             file
         };

@@ -33,8 +33,8 @@ impl Listener for UnixListener {
     }
 }
 
-/// Converts a Unix stream to a TCP stream, the type that workers accept. This works because workers only read, write
-/// and close the stream, and ignore errors when they set TCP options or read the client address.
+/// Converts a Unix stream to a TCP stream, the type that workers accept. The conversion works because workers only
+/// read, write and close the stream, and ignore errors when they set TCP options or read the client address.
 fn as_tcp_stream(stream: UnixStream) -> io::Result<TcpStream> {
     TcpStream::from_std(std::net::TcpStream::from(OwnedFd::from(stream.into_std()?)))
 }

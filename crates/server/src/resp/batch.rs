@@ -1,7 +1,7 @@
 //! Converts commands to operation inputs. Consecutive commands of the same verb in a pipeline form a batch, so that
 //! they share round trips to a shared store. A command of an operation that is not a verb forms a batch by itself.
 //!
-//! `ONCE key` sets the idempotency key. It follows the mandatory words and precedes the attributes:
+//! `ONCE key` sets the idempotency key. These two words follow the mandatory words and precede the attributes:
 //! `TG.CHECK api 1 ONCE 7f3a path /login`. `ONCE` must be in upper case. The first attribute must not be named `ONCE`.
 
 use tollgate::core::Cost;

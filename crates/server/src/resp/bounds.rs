@@ -9,13 +9,15 @@ pub const MAX_ARGS: usize = 1_024;
 /// Maximum size of one argument, in bytes.
 pub const MAX_BULK_BYTES: usize = 64 * 1024;
 
-/// Maximum size of one command in bytes, including length prefixes and line ends. It also bounds the read buffer.
+/// Maximum size of one command in bytes, including length prefixes and line ends. This maximum also bounds the read
+/// buffer.
 pub const MAX_COMMAND_BYTES: usize = 128 * 1024;
 
 /// Maximum number of digits in a length prefix.
 pub const MAX_LENGTH_DIGITS: usize = 20;
 
-/// Initial size of the read buffer, in bytes. It holds a pipeline of about 200 `CL.THROTTLE` calls of 80 bytes each.
+/// Initial size of the read buffer, in bytes. A buffer of this size holds a pipeline of about 200 `CL.THROTTLE` calls
+/// of 80 bytes each.
 pub const INITIAL_READ_BUFFER: usize = 16 * 1024;
 
 /// Number of buffered reply bytes above which the replies are sent before the next command is processed.

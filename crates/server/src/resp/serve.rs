@@ -157,7 +157,7 @@ impl ConnectionBuffers {
                 // A client that always sends part of the next command would prevent a stopping server from exiting.
                 AfterAnswer::Wait if was_stopping && self.filled < received => return Ok(AfterAnswer::Close),
                 AfterAnswer::Wait => {
-                    // The timeout of a command starts with its first byte. Later bytes do not extend it.
+                    // The timeout of a command starts with its first byte. Later bytes do not extend the timeout.
                     if deadline.is_none() || self.filled < received {
                         deadline = Some(Instant::now() + STALL_TIMEOUT);
                     }

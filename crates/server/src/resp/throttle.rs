@@ -73,7 +73,7 @@ pub(super) struct ThrottleLimitCache {
 /// Number of limits that a cache can hold.
 const CACHE_SLOTS: usize = 64;
 
-/// The index of a cached limit. It is valid until the limit is replaced.
+/// The index of a cached limit. The index is valid until the limit is replaced.
 type CacheIndex = usize;
 
 impl ThrottleLimitCache {

@@ -32,11 +32,12 @@ pub const MAX_CACHED_BLOCK_BYTES: usize = 1_024;
 /// Maximum size of a body in bytes: a message and its five-byte gRPC prefix.
 pub const MAX_BODY_BYTES: usize = MAX_MESSAGE_BYTES + 5;
 
-/// Receive window of a stream in bytes. It fits a body and one more frame, so that a body that is too large is
-/// detected.
+/// Receive window of a stream in bytes. The window has space for a body and one more frame, so that a body that is too
+/// large is detected.
 pub const STREAM_RECEIVE_WINDOW: u32 = (MAX_BODY_BYTES + MAX_PAYLOAD_BYTES) as u32;
 
-/// Receive window of a connection in bytes. It limits the total body size of the connection's unanswered calls.
+/// Receive window of a connection in bytes. This window limits the total body size of the connection's unanswered
+/// calls.
 pub const CONNECTION_RECEIVE_WINDOW: u32 = 1024 * 1024;
 
 /// Maximum total body size in bytes of the unanswered calls on all connections. Above this total, a connection that
@@ -46,7 +47,7 @@ pub const MAX_TOTAL_BODY_BYTES: usize = 32 * 1024 * 1024;
 /// Ordinary clients hold less.
 pub const SMALL_BODY_BYTES: usize = 16 * 1024;
 
-/// Maximum credit of a client for control frames (see `http2/credit.rs`). Each such frame costs 1. A client without
+/// Maximum credit of a client for control frames (see `http2/credit.rs`). Each control frame costs 1. A client without
 /// credit is disconnected.
 pub const MAX_CREDIT: u32 = 10_000;
 /// Credit restored per second.
@@ -54,13 +55,13 @@ pub const CREDIT_PER_SECOND: u32 = 1_000;
 /// Credit restored by each answered call.
 pub const CREDIT_PER_CALL: u32 = 8;
 /// Cost of a stream reset in credit, in addition to the 1 for its frame. A client may reset about 900 streams, and then
-/// about 90 per second. This limits rapid-reset attacks.
+/// about 90 per second. This cost limits rapid-reset attacks.
 pub const RESET_COST: u32 = MAX_CREDIT / MAX_STREAMS;
 
 /// Maximum number of calls per connection that wait for a shared store or are delayed.
 pub const MAX_WAITING_CALLS: usize = MAX_STREAMS as usize;
 
-/// Size of the read buffer in bytes. It is larger than any frame.
+/// Size of the read buffer in bytes. The buffer is larger than any frame.
 pub const READ_BUFFER_BYTES: usize = 32 * 1024;
 
 /// If the pending responses exceed this many bytes, they are written before more calls are processed.

@@ -230,7 +230,7 @@ fn inline_limit<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(
     Ok((engine.intern_limits(&limits)?, *unit as u8))
 }
 
-/// Returns the counter key of a descriptor's inline limit. It consists of the unit and the names and values of all
+/// Returns the counter key of a descriptor's inline limit. The key consists of the unit and the names and values of all
 /// entries, each prefixed with its length.
 fn inline_counter_key(unit: u8, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut key = vec![unit];

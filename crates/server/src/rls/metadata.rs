@@ -1,5 +1,6 @@
-//! The dynamic metadata of a response, in the format of the reference service. It contains the request and the merged
-//! `metadata` of the rules that match its admitted descriptors. Each descriptor also contains its code and its rule.
+//! The dynamic metadata of a response, in the format of the reference service. Dynamic metadata contains the request,
+//! and the merged `metadata` of the rules that match the admitted descriptors. Each descriptor also contains its code
+//! and its rule.
 //!
 //! By default, dynamic metadata is sent only if a matching rule has `metadata`, because dynamic metadata repeats the
 //! whole request.

@@ -459,8 +459,8 @@ fn timed_out(detail: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, detail)
 }
 
-/// The buffers that a connection uses while it handles input. Each thread has a small pool of buffers, so that they
-/// stay in the CPU cache and idle connections hold none.
+/// The buffers that a connection uses while it handles input. Each thread has a small pool of buffers, so that the
+/// buffers stay in the CPU cache and idle connections hold no buffers.
 struct RlsBuffers {
     input: Vec<u8>,
     output: Vec<u8>,

@@ -20,7 +20,7 @@ use tollgate_engine::Receipt;
 /// generation is full, the previous generation is dropped with its unreleased receipts.
 const MAX_GENERATION_SIZE: usize = 50_000;
 
-/// How long after a refusal its negative hits are expected.
+/// Time after a refusal within which its negative hits are expected.
 const REFUSAL_EXPIRY: Nanos = Nanos::from_secs(5);
 
 /// The receipts of held slots, and the recently refused streams.
@@ -32,7 +32,7 @@ pub struct HeldSlots {
     was_ever_used: AtomicBool,
 }
 
-/// Receipts and refusals by descriptor. They are stored separately, so that many refusals do not displace receipts.
+/// Receipts and refusals by descriptor, stored separately so that many refusals do not displace receipts.
 #[derive(Debug, Default)]
 struct DescriptorSlots {
     receipts: Generations<VecDeque<Receipt>>,
@@ -156,8 +156,8 @@ impl RefusedStreams {
     }
 }
 
-/// Returns the key of a descriptor. It consists of the domain and the names and values of the entries, each prefixed
-/// with its length.
+/// Returns the key of a descriptor. The key consists of the domain and the names and values of the entries, each
+/// prefixed with its length.
 pub(super) fn descriptor_key(domain: &[u8], entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut name = Vec::with_capacity(64);
     for part in [domain].into_iter().chain(entries.iter().flat_map(|(key, value)| [*key, *value])) {

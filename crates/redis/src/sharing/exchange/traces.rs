@@ -76,9 +76,9 @@ impl Trace<'_> {
             _ => random.below(9_000_000),
         };
         // After the clock is set back, a charge may find leases of a later window. The general script applies the floor
-        // before it reads the charge, which contains the start of a spread window. It may therefore choose a different
-        // window than Rust. The difference is within the tolerance for clock steps. The test does not set the clock
-        // back for spread windows, because it compares exact results.
+        // before it reads the charge, which contains the start of a spread window. The script may therefore choose a
+        // different window than Rust. The difference is within the tolerance for clock steps. The test does not set the
+        // clock back for spread windows, because it compares exact results.
         let is_spread = |pool_limit: &PoolLimit| matches!(pool_limit, PoolLimit::Window { offset, .. } if *offset > 0);
         if random.happens_in_percent(3) && !self.pool_limits.iter().any(is_spread) {
             self.now -= random.pick(&[1, 1_000, 999_999, 1_000_001, 3_000_000, 20_000_000]);

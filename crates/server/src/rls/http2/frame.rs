@@ -6,7 +6,7 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Size of a frame header, in bytes.
 pub const FRAME_HEADER_BYTES: usize = 9;
 
-/// Maximum payload size in bytes. This is the protocol's default.
+/// Maximum payload size in bytes, which is the protocol's default.
 pub const MAX_PAYLOAD_BYTES: usize = 16 * 1024;
 
 /// The largest stream id and the largest window: 2^31 - 1.

@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(other, Ok(RequestHead { path, ..RequestHead::default() }));
     }
 
-    /// These are the cases of the h2spec test suite for section 8.
+    /// The cases of the h2spec test suite for section 8.
     #[test]
     fn malformed_requests_are_refused() {
         let with = |more: &[(&'static str, &'static str)]| [&REQUIRED_FIELDS[..], more].concat();

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::field::{FieldName, STATIC_TABLE};
 use super::huffman;
 
-/// Maximum size of the dynamic table in bytes. This is the protocol's default.
+/// Maximum size of the dynamic table in bytes, which is the protocol's default.
 pub const MAX_TABLE_BYTES: usize = 4_096;
 
 /// Overhead in bytes that HPACK adds to the size of each field's name and value.

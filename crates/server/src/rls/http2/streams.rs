@@ -12,8 +12,8 @@ pub(super) struct Stream {
     pub(super) state: StreamState,
     /// The time at which the headers arrived.
     pub(super) opened: Duration,
-    /// Number of DATA bytes received, including padding. They are returned to the connection window when the stream
-    /// closes.
+    /// Number of DATA bytes received, including padding. The bytes are returned to the connection window when the
+    /// stream closes.
     pub(super) received: u32,
     /// Number of DATA bytes that the server may still send. Negative if the client has reduced its initial window.
     pub(super) send_window: i64,

@@ -46,7 +46,7 @@ fn frame_bytes(kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u
     raw_frame(kind as u8, flags, stream, payload)
 }
 
-/// The header block of a minimal call (POST, http, /). It does not change the dynamic table.
+/// The header block of a minimal call (POST, http, /). The block does not change the dynamic table.
 const MINIMAL_HEADERS: &[u8] = &[0x83, 0x86, 0x84];
 
 fn header_block(more: &[(&str, &str)]) -> Vec<u8> {
