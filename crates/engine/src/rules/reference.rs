@@ -172,8 +172,8 @@ booleans:
 Types are checked when the rules are loaded. An operation that cannot be evaluated (a comparison with
 a missing attribute, a division by zero, an integer that exceeds 64 bits) makes the enclosing
 expression an error, as in CEL; an expression that ends in an error does not hold. There are no
-regular expressions, loops, fractions or string construction: evaluation allocates nothing, and its
-time is bounded by the length of the expression and of the values.
+regular expressions, loops, fractions or string construction, so evaluation allocates nothing, and
+its time is bounded by the length of the expression and of the values.
 
 Rules are indexed by `when`, so decisions stay fast with many rules. A rule that has only an `if` is indexed
 by a value, a prefix or the presence of an attribute that the expression requires
@@ -191,23 +191,23 @@ expressions. Other conditions are a map with one of these keys, or with one of t
 ";
 
 const ADDRESSES_PROSE: &str = r"A value is compared with `cidr` as an address, in any notation: IPv4 in IPv6 (`::ffff:192.0.2.1`), with a port
-(`192.0.2.1:80`, `[2001:db8::1]:443`) or a zone (`fe80::1%eth0`), and in either case. The attribute
+(`192.0.2.1:80`, `[2001:db8::1]:443`) or a zone (`fe80::1%eth0`), and in upper or lower case. The attribute
 `client_ip` is an address everywhere: `when: {client_ip: '2001:DB8::1'}` matches every notation of that
-address. `per: [client_ip]` counts IPv4 clients by address and IPv6 clients by /64 network, because a host
-can usually use all addresses of a /64 network.
+address. `per: [client_ip]` counts IPv4 clients by address and IPv6 clients by /64 network, because a host can
+usually use all addresses of a /64 network.
 
 A value that is not an address is in no network, and is counted unchanged. `tollgate explain` reports a
-condition that fails because of such a value, and `tollgate check` warns about a `client_ip` in a rule that is
-not an address. A rule that denies networks chooses what to do with such values: `invalid: deny` refuses
-them, and with `invalid: ignore` the rule does not match.
+condition that fails because of such a value, and `tollgate check` warns if a rule compares `client_ip` with a
+value that is not an address. A rule that denies networks chooses what to do with such values: `invalid: deny`
+refuses them, and with `invalid: ignore` the rule does not match.
 
 ";
 
 const OVERRIDE_PROSE: &str = r"An override changes the limit, not the counter: the amount spent under the rule is also spent under the
-override, and vice versa. An override takes the keys of a limit. With a `limit`, it inherits the other keys from
-the rule, except `burst`, `free`, `initial` and `max_debt`, which belong to the rule's own count.
-Without a `limit`, it changes only the keys that it contains. The lookup time does not depend on the
-number of overrides.
+override, and vice versa. An override may have the same keys as a limit. With a `limit`, it inherits the other
+keys from the rule, except `burst`, `free`, `initial` and `max_debt`, which belong to the rule's own count.
+Without a `limit`, it changes only the keys that it contains. The lookup time does not depend on the number of
+overrides.
 
 ";
 
@@ -215,12 +215,12 @@ const CHANGED_PROSE: &str = r"The used amount of a key belongs to the key's *own
 charged. A later request may have another limit: an override, an edited rule, or another node's
 version of the rules. Then the following holds, for every algorithm and on every store:
 
-1. The request passes if the used amount plus its cost is at most the capacity of the request's limit.
+1. The request passes if the used amount plus the cost is at most the capacity of the request's limit.
    A charge may exceed that capacity by `max_debt`.
-2. Until a request is admitted under the other limit, the used amount decreases by the key's own
-   limit: at its rate, or at the end of its window. `remaining` is the capacity of the other limit
-   minus the used amount. The advertised wait is exact: after that time the request passes, unless
-   another request was admitted in between.
+2. Until a request is admitted under the other limit, the used amount decreases as under the key's
+   own limit: at its rate, or at the end of its window. `remaining` is the capacity of the other
+   limit minus the used amount. The advertised wait is exact: after that time the request passes,
+   unless another request was admitted in between.
 3. The first admitted request with a cost above 0 moves the key to the other limit, with the same
    used amount. A fraction is rounded up: by less than a nanosecond of refill for a bucket, by less
    than one unit for a window, a log or a concurrency limit. If the windows have another length, or
@@ -230,8 +230,8 @@ version of the rules. Then the following holds, for every algorithm and on every
    decreases, nor the key's own limit.
 5. A refund, a renewal and a release apply to the key's state, even if their request has another
    limit.
-6. If a rule has several limits, each is compared with the limit at the same position. A limit at a
-   new position starts unused.
+6. If a rule has several limits, each new limit is compared with the old limit at the same position.
+   A limit at a new position starts unused.
 7. `on_change: reset`, and resetting a key, discard the used amount.
 
 So moving to another limit and back changes nothing if no request is admitted there, and two nodes
@@ -306,8 +306,8 @@ rules:
 ```
 
 A value above `max`, or one that is not a whole number, counts as `max`, so a client gains nothing from
-an invalid value. A 0 counts as 0, and there is no minimum. A client that can set the attribute can make
-its requests free, so only the gateway should set it.
+an invalid value. A value of 0 is accepted, because there is no minimum. A client that can set the
+attribute can make its requests free, so only the gateway should set it.
 
 "#;
 
@@ -325,9 +325,9 @@ the last of `after` consecutive refusals are less than `within` apart. With `aft
 starts, the count of refusals restarts at zero.
 
 A ban lasts exactly `for` by the store's clock: to the nanosecond in memory, to the microsecond on
-Redis. A request at the instant of its end is decided by the limits, and its refusal counts towards the
-next ban. Requests during a ban spend nothing and do not prolong it; `reset` lifts it. While the store
-does not answer, bans are neither enforced nor started.
+Redis. A request at the instant at which a ban ends is decided by the limits, and its refusal counts
+towards the next ban. Requests during a ban spend nothing and do not prolong it; `reset` lifts it.
+While the store does not answer, bans are neither enforced nor started.
 
 A rule counts refusals by its own limits, including refusals of requests that the ban of another rule
 also refuses. Refusals by other rules, by `deny`, by the rule's own ban and by `on_fault: closed` do not
@@ -405,7 +405,7 @@ const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothin
   limit, and the store may evict it at any time. So a wait under a limit with `initial` is an estimate
   while the key is charged under another limit. After `reset`, a key is new.
 - **`minimum_gap` of a changed limit** counts from the last request, as long as the key's own limit
-  remembers that request: for its period, or for its own gap.
+  remembers that request: for its period or its gap, whichever is longer.
 - **An interval bucket without `max_wait`** delays no request. If too little is available, it refuses the
   request, with the time until the step that refills enough.
 - **`take-up-to`** takes the same amount from all matching enforced rules, in one step: the smallest
@@ -424,11 +424,11 @@ const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothin
 - **Calendar windows with another time zone or anchor** are different windows. The amount spent in the
   key's own window counts until that window ends, and moves to the other window with the next request
   that is admitted there.
-- **`renew`** extends the slots that a request took. It returns whether the request took any slots and all
-  of them are still held. A slot is lost when its lease ends, when the key is reset, when the rule is
-  removed, and when a request is admitted under a limit with another algorithm. Slots are numbered by the
-  clock: the receipt of a lost slot can release or renew a slot that was taken within about a microsecond
-  of the lost one.
+- **`renew`** extends the slots that a request took. It returns true if the request took slots and still
+  holds all of them. A slot is lost when its lease ends, when the key is reset, when the rule is removed,
+  and when a request is admitted under a limit with another algorithm. Slots are numbered by the clock:
+  the receipt of a lost slot can release or renew a slot that was taken within about a microsecond of the
+  lost one.
 - **Shadow rules** that a request matches form one group. They are decided after all enforced rules have
   admitted the request, and charged all or none: if one of them would refuse, none is charged. If one of
   them denies (`deny`, or an override with `deny`), it refuses for the group: the others are not

@@ -260,7 +260,7 @@ impl Metrics {
             u64::from(!gauges.store_up),
         );
         if let Some(store) = *self.store.lock().unwrap_or_else(PoisonError::into_inner) {
-            page.write_head("tollgate_store_batch_size", "summary", "Charges sent to a shared store with one call.");
+            page.write_head("tollgate_store_batch_size", "summary", "Number of charges in one call to a shared store.");
             page.write_line("_sum", store.charges);
             page.write_line("_count", store.calls);
             page.write_head(
@@ -311,7 +311,11 @@ impl Metrics {
         );
         let (known, replayed, evicted) = gauges.idempotency;
         page.write_gauge("tollgate_idempotency_keys", "Stored idempotency keys.", known as u64);
-        page.write_counter("tollgate_idempotency_replays_total", "Results returned again for the same key.", replayed);
+        page.write_counter(
+            "tollgate_idempotency_replays_total",
+            "Results returned again for the same idempotency key.",
+            replayed,
+        );
         page.write_counter(
             "tollgate_idempotency_evictions_total",
             "Idempotency keys evicted before their expiry.",

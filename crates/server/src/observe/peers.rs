@@ -139,32 +139,28 @@ impl Peers {
             "1 while this server sees a majority of the servers.",
             status.has_majority.into(),
         );
-        page.write_head("tollgate_peers_linked", "gauge", "1 while there is a link to a live server, by its name.");
+        page.write_head("tollgate_peers_linked", "gauge", "1 while this server has a link to the named live server.");
         for peer in &status.peers {
             page.write_line(&peer_label(&peer.info), u8::from(peer.linked));
         }
-        page.write_head(
-            "tollgate_peers_unacknowledged",
-            "gauge",
-            "Deltas that a server has not acknowledged, by its name.",
-        );
+        page.write_head("tollgate_peers_unacknowledged", "gauge", "Deltas that the named server has not acknowledged.");
         for peer in &status.peers {
             page.write_line(&peer_label(&peer.info), peer.unacknowledged);
         }
-        page.write_head("tollgate_peers_missing", "gauge", "Deltas of a server that are missing here, by its name.");
+        page.write_head("tollgate_peers_missing", "gauge", "Deltas from the named server that are missing here.");
         for peer in &status.peers {
             page.write_line(&peer_label(&peer.info), peer.missing);
         }
         page.write_head(
             "tollgate_peers_same_rules",
             "gauge",
-            "1 while a server runs the same rules as this one, by its name.",
+            "1 while the named server runs the same rules as this one.",
         );
         let own = status.info.figures.rules_checksum;
         for peer in &status.peers {
             page.write_line(&peer_label(&peer.info), u8::from(peer.info.figures.rules_checksum == own));
         }
-        page.write_head("tollgate_peers_homes", "gauge", "Keys whose home is a server, by its name; an estimate.");
+        page.write_head("tollgate_peers_homes", "gauge", "Estimated number of keys whose home is the named server.");
         let homes = status.peers.iter().map(|peer| (&peer.info, peer.homes));
         for (info, homes) in [(&status.info, status.homes)].into_iter().chain(homes) {
             page.write_line(&peer_label(info), homes);
@@ -184,16 +180,20 @@ impl Peers {
             ),
             (
                 "tollgate_peers_dropped_total",
-                "Updates of other servers that were dropped for lack of space.",
+                "Updates from other servers that were dropped for lack of space.",
                 table.dropped,
             ),
             ("tollgate_peers_deltas_total", "Deltas that this server has sent.", mesh.deltas),
-            ("tollgate_peers_applied_total", "Deltas of other servers that were applied.", mesh.applied),
-            ("tollgate_peers_snapshots_total", "Snapshots of other servers that were merged.", mesh.snapshots),
+            ("tollgate_peers_applied_total", "Deltas from other servers that were applied.", mesh.applied),
+            ("tollgate_peers_snapshots_total", "Snapshots from other servers that were merged.", mesh.snapshots),
             ("tollgate_peers_received_bytes_total", "Bytes received from other servers.", links.received),
             ("tollgate_peers_asked_total", "Requests that were decided by another server.", links.asked),
-            ("tollgate_peers_answered_total", "Requests of other servers that arrived here.", links.answered),
-            ("tollgate_peers_refused_links_total", "Connections of other servers that were refused.", links.refused),
+            ("tollgate_peers_answered_total", "Requests that arrived from other servers.", links.answered),
+            (
+                "tollgate_peers_refused_links_total",
+                "Connections from other servers that this server refused.",
+                links.refused,
+            ),
         ] {
             page.write_counter(name, help, value);
         }
