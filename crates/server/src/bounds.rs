@@ -107,7 +107,7 @@ fn markdown_table() -> String {
         ("time to send a valid token, where tokens are required", seconds(protocol::AUTH_TIMEOUT)),
         ("time for a TLS handshake", seconds(tls::HANDSHAKE_TIMEOUT)),
         (
-            "closing a connection: time for the client to read the last replies, the shorter time if it sends nothing, and the input that is discarded",
+            "closing a connection: time for the client to read the last replies, the shorter time for a client that sends nothing, and the maximum input that is discarded",
             format!(
                 "{}, {} ms, {}",
                 seconds(linger::LINGER_TIMEOUT),
@@ -140,7 +140,7 @@ fn markdown_table() -> String {
         ("rules service: one rule or override", bytes(api::MAX_RULE_BYTES)),
         ("rules service: a rule file", bytes(api::MAX_FILE_BYTES)),
         ("rules service: rule files processed at a time", api::MAX_PROCESSED_FILES.to_string()),
-        ("rules service: bytes of rule files received at a time", bytes(api::MAX_RECEIVED_KB * 1024)),
+        ("rules service: total bytes of the rule files that are being received", bytes(api::MAX_RECEIVED_KB * 1024)),
         ("rules service: time to send a rule file", seconds(api::FILE_TIMEOUT)),
         ("rules service: logs received or replayed at a time", api::MAX_REPLAYS.to_string()),
         ("rules service: body of a replay request (the log, as sent, and the rules)", bytes(api::MAX_UPLOAD_BYTES)),

@@ -55,7 +55,7 @@ fn override_of_a_rule_with_alternative_attributes_names_one_attribute() {
     overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).assert_failed(
         1,
         "tollgate: there already is an override for `acme` of the rule `plans` of the domain `api` for the attribute `api_key`: \
-         {\"limit\":\"50/s\"}; setting it for `client_ip` would replace it, so delete it first with DELETE or \
+         {\"limit\":\"50/s\"}; an override for `client_ip` would replace it, so delete the existing one first with DELETE or \
          `tollgate rules overrides delete`\n",
     );
     assert!(overrides(&["list", "api"]).done().contains("50/s"));

@@ -26,7 +26,7 @@ Examples:
   tollgate nodes --server https://10.0.0.9:8080 --json
 
 For servers with `--store peers://…`. RULES is the revision and the checksum of the rules that a server runs, LINKS the number of
-its links. LAG is the number of updates that the other server has not acknowledged, and of its updates that are missing here.
+its links. LAG has two numbers: the updates that the other server has not acknowledged, and its updates that are missing here.
 HOMES is the number of keys about which a server decides under strict rules, OVERSHOOT the tokens that passed beyond limits. The exit status is 1 if the server sees no majority of the servers, or has no link to one of them.";
 
 /// Prints the servers that share limits, as the queried server sees them.

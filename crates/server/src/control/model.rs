@@ -307,7 +307,7 @@ pub struct Finding {
     pub column: u32,
     /// What is wrong.
     pub problem: String,
-    /// What would be right.
+    /// The suggested correction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }

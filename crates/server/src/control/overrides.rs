@@ -342,8 +342,8 @@ fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
 fn override_exists_error(domain: &str, id: &str, old: &OverrideRow, attribute: &str) -> ControlError {
     let OverrideRow { value, attribute: existing, effect, .. } = old;
     ControlError::Taken(format!(
-        "there already is an {} for the attribute `{existing}`: {effect}; setting it for `{attribute}` would replace it, so \
-         delete it first with DELETE or `tollgate rules overrides delete`",
+        "there already is an {} for the attribute `{existing}`: {effect}; an override for `{attribute}` would replace it, so \
+         delete the existing one first with DELETE or `tollgate rules overrides delete`",
         describe_override(domain, id, value)
     ))
 }

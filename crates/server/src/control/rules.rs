@@ -342,8 +342,9 @@ pub(super) fn rule_audit_entry<'e>(
 
 /// Checks the number of enabled rules in a domain that certainly match the same request: rules without `when`, and
 /// rules with equal `when`. Nodes refuse a domain with too many such rules. Call this after writing the rule whose text
-/// is `changed`. Reads only the rules that may count together with `changed`: rules without `when`, and rules whose
-/// text contains the `when` values of `changed` that need no escaping. Reads all rules if `changed` is empty.
+/// is `changed`. Reads only the rules that may have to be counted together with `changed`: rules without `when`, and
+/// rules whose text contains the `when` values of `changed` that need no escaping. Reads all rules if `changed` is
+/// empty.
 pub(super) async fn check_match_limit(write: &mut Write<'_>, domain: &str, changed: &str) -> Result<()> {
     let mut query = Sql::new("SELECT COUNT(*) FROM rules WHERE enabled = 1 AND domain = ");
     let count = query.bind(domain).fetch_optional(&mut *write.tx).await?.map(|row| row.try_get(0)).transpose()?;

@@ -69,7 +69,8 @@ fn metrics_text<S: Store>(app: &App<S>) -> String {
             + app.engine.fallback().overflowed(),
         engine: app.engine.counts(),
         rules: app.engine.rules(),
-        // Only rules from a database have comparable revisions. Rules from files and from an xDS server count loads.
+        // Only rules from a database have comparable revisions. For rules from files and from an xDS server, the
+        // revision is only the number of loads.
         revision: app.source.audit_queues().and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
         rules_age: app.metrics.polls.age_seconds(app.now()),
     })

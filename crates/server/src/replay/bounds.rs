@@ -17,8 +17,8 @@ pub const MIN_CHUNK_BYTES: usize = 2 * MAX_LINE_BYTES;
 /// Maximum total size in bytes of the chunks of up to 64 logs. Each further log that is read at the same time adds
 /// [`CHUNKS_PER_LOG`] chunks of [`MIN_CHUNK_BYTES`].
 pub const MAX_TOTAL_CHUNK_BYTES: usize = 32 * 1024 * 1024;
-/// Maximum number of chunks of one log in memory: two being merged, one read ahead, one in parsing, and up to four in
-/// batches that are being decided.
+/// Maximum number of chunks of one log in memory: two being merged, one read ahead, one being parsed, and up to four
+/// in batches that are being decided.
 pub const CHUNKS_PER_LOG: usize = 8;
 /// Maximum number of requests that are spread over a second as one group. If a second has more requests, each full
 /// group is spread over half of the second's remaining time.

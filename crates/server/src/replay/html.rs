@@ -95,7 +95,7 @@ impl Report {
     fn write_html_run(&self, page: &mut String, run: &RunReport) {
         if run.overflowed > 0 {
             let times = format_number(run.overflowed);
-            let _ = writeln!(page, "<p class=\"note\">Not exact: the table had no entry for a key {times} times.</p>");
+            let _ = writeln!(page, "<p class=\"note\">Not exact: in {times} cases, a key had no table entry.</p>");
         }
         let share = format_percent(run.refused, run.requests);
         let refused = match &self.at_once {
@@ -118,7 +118,7 @@ impl Report {
             let _ = writeln!(
                 page,
                 "<p class=\"soft\">The log has whole seconds. If the requests of a second come evenly, {} are refused; if all come \
-                 at its beginning, {}. Reality is in between. Everything below is for requests that come evenly.</p>",
+                 at its beginning, {}. Reality is usually in between. Everything below is for requests that come evenly.</p>",
                 format_number(run.refused),
                 format_number(at_once.refused)
             );

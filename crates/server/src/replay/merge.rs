@@ -254,7 +254,7 @@ impl MergeInput {
         }
     }
 
-    /// Adds requests up to the time `until` to the sequence, at most to the end of a chunk or batch.
+    /// Adds requests to the sequence, up to the time `until` or the end of a chunk or batch.
     fn take_until(&mut self, until: u64, log: usize, has_whole_seconds: bool, sequence: &mut MergedSequence) {
         let heads =
             self.cursors.each_ref().map(|cursor| cursor.as_ref().and_then(MergeCursor::next_time).unwrap_or(u64::MAX));

@@ -76,7 +76,7 @@ impl LineProblem {
     }
 }
 
-/// The number of lines with each problem, and the position of the first line with it.
+/// The number of lines with each problem, and the position of the first such line.
 #[derive(Clone, Debug, Default)]
 pub struct Problems {
     counts: [u64; LineProblem::ALL.len()],

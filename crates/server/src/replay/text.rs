@@ -82,7 +82,7 @@ impl Report {
             let times = format_number(run.overflowed);
             let _ = writeln!(
                 out,
-                "! not exact: the table had no entry for a key {times} times; choose a larger --capacity"
+                "! not exact: in {times} cases, a key had no table entry; choose a larger --capacity"
             );
         }
         out.push('\n');
@@ -104,7 +104,7 @@ impl Report {
         if self.at_once.is_some() {
             out.push_str(
                 "The log has whole seconds. `spread` assumes that the requests of a second come evenly,\n\
-                 `at once` that all come at its beginning; reality is in between. Everything below is `spread`.\n",
+                 `at once` that all come at its beginning; reality is usually in between. Everything below is `spread`.\n",
             );
         }
         out.push('\n');

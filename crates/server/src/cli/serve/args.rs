@@ -203,7 +203,7 @@ pub(in crate::cli) struct ServeArgs {
     pub(super) drain: u64,
 }
 
-/// When tokens are required.
+/// Whether callers must send a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum TokensArg {
     /// Callers must send a token.

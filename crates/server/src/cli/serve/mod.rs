@@ -99,8 +99,8 @@ async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
                 Ok(stage) => stage,
                 Err(_) => {
                     tracing::warn!(
-                        "other servers answer, but none has accepted this server; it waits until one accepts it or none \
-                         answers"
+                        "other servers answer, but none has accepted this server; waiting until one accepts it or all \
+                         stop answering"
                     );
                     store.joined().await
                 }

@@ -55,7 +55,10 @@ pub(super) fn rules_config(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow:
         Ok(node)
     };
     if let Some(url) = raw.rules.as_deref().filter(|rules| XdsConfig::is_xds_url(rules)) {
-        ensure!(raw.rules_token.is_none(), "--rules-token is for a rules service of Tollgate; an xDS server has none");
+        ensure!(
+            raw.rules_token.is_none(),
+            "--rules-token is for a rules service of Tollgate; an xDS server takes no token"
+        );
         let own = raw.rules_cert.as_deref().zip(raw.rules_key.as_deref());
         return Ok(RulesConfig::Xds(XdsConfig::new(url, raw.rules_ca.as_deref(), own, node()?).context("--rules")?));
     }

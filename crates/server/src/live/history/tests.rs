@@ -55,7 +55,7 @@ fn rates_are_per_second_of_elapsed_time() {
         subject.history.last_points_of_rules().collect::<Vec<_>>(),
         [("api", "r0", RulePoint { admitted: 200, ..RulePoint::default() })]
     );
-    // 1.5 seconds round to two points.
+    // An interval of 1.5 seconds is rounded to two points.
     assert_eq!(subject.history.overall.seconds.len(), 2);
     subject.add_sample_after(1_000);
     assert_eq!(subject.history.last_point(), OverallPoint::default());
@@ -72,7 +72,7 @@ fn ten_seconds_become_one_point_with_their_mean() {
     }
     let page = subject.history.history_page(0, ());
     assert_eq!(page.seconds.refused, (1..=20).collect::<Vec<u32>>());
-    // 5.5 and 15.5, rounded.
+    // The means are 5.5 and 15.5, rounded up.
     assert_eq!(page.tens.refused, [6, 16]);
     assert_eq!(page.rules[0].tens.admitted, [6, 16]);
     assert_eq!(subject.history.rule_page("api", "r0", 0).seconds.admitted.len(), 20);

@@ -7,8 +7,8 @@ use tollgate_redis::Diagnosis;
 use super::super::config::{Config, StoreConfig};
 use super::{DoctorFinding, wall_micros};
 
-/// A larger difference between the store's clock and this machine's clock is reported. Limits use the store's clock;
-/// logs, calendars and schedules use this machine's clock.
+/// If the store's clock and this machine's clock differ by more than this time, the difference is reported. Limits
+/// use the store's clock; logs, calendars and schedules use this machine's clock.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_millis(500);
 
 /// Checks that the store can decide within the deadline.
