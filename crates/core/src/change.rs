@@ -12,8 +12,8 @@
 //!    wait succeeds; a retry one nanosecond earlier does not.
 //! 4. Only an admitted request that takes something writes. The request converts the state to the new parameters
 //!    ([`Algorithm::convert`]) with the same used amount, rounded up to their precision. The precision is a tick for
-//!    token and leaky buckets (at most a nanosecond of refill) and a whole token for the other algorithms. Windows and
-//!    slices with the same boundaries, logs and leases keep their counts without rounding.
+//!    token and leaky buckets (at most a nanosecond of refill) and a whole token for the other algorithms. Logs,
+//!    leases, and windows or slices with the same boundaries keep their counts without rounding.
 //! 5. A peek, a refusal or a cost of zero changes neither the words nor their own parameters. The only exceptions are
 //!    clock-step repairs and the refused attempts that a log counts; both are written under the state's own parameters.
 //!

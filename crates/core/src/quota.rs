@@ -74,7 +74,7 @@ impl Quota {
             Ask::Exactly(cost) => Demand::Fit { cost, ceiling: self.limit },
             Ask::Regardless(cost) => Demand::Fit { cost, ceiling: self.max_count() },
             Ask::UpTo(cost) => match cost.min(Cost::new(available())) {
-                // If nothing is available, ask for one unit: it is refused with the wait for one unit.
+                // If nothing is available, asks for one unit, so that the refusal has the wait for one unit.
                 Cost::ZERO if cost > Cost::ZERO => Demand::Fit { cost: Cost::ONE, ceiling: self.limit },
                 taken => Demand::Take(taken),
             },
@@ -95,7 +95,7 @@ impl Quota {
     ///
     /// This tolerance covers a small step back of the clock, and a thread that was preempted after it read the clock. A
     /// window further ahead was written before a larger step back. The count of such a window moves to the current
-    /// window, so that callers are not refused until the clock has caught up.
+    /// window. Otherwise callers would be refused until the clock has caught up.
     #[inline]
     pub(crate) const fn max_ahead(&self, length: u64) -> u64 {
         if length > MAX_READING_AGE.as_nanos() { length } else { MAX_READING_AGE.as_nanos() }

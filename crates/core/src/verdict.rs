@@ -7,11 +7,12 @@ use crate::quantity::{Cost, Nanos};
 /// A request to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Takes all of the cost or nothing: `check`.
+    /// Takes all of the cost or nothing. Used by `check`.
     Exactly(Cost),
-    /// Takes as much of the cost as is available: `take_up_to`, and `drain` with the largest cost.
+    /// Takes the available part of the cost. Used by `take_up_to` and, with the largest cost, by `drain`.
     UpTo(Cost),
-    /// Takes all of the cost. If less is available, the key goes into debt, up to the limit's `max_debt`: `charge`.
+    /// Takes all of the cost. If less is available, the key goes into debt, up to the limit's `max_debt`. Used by
+    /// `charge`.
     Regardless(Cost),
 }
 

@@ -270,8 +270,8 @@ fn append_list(headers: &mut HeaderMap, name: HeaderName, list: &str) {
     }
 }
 
-/// Writes the quoted name, followed by the limit's number if it is not the first limit. Characters that a header cannot
-/// contain become question marks.
+/// Writes the quoted name, followed by the limit's number if the limit is not the first. Characters that a header
+/// cannot contain become question marks.
 fn write_quoted_name(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
     let name = if status.name.is_empty() { DEFAULT_LIMIT_NAME } else { status.name };
     out.write_char('"')?;

@@ -1,5 +1,5 @@
-//! A keyed hash for caller-chosen keys. This hash executes a third as many instructions as the standard library's
-//! default hash.
+//! A keyed hash for caller-chosen keys. This hash needs a third of the instructions of the standard library's default
+//! hash.
 //!
 //! The seven-byte chunks of a key are the coefficients of a polynomial modulo the prime 2⁶¹−1. The hash is the value of
 //! this polynomial at a secret point. Two different keys of up to `n` bytes collide at no more than `n/7 + 2` points.

@@ -6,10 +6,10 @@
 //! conversion of the store's state: if a log with 60 of 100 used were converted to a share of 25, the share would have
 //! nothing left.
 //!
-//! **Debt.** With `h` tokens in the share, a request of cost `c` is admitted if `c ≤ h`. If `h ≥ 1`, it is also
-//! admitted if `c` is at most `left` minus this node's admissions since that report: `c ≤ left − (⌈left/N⌉ − h)`. The
-//! share is then in debt, and admits nothing until the debt is repaid. So a node admits at most its share plus one cost
-//! minus one token.
+//! **Debt.** With `h` tokens in the share, a request of cost `c` is admitted if `c ≤ h`. If `h ≥ 1`, the request is
+//! also admitted if `c` is at most `left` minus this node's admissions since that report: `c ≤ left − (⌈left/N⌉ − h)`.
+//! The share is then in debt, and admits nothing until the debt is repaid. So a node admits at most its share plus one
+//! cost minus one token.
 //!
 //! **Arrears.** When the store answers again, the node first charges to the store all its admissions for the key that
 //! still count. Then the node sends its next request for the key. The usage that the store had counted before the fault
@@ -28,7 +28,7 @@
 //! (1/N)·Σ(r·P − uᵢ)⁺ − (r·P − u)⁺ + Σ pᵢ over nodes that have not ≤ min(B, r·P) + B·(N − 1)/N + N·c
 //! ```
 //!
-//! Once all nodes have charged their arrears, the excess is a debt in the store, so the sum of `pᵢ` is zero and only
+//! After all nodes have charged their arrears, the excess is a debt in the store, so the sum of `pᵢ` is zero and only
 //! `min(B, r·P)` remains. Nothing refills within a window, so `min(B, r·P)` is zero for windows.
 
 use tollgate_core::{Algorithm, Limit, LimitError, Limits, Nanos, Params, Phase, Rate, Report, WindowParams};

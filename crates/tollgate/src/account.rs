@@ -103,8 +103,8 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
         match verdict.outcome() {
             Outcome::Allow => self.commit(&verdict),
             Outcome::Deny(retry) => {
-                // A leaky bucket admits a request with a delay sooner than without a delay, so this returns the longer
-                // of both waits.
+                // A leaky bucket admits a request with a delay sooner than without a delay, so this method returns the
+                // longer of the two waits.
                 let undelayed = self.wait_in_queue(Cost::ZERO, cost);
                 if repair {
                     self.commit(&verdict);

@@ -63,7 +63,7 @@ impl<A: Algorithm> SharedState<A> {
 /// The words of a state, and the parameters under which it was last charged.
 pub(crate) struct StateWithParams<A> {
     pub(crate) words: Box<[u64]>,
-    /// `None` if they are the current limit.
+    /// The parameters of the last charge; `None` if they are the current limit.
     pub(crate) own: Option<A>,
 }
 

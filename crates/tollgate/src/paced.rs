@@ -20,8 +20,8 @@ use crate::wait::{Acquire, Shards, Waitable};
 /// next caller waits, so no cost is too large. Use a pacer to spread your own work evenly, not to limit clients. A late
 /// wake-up does not delay the next caller.
 ///
-/// [`constant`](Self::constant) stores no permits while idle. Together with [`max_waiters`](Self::max_waiters) and
-/// [`Acquire::within`], this is a leaky bucket as a queue: the number of waiters and the wait are bounded.
+/// A [`constant`](Self::constant) pacer stores no permits while idle. With [`max_waiters`](Self::max_waiters) and
+/// [`Acquire::within`], such a pacer is a leaky bucket as a queue: the number of waiters and the wait are bounded.
 ///
 /// ```
 /// use std::sync::Arc;

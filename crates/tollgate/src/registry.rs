@@ -242,7 +242,7 @@ impl<C: Clock + Send + Sync + 'static> RegisteredLimiter<C> {
         RegisteredAcquire { acquire: Some(self.limiter.acquire(cost)), named: self, cost, since: None }
     }
 
-    /// Returns the underlying limiter. Decisions made through it are not reported to the hook.
+    /// Returns the underlying limiter. Decisions made through the underlying limiter are not reported to the hook.
     pub fn limiter(&self) -> &Arc<Limiter<Adjustable<Limits>, Arc<C>>> {
         &self.limiter
     }

@@ -1,4 +1,4 @@
-//! Concurrency: at most N slots held at a time. Slots are leased, so those of a crashed holder become free again.
+//! Concurrency: at most N slots held at a time. Slots are leased, so the slots of a crashed holder become free again.
 //!
 //! **The naive method** increments a counter when work begins and decrements it when the work ends. A holder that
 //! crashes never decrements the counter, and after `limit` crashes no request is admitted again. If a holder decrements
@@ -24,16 +24,16 @@
 //!
 //! **Guarantee**: at any instant, the total weight of all held leases is at most `limit` (`limit + max_debt` with
 //! charges). A lease is held until it is released or expires. A request is refused only if it would break this bound. A
-//! lease expires at the time `lease` after it was taken or last renewed. The slots of a crashed holder are then free.
-//! Each lease is released at most once. The refusal of a cost within the limit returns [`Retry::OnRelease`], because
-//! the time of a release is unknown.
+//! lease expires when `lease` has passed since it was taken or last renewed. The slots of a crashed holder are then
+//! free. Each lease is released at most once. The refusal of a cost within the limit returns [`Retry::OnRelease`],
+//! because the time of a release is unknown.
 //!
 //! **State**: one word with the weight in use and the list heads, one word with the last number, and three words per
 //! unit of limit and debt: number, expiry, and weight with links. A state of zeros belongs to a key without leases.
 //!
 //! Lease numbers increase with the clock. A key without leases may be forgotten. The key's later numbers are still
-//! unique, with two exceptions: the key is used again within a microsecond of its last lease, or it took more than a
-//! million leases per second.
+//! unique, unless the key is used again within a microsecond of its last lease, or took more than a million leases per
+//! second.
 //!
 //! **Cost**: taking, renewing and releasing touch a few slots, whatever the limit. A decision that needs the capacity
 //! of expired leases iterates over them. Taking the next lease frees all expired leases. All slots are searched only to
@@ -206,7 +206,7 @@ impl Algorithm for Concurrency {
         if cost > ceiling {
             return Verdict::deny(Retry::Never);
         }
-        // Usually no expired lease has to be counted; otherwise they are counted only until their weight suffices.
+        // Counts expired leases only if their weight is needed, and only until it suffices.
         let missing = (leases.in_use + cost).saturating_sub(ceiling);
         if missing > 0 && leases.expired_weight(state, now, missing) < missing {
             return Verdict::deny(Retry::OnRelease);

@@ -28,7 +28,7 @@
 //!
 //! **Waiting**: with a `max_wait`, a request that exceeds the available tokens can take tokens of later steps, if those
 //! steps occur within `max_wait`. The request is admitted with a wait until the last of these steps, and later requests
-//! cannot use its tokens. Example: 5 every 10 s, and 5 were taken at 0:00. At 0:04 a cost of 3 waits 6 s, another 2
+//! cannot use these tokens. Example: 5 every 10 s, and 5 were taken at 0:00. At 0:04 a cost of 3 waits 6 s, another 2
 //! also wait 6 s, and another 1 waits 16 s. The limiter of resilience4j waits in the same way. Its cycles begin when
 //! the limiter is created, which an offset reproduces.
 //!
@@ -293,9 +293,9 @@ impl IntervalBucket {
     /// is the time since the current step began.
     ///
     /// A request can take the refills of the steps within `max_wait`. These are `max_wait / period` steps, rounded
-    /// down, and one step more in the last `max_wait % period` of each period. So the request is admitted at the
-    /// earlier of two times: when the refills of the smaller number of steps suffice, or when those of the larger
-    /// number suffice and this last part of a period has begun.
+    /// down, and one step more in the last `max_wait % period` of each period. So there are two candidate times: when
+    /// the smaller number of steps suffices, and when the larger number suffices in that last part of a period. The
+    /// request is admitted at the earlier one.
     pub(crate) fn retry_from(&self, elapsed: Option<u64>, ask: Ask, wait: impl Fn(Tokens) -> Retry) -> Retry {
         let cost = match ask {
             Ask::Exactly(cost) => cost.get(),

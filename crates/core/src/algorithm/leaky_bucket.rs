@@ -37,11 +37,11 @@
 //! next.
 //!
 //! **Verbs**: a request goes out as a whole, together with its last unit. A cost whose last unit would wait longer than
-//! `max_wait` even on an empty bucket never passes. [`Ask::UpTo`] takes as many units as satisfy both bounds, with one
-//! wait for all of them. A charge records something that already happened, so it never waits: it is added regardless of
-//! the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes units that are still
-//! in the bucket. Waits already returned do not change, so the next request may go out at the same time as an earlier
-//! request. A cost of zero does not wait.
+//! `max_wait` even on an empty bucket never passes. [`Ask::UpTo`] takes the largest number of units that satisfies both
+//! bounds, with one wait for all of them. A charge records something that already happened, so it never waits: it is
+//! added regardless of the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes
+//! units that are still in the bucket. Waits already returned do not change, so the next request may go out at the same
+//! time as an earlier request. A cost of zero does not wait.
 //!
 //! **State**: the instant at which the bucket will be empty, in ticks; one or two words, as for the token bucket.
 //! **Cost**: a few multiplications, and one division if the request has to wait.

@@ -8,7 +8,7 @@
 //!
 //! **The idea** is that the list need not be counted. The entries are ordered by time, so they leave in order. A
 //! request of `cost` passes exactly when the entry `limit − cost` positions before the newest entry has left the
-//! window. Then at most `limit − cost` entries are still inside. In a ring of `limit` instants this is one read.
+//! window. Then at most `limit − cost` entries are still inside. In a ring of `limit` instants, this check is one read.
 //! Entries need not be removed either: an entry that has left the window is overwritten later.
 //!
 //! **Example**: 3 per 10 s, with entries at 0, 4 and 5 s. At 8 s a cost of 1 checks the entry 2 positions before the
@@ -227,8 +227,8 @@ impl SlidingLog {
     }
 
     /// Loads the ring. Entries slightly ahead of the clock come from threads with a later reading, and count unchanged.
-    /// If the newest entry is further ahead, the clock stepped back. Entries ahead of the clock then count as made now.
-    /// So a step back grants nothing, and refuses requests for at most one window.
+    /// If the newest entry is further ahead, the clock stepped back. Entries ahead of the clock then count as if they
+    /// were made now. So a step back grants nothing, and refuses requests for at most one window.
     fn load_ring<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> LogRing {
         let ring = LogRing::load(state, self.max_entries());
         match ring.read_entry(state, 0) {
@@ -299,7 +299,7 @@ impl Algorithm for SlidingLog {
             Ask::UpTo(Cost::ZERO) => return Verdict::allow(Cost::ZERO),
             Ask::UpTo(cost) => {
                 let available = self.limit.saturating_sub(self.used_entry_count(ring, state, now));
-                // If nothing is available, ask for one unit: it is refused with the wait for one unit.
+                // If nothing is available, asks for one unit, so that the refusal has the wait for one unit.
                 checked(cost.get().min(available.max(1)))
             }
         };
@@ -415,7 +415,7 @@ struct LogRing {
     /// Number of oldest entries that belong to no request: the amount missing from `initial`, or the amount used under
     /// another algorithm. The minimum gap does not apply after them.
     ownerless: u64,
-    /// Entries later than this instant count as made at this instant.
+    /// Entries later than this instant count as if they were made at this instant.
     latest: Time<Mono>,
 }
 

@@ -468,8 +468,8 @@ impl Algorithm for SlidingSlices {
         self.current_at(state, now).sum == 0
     }
 
-    /// Keeps the counts if the slices have the same length and the new window is at least as long. Otherwise counts the
-    /// sum in the current slice of the new parameters.
+    /// Keeps the counts if the slices have the same length and the new window is at least as long as the old window.
+    /// Otherwise counts the sum in the current slice of the new parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if self.precision != own.precision || self.slices < own.slices {
             return self.init_with_used(state, now, own.used(state, now));

@@ -117,8 +117,8 @@ impl<C: Clock, I: Identify> LimitLayer<ByKey<Concurrency, C, I>> {
     /// Limits the number of requests that each client has in flight.
     ///
     /// A request is in flight until its response body has ended or was dropped, so a download counts until its last
-    /// byte. A request also stops counting if the service fails, if the client cancels it, or when the limit's lease
-    /// expires.
+    /// byte. A request also stops counting when the service fails, when the client cancels the request, or when the
+    /// limit's lease expires.
     pub fn in_flight(keyed: impl Into<Arc<Keyed<Concurrency, C>>>, identify: I) -> Self {
         Self::with_keyed_limit(keyed.into(), identify, RefundTime::AtEnd)
     }
@@ -166,7 +166,8 @@ impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
     ///   while waiting, a separate task refunds its charges.
     /// - If the store does not answer, the rule's `on_fault` setting determines the decision.
     /// - If the engine does not know the domain, because its name is misspelt or it was removed, all requests pass
-    ///   uncounted. [`passed_without_rules`](Self::passed_without_rules) counts them; monitor it.
+    ///   uncounted. [`passed_without_rules`](Self::passed_without_rules) returns the number of these requests; monitor
+    ///   it.
     /// - If a request matches more rules than the engine can charge (256), it is refused with status 500.
     /// - A concurrency slot taken by a rule is freed only when its lease expires. With
     ///   [`in_flight`](LimitLayer::in_flight), the slot is freed at the end of the response.

@@ -14,12 +14,12 @@ const MAX_EXCHANGE_INTERVAL: u64 = SECOND;
 /// Minimum time between exchanges that are not triggered by a request.
 const MIN_EXCHANGE_INTERVAL: u64 = 20 * MILLI;
 
-/// If a grant is below the wanted amount and leaves the pool nearly empty, the holder refuses requests above the held
-/// tokens for this time without asking the pool.
+/// If a grant is below the wanted amount and leaves the pool nearly empty, then for this time the holder refuses
+/// requests above the held tokens without asking the pool.
 const REFUSE_FOR: u64 = 20 * MILLI;
 
-/// After a refusal by the pool, the holder refuses requests of at least the refused cost for at most this time without
-/// asking the pool again. During the wait that the pool reported, the pool can admit such requests only after a return,
+/// After a refusal by the pool, the holder refuses requests of at least the refused cost without asking the pool again,
+/// for at most this time. During the wait that the pool reported, the pool can admit such requests only after a return,
 /// a refund, a reset or changed parameters.
 const REPEAT_FOR: u64 = 100 * MILLI;
 

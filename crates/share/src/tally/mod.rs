@@ -8,8 +8,8 @@
 //! then. The node decides a request from the view, without a round trip, and records the charge as *unsent*. Every
 //! `sync_every`, the node freezes the unsent charges as a [`Payload`] with its next sequence number and sends the
 //! payload. The store applies a payload only if the payload's number is higher than the last number that the store
-//! applied for this node. It then answers with the states of the payload's keys. So a payload may be sent any number of
-//! times and counts once.
+//! applied for this node. The store then answers with the states of the payload's keys. So a payload may be sent any
+//! number of times, but counts only once.
 //!
 //! - **Debt.** The store charges even if too few tokens are left. For example, if three nodes admit twelve requests at
 //!   the same time against four tokens, −8 tokens remain. All nodes then refuse until the debt is repaid. Debt is
@@ -239,7 +239,7 @@ impl Tally {
         back
     }
 
-    /// Adds a charge that did not go through this tally to the next payload. Used for the fallback's admissions during
+    /// Adds to the next payload a charge that did not go through this tally. Used for the fallback's admissions during
     /// a store outage.
     pub fn add_external(&mut self, key: Key, limits: Arc<Limits>, at: u64, taken: u64) {
         if self.unsent.is_tick_over(at) {
@@ -367,7 +367,7 @@ impl Tally {
         self.views.get(key).is_some_and(View::is_urgent)
     }
 
-    /// Returns whether a charge since the last call made its key urgent, and clears this flag.
+    /// Returns whether a charge has made its key urgent since the last call.
     pub fn take_urgent_flag(&mut self) -> bool {
         std::mem::take(&mut self.is_urgent)
     }

@@ -1,4 +1,4 @@
-//! A two-word state with its own lock, for example a token bucket of 7777/s.
+//! A two-word state with its own lock, for example the state of a token bucket of 7777/s.
 //!
 //! Locking takes one compare-and-swap, the same as an update of a single-word state. Unlocking is a plain store. A
 //! mutex would take two read-modify-write operations, and would check for poisoning on locking and on unlocking.

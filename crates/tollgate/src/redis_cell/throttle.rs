@@ -100,8 +100,8 @@ impl Throttle {
         [limited, self.limit, self.remaining(reset), retry, round_to_seconds(reset)]
     }
 
-    /// Decides without a bucket. A limit of zero or less admits a quantity only if it is at most the limit and there is
-    /// no debt. A negative rate with a limit above zero admits nothing.
+    /// Decides without a bucket. A limit of zero or less admits a quantity only if the quantity is at most the limit
+    /// and there is no debt. A negative rate with a limit above zero admits nothing.
     fn decide_without_bucket<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> [i64; 5] {
         let owed = Nanos::from_nanos(state.get(0).saturating_sub(now.mono().as_nanos()));
         let passes = self.limit < 1 && self.quantity <= self.limit && owed == Nanos::ZERO;

@@ -46,8 +46,8 @@ pub(crate) trait BucketLayout: Copy + std::fmt::Debug {
     fn set_generation(self, header: u64, words: &[AtomicU64], entry: usize, generation: u64) -> u64;
 }
 
-/// Single-word states, such as token buckets: three entries per bucket of one cache line. A separate type, so that the
-/// layout is known at compile time.
+/// Single-word states, such as the states of token buckets: three entries per bucket of one cache line. A separate
+/// type, so that the layout is known at compile time.
 ///
 /// ```text
 ///  header high₀ │ high₁ high₂ │ low₀ │ low₁ │ low₂ │ state₀ │ state₁ │ state₂
@@ -221,7 +221,8 @@ pub(super) struct Bucket<'t, S> {
 }
 
 impl<'t, S: BucketLayout> Bucket<'t, S> {
-    /// Locks the bucket if its header has these `flags`: it is unlocked, and all its entries have one generation.
+    /// Locks the bucket if its header has these `flags`, which mean that it is unlocked and all its entries have one
+    /// generation.
     #[inline(always)]
     pub(super) fn lock_at(flags: u64, words: &'t [AtomicU64], index: usize, layout: S) -> Option<Self> {
         let header = words[0].load(Ordering::Relaxed);

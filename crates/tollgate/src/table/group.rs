@@ -22,7 +22,7 @@ pub(crate) struct LockedGroup<'t, S> {
     evicted: Vec<u64>,
 }
 
-/// A key of the group, and where it is.
+/// A key of the group, and its location in the table.
 #[derive(Clone, Copy)]
 struct GroupKey {
     fingerprint: Fingerprint,

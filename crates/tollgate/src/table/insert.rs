@@ -3,14 +3,15 @@
 //! This is insertion into a bucketized cuckoo hash table, with bounds on its cost and on the entries that it may evict:
 //!
 //! 1. *Vacant.* The key gets a vacant entry in one of its two buckets. An entry is vacant if it holds no key or if
-//!   nothing is used in it.
+//!    nothing is used in it.
 //! 2. *Displace.* An entry of either bucket moves to its alternative bucket, if that bucket has a vacant entry or can
 //!    displace an entry in turn. Two displacements in a row reach about two dozen buckets of three entries, or a
 //!    hundred buckets of seven, which is enough at the load factor of
 //!    [`entries_for`](super::bucket::BucketLayout::entries_for). A classic cuckoo table would continue, and finally
 //!    rehash.
-//! 3. *Evict.* The least used entry of both buckets is evicted, if it has used no more than the arriving key will use.
-//!    So a flood of invented keys with one request each evicts other keys of the flood, but no key that has used more.
+//! 3. *Evict.* The least used entry of the two buckets is evicted, if it has used no more than the arriving key will
+//!    use. So a flood of invented keys with one request each evicts other keys of the flood, but no key that has used
+//!    more.
 //! 4. Otherwise the key gets no entry, and the caller counts the request in an overflow entry.
 //!
 //! **Locks.** A key's two buckets are locked in index order. Displacement uses try-lock for further buckets. No thread

@@ -66,7 +66,7 @@ pub(crate) enum Presence {
 #[derive(Debug)]
 pub(crate) enum Table {
     SingleWord(Buckets<SingleWord>),
-    /// States of two words, such as token buckets with an arbitrary rate.
+    /// States of two words, such as the states of token buckets with an arbitrary rate.
     Double(Buckets<Wide<2>>),
     Wide(Buckets<Wide>),
 }
@@ -197,7 +197,7 @@ pub(crate) struct Walk<'t> {
     _end: WalkGuard<'t>,
 }
 
-/// Ends a walk when it is dropped.
+/// A guard that ends a walk when it is dropped.
 pub(crate) struct WalkGuard<'t>(&'t AtomicU64);
 
 impl Walk<'_> {

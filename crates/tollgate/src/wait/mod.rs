@@ -208,7 +208,7 @@ impl<G> LimiterRef<'_, G> {
 enum AcquireStage<S> {
     New,
     Queued(WaiterId),
-    /// Granted, and delayed by a random time. Boxed, because it is rare.
+    /// Granted, and delayed by a random time. Boxed, because this stage is rare.
     Delayed(Box<DelayedGrant<S>>),
     Done,
 }

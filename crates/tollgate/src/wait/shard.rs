@@ -136,7 +136,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         let shards = limiter.shards();
         let occupied_slots = shards.occupied_slots.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
-        // Counts the waiter before it checks the limit; see `Shards::notify`.
+        // Counts the waiter before checking the limit; see `Shards::notify`.
         self.waiting.store(state.waiting + 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let (joined, mut gone) = state.join(&**limiter, ask, patience, occupied_slots < shards.max);
@@ -188,7 +188,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         }
     }
 
-    /// Removes a waiter. The waiters after it move up, and a cost already taken for the removed waiter is refunded.
+    /// Removes a waiter, and refunds a cost already taken for it. The waiters after it move up.
     pub(super) fn leave<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, id: WaiterId) {
         let mut state = self.lock();
         let Some((waiter, was_first)) = state.leave(id) else { return };

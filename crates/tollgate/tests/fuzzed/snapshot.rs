@@ -56,7 +56,7 @@ fn seal(words: &[u64]) -> u64 {
     words.iter().fold(0x6C62_272E_07BB_0142, mix)
 }
 
-/// Builds a file with valid seals, so that the test reaches the later checks. The head is that of a snapshot under the
+/// Builds a file with valid seals, so that the test reaches the later checks. The head belongs to a snapshot under the
 /// limits `stored`, with instants from the input. The entries also come from the input. With `forged`, the parameters
 /// of the limits come from the input instead, and there are no entries.
 fn build_file(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -> Vec<u8> {

@@ -172,8 +172,8 @@ impl LeaseList {
         self.in_use.saturating_sub(self.expired_weight(state, now, u64::MAX))
     }
 
-    /// Returns the slot for the next lease: the head of the free list, else an unused slot, else the first lease's slot
-    /// if it has expired.
+    /// Returns the slot for the next lease: the head of the free list, else an unused slot, else the slot of the first
+    /// lease if that lease has expired.
     pub(super) fn vacant_slot<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Link> {
         if self.first_free != NO_SLOT {
             Some(self.first_free)
@@ -221,8 +221,8 @@ impl LeaseList {
         self.set_prev(state, lease.next, lease.prev);
     }
 
-    /// Inserts the lease in order of expiry. The lease usually becomes the last one. It does not if another lease was
-    /// taken with a later clock reading or a longer duration.
+    /// Inserts the lease in order of expiry. The lease becomes the last one, unless another lease was taken with a
+    /// later clock reading or a longer duration.
     pub(super) fn insert<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, lease: Lease) {
         let (mut prev, mut next) = (self.last, NO_SLOT);
         for _ in 0..self.slots {

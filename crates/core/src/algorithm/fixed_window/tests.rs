@@ -65,7 +65,7 @@ fn debt_is_bounded_and_carried_into_the_following_windows() {
     assert_steps(&limit, Now::at, steps, expected);
     let handed = |at: u64| Now::at(at);
     assert_steps(&limit.phase(Phase::FirstRequest), handed, "+12@10 1@20 3@130 1@189 1@190", "0 no110 0 no1 4");
-    // Two days without requests pay off the same debt as days with requests.
+    // Two days without requests pay off the same amount of debt as two days with requests.
     let days: Vec<_> = (0..9).map(|day| window(day * 60 * SECOND, (day + 1) * 60 * SECOND)).collect();
     let given = |at: u64| Now::at(at).with_windows(&days[(at / SECOND / 60) as usize..]);
     assert_steps(&limit.phase(Phase::Given(0)), given, "+12@10 5@70 3@120 1@150 5@180", "0 no110 0 no30 0");

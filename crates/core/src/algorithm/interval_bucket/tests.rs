@@ -281,8 +281,9 @@ fn wait_behind_other_requests_skips_the_steps_that_they_use() {
     assert_eq!([wait(7, 5), wait(0, 6), wait(0, 7)], [after(27), Retry::Never, Retry::Never]);
 }
 
-/// The limit is 2 every 300 ms, with a debt of at most 4. A mark of 10 is three steps after the first request, and a
-/// mark of 12 is four steps after it. Four steps take longer than one second, the maximum age of a clock reading.
+/// The limit is 2 every 300 ms, with a debt of at most 4. A mark of 10 was written at least three steps after the first
+/// request, and a mark of 12 at least four steps after it. Four steps take longer than one second, the maximum age of a
+/// clock reading.
 #[test]
 fn steps_since_the_first_request_count_towards_a_clock_step() {
     let limit = IntervalBucket::new(2, Nanos::from_millis(300)).unwrap().steps(Steps::FirstRequest);

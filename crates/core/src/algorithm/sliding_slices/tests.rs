@@ -213,7 +213,7 @@ fn fast_path_applies_while_older_slices_are_counted() {
     for second in [100, 110] {
         assert!(limit().decide(&mut *state, &Now::at(second * SECOND), Ask::Exactly(Cost::new(3))).is_admitted());
     }
-    // The first instant is in the same slice as the last request, the second in a later slice.
+    // The first instant is in the same slice as the last request; the second instant is in a later slice.
     for now in [111, 121].map(|second| Now::at(second * SECOND)) {
         let fast = |cost| limit().decide_fast(&mut *state.clone(), &now, Cost::new(cost)).is_some();
         assert_eq!([1, 4, 5, 11].map(fast), [true, true, false, false], "{now:?}");
