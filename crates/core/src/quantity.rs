@@ -233,7 +233,7 @@ impl<'a> Now<'a> {
         self
     }
 
-    /// Returns this instant without calendar windows, for a limit that the windows do not belong to.
+    /// Returns this instant without calendar windows, for a limit that has other windows.
     #[must_use]
     pub(crate) const fn without_windows(&self) -> Now<'static> {
         Now { mono: self.mono, wall: self.wall, spread: self.spread, windows: &[] }

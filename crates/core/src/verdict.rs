@@ -17,7 +17,7 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// Returns the amount asked for.
+    /// Returns the requested amount.
     pub const fn cost(self) -> Cost {
         match self {
             Self::Exactly(cost) | Self::UpTo(cost) | Self::Regardless(cost) => cost,

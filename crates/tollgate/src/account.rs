@@ -7,7 +7,7 @@ use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Nanos, Now, Outcome, 
 pub(crate) struct Account<'a, A, S> {
     /// The limit in force.
     pub(crate) limit: &'a A,
-    /// The parameters that the state belongs to; `None` if they are the current limit.
+    /// The parameters under which the state was last charged; `None` if they are the current limit.
     pub(crate) own: Option<&'a A>,
     pub(crate) state: S,
     pub(crate) now: Now<'a>,
@@ -17,7 +17,7 @@ pub(crate) struct Account<'a, A, S> {
 pub(crate) type AccountView<'a, A> = Account<'a, A, &'a dyn Cells>;
 
 impl<'a, A: Algorithm, S: Cells> Account<'a, A, S> {
-    /// Returns the parameters that the state belongs to.
+    /// Returns the parameters under which the state was last charged.
     pub(crate) fn own_limit(&self) -> &'a A {
         self.own.unwrap_or(self.limit)
     }

@@ -67,7 +67,7 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     clock: C,
     /// The limit that applies until the first change.
     limit: A,
-    /// Earlier limits from a restored snapshot that entries may belong to, in the order of the snapshot.
+    /// Earlier limits from a restored snapshot, in the order of the snapshot. Entries may belong to these limits.
     earlier: Vec<A>,
     /// The flags of buckets whose entries all belong to `limit`; [`FLAGS_OF_NO_BUCKET`] after a change. Relaxed,
     /// because a decision that reads the old value counts as made before the change.

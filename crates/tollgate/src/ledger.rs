@@ -63,7 +63,7 @@ pub struct Charge<'a> {
     pub limits: Option<&'a Limits>,
     /// The key. If two rules count by the same value, the key must include the rule.
     pub key: &'a [u8],
-    /// The amount asked for.
+    /// The requested amount.
     pub ask: Ask,
     /// The windows that limits of phase `Given` refer to by index.
     pub windows: &'a [Window],
@@ -85,7 +85,7 @@ pub struct PlainCharge<'a> {
     pub limits: &'a Limits,
     /// The key.
     pub key: &'a [u8],
-    /// The amount asked for.
+    /// The requested amount.
     pub cost: Cost,
 }
 

@@ -5,7 +5,7 @@
 mod snapshot;
 
 #[test]
-fn every_snapshot_of_the_corpus_is_restored_whole_or_refused() {
+fn every_snapshot_of_the_corpus_is_restored_completely_or_refused() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/snapshot");
     let inputs = std::fs::read_dir(folder).expect("the corpus is part of the repository");
     let inputs = inputs.map(|file| std::fs::read(file.expect("a file").path()).expect("a readable file"));
@@ -44,7 +44,7 @@ mod version_1 {
 
     #[test]
     #[ignore = "writes the file; only for a new version of the format, under another name"]
-    fn is_written() {
+    fn file_is_written() {
         let limits = keyed(WRITTEN_AT);
         let _ = limits.check("alice", 3);
         let _ = limits.check("bob", 1);
@@ -52,15 +52,15 @@ mod version_1 {
     }
 
     #[test]
-    fn is_read() {
+    fn file_is_read() {
         let mut limits = keyed(WRITTEN_AT);
-        assert_eq!(limits.load(SNAPSHOT_FILE).expect("a file that was written whole"), 2);
+        assert_eq!(limits.load(SNAPSHOT_FILE).expect("a completely written file"), 2);
         let remaining = ["alice", "bob", "carol"].map(|key| limits.report(key, 1).remaining);
         assert_eq!(remaining, [1, 3, 4]);
         assert!(matches!(limits.peek("alice", 2).outcome(), Outcome::Deny(_)));
         // After ten hours everything has expired.
         let mut limits = keyed(WRITTEN_AT + 10 * HOUR.as_nanos());
-        limits.load(SNAPSHOT_FILE).expect("a file that was written whole");
+        limits.load(SNAPSHOT_FILE).expect("a completely written file");
         assert_eq!(limits.report("alice", 1).remaining, 4);
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tollgate::{Keyed, TokenBucket};
 
-/// Environment variable with the folder that the child process writes to.
+/// The environment variable with the output folder of the child process.
 const FOLDER_VARIABLE: &str = "TOLLGATE_TEST_FOLDER";
 
 fn new_limiter() -> Keyed {
@@ -33,7 +33,7 @@ fn failed_snapshot_on_a_full_disk_keeps_the_old_file() {
     // Ignores the signal that would end the process, so that the write fails as on a full disk.
     let child = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$@\"", "sh"])
-        .arg(std::env::current_exe().expect("this program"))
+        .arg(std::env::current_exe().expect("the path of this program"))
         .args(["--exact", "snapshot_beyond_the_file_size_limit_is_an_error", "--ignored"])
         .env(FOLDER_VARIABLE, folder.path())
         .output()
@@ -46,7 +46,7 @@ fn failed_snapshot_on_a_full_disk_keeps_the_old_file() {
 #[test]
 #[ignore = "run by the other test, with a file-size limit"]
 fn snapshot_beyond_the_file_size_limit_is_an_error() {
-    let folder = std::env::var_os(FOLDER_VARIABLE).expect("where to save");
+    let folder = std::env::var_os(FOLDER_VARIABLE).expect("the folder of the other test");
     let limits = new_limiter();
     for key in 0..20_000u32 {
         let _ = limits.check(&key.to_le_bytes(), 9);

@@ -182,7 +182,7 @@ impl IntervalBucket {
         Ok(Self { max_debt, ..self }.with_debt_bounds())
     }
 
-    /// Sets the tokens that a new key starts with. The default is a full burst.
+    /// Sets the initial tokens of a new key. The default is a full burst.
     ///
     /// A bucket that has refilled may be forgotten, and then starts with `initial` again.
     ///

@@ -114,8 +114,8 @@ impl SlidingLog {
         Ok(Self { max_debt, ..self })
     }
 
-    /// Sets the amount that a new key starts with. The missing amount counts as used from the first request on. The
-    /// entries of the missing amount belong to no request, so the minimum gap does not apply after them.
+    /// Sets the initial amount of a new key. The missing amount counts as used from the first request on. The entries
+    /// of the missing amount belong to no request, so the minimum gap does not apply after them.
     ///
     /// # Errors
     /// Returns an error if `initial` is above the limit.

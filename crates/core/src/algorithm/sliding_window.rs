@@ -31,8 +31,8 @@
 //! estimate at that time was `p × (1 − x / length)` plus the count of this window, and this sum was at most `limit`.
 //! Counting all of `p` instead gives at most `limit + p × x / length`. Every earlier window adds at most `limit` for
 //! its whole length. So nearly twice the limit passes within one length only in one case: a full limit passes at the
-//! end of one window, and another full limit as late as possible in the next. If the requests of the previous window
-//! were evenly spaced, the estimate is exact, and so is the limit.
+//! end of one window, and another full limit passes as late as possible in the next window. If the requests of the
+//! previous window were evenly spaced, the estimate is exact, and so is the limit.
 //!
 //! Debt needs no special treatment: a charge beyond the limit counts like any other cost, for two windows. The
 //! algorithm uses the wall clock, and windows begin at multiples of the length. If the clock is set back, the rules of

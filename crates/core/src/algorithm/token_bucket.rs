@@ -128,7 +128,7 @@ impl TokenBucket {
         Self { max_debt, largest_debt, max_plausible, one_word, word_until, ..self }
     }
 
-    /// Sets the tokens that a new key starts with. The default is a full burst.
+    /// Sets the initial tokens of a new key. The default is a full burst.
     ///
     /// An entry that has refilled may be forgotten, and then starts with `initial` again.
     ///

@@ -214,7 +214,7 @@ impl CycleSync<'_> {
 /// Collects the messages that a shard has to send. Returns whether more messages remain.
 fn collect_messages(shard: &mut TallyShard, at: u64, number: u8, messages: &mut Vec<(u8, Message)>) -> bool {
     if shard.tally.payload(at).is_some_and(|payload| payload.age(at) > GIVE_UP_AFTER) {
-        shard.tally.give_up();
+        shard.tally.drop_payload();
     }
     let payload = shard.tally.payload(at).cloned();
     let mut is_full = shard.tally.is_behind();

@@ -16,12 +16,12 @@ const MIN_EXCHANGE_INTERVAL: u64 = 20 * MILLI;
 
 /// If a grant is below the wanted amount and leaves the pool nearly empty, then for this time the holder refuses
 /// requests above the held tokens without asking the pool.
-const REFUSE_FOR: u64 = 20 * MILLI;
+const NEARLY_EMPTY_REFUSAL_TIME: u64 = 20 * MILLI;
 
 /// After a refusal by the pool, the holder refuses requests of at least the refused cost without asking the pool again,
 /// for at most this time. During the wait that the pool reported, the pool can admit such requests only after a return,
 /// a refund, a reset or changed parameters.
-const REPEAT_FOR: u64 = 100 * MILLI;
+const REPEATED_REFUSAL_TIME: u64 = 100 * MILLI;
 
 /// Maximum number of leases reported in one exchange. Further leases are reported in the next exchange.
 const MAX_REPORTS: usize = 64;
@@ -253,11 +253,11 @@ impl Holder {
         // immediate request would yield only a few tokens.
         let is_short = !flight.returning && grant.leased < flight.wants && grant.left < flight.wants / 8;
         if let Some(wait) = grant.refused {
-            self.refused_until = now.saturating_add(wait.min(REPEAT_FOR));
+            self.refused_until = now.saturating_add(wait.min(REPEATED_REFUSAL_TIME));
             self.refused_cost = flight.need.amount();
             self.retry_at = now.saturating_add(wait);
         } else if is_short {
-            self.refused_until = now.saturating_add(REFUSE_FOR);
+            self.refused_until = now.saturating_add(NEARLY_EMPTY_REFUSAL_TIME);
             self.refused_cost = 0;
             self.retry_at = self.refused_until;
         }
@@ -331,7 +331,7 @@ impl Holder {
         }
         let returning = keep == 0;
         if returning {
-            // No tokens are requested ahead of need until a request asks the pool.
+            // The next tokens are requested only when a request needs them.
             self.granted = 0;
         }
         let wants = if returning { 0 } else { self.wanted_amount(now).saturating_sub(self.held()) };

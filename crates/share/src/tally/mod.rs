@@ -353,7 +353,7 @@ impl Tally {
     }
 
     /// Drops the unanswered payload. Used when the store may have forgotten whether it counted the payload.
-    pub fn give_up(&mut self) {
+    pub fn drop_payload(&mut self) {
         let Some(payload) = self.frozen.take() else { return };
         for item in &payload.items {
             self.dropped = self.dropped.saturating_add(item.cost);

@@ -223,7 +223,7 @@ fn used_keys_are_read_and_stale_views_are_read_before_they_decide() {
     assert!(node.accept_stale(b"b", SECOND) && !node.accept_stale(b"c", SECOND));
     assert!(take(&mut node, b"b", &limits, SECOND, 1).unwrap().is_admitted());
     node.forget(b"b");
-    node.give_up();
+    node.drop_payload();
     assert_eq!((node.dropped_tokens(), node.has_unsent()), (1, false));
 }
 

@@ -4,7 +4,7 @@
 //! limit, its *generation* ("Changed parameters" in ARCHITECTURE.md). So a change adds a generation and converts no
 //! states.
 //!
-//! The limit that the table was created or restored with is stored inline, and the fast paths use only that limit. The
+//! The limit with which the table was created or restored is stored inline, and the fast paths use only that limit. The
 //! fast paths lock a bucket only if its header matches `Keyed::flags`. A change sets these flags to
 //! [`FLAGS_OF_NO_BUCKET`], so every later decision takes the slow path, which reads the later limits under a lock. A
 //! table whose limit never changes has no extra cost. After a change, a decision takes about 50 ns longer. A thread

@@ -35,7 +35,7 @@ pub enum WhenFull {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OverflowEntry {
     pub(super) words: Vec<u64>,
-    /// The generation of the limit that `words` belongs to.
+    /// The generation of the limit under which `words` was last charged.
     pub(super) generation: u64,
 }
 

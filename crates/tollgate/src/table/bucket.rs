@@ -455,7 +455,7 @@ fn set_lock_bit(word: &AtomicU64, header: u64) -> Option<u64> {
 /// One entry, while its bucket is locked.
 pub(crate) struct LockedEntry<'t> {
     pub(crate) state: State<'t>,
-    /// The parameter generation that the state belongs to.
+    /// The parameter generation of the state.
     pub(crate) generation: u64,
 }
 

@@ -159,8 +159,8 @@ impl Table {
         with_buckets!(self, buckets => buckets.for_each(reader, each));
     }
 
-    /// Runs `each` on every entry, bucket by bucket, and leaves all buckets that were ever used locked, so that the
-    /// fast paths no longer apply. Afterwards, threads may access this table only on the fast paths.
+    /// Runs `each` on every entry, bucket by bucket. All buckets that were ever used stay locked, so that the fast
+    /// paths no longer apply. Afterwards, threads may access this table only on the fast paths.
     pub(crate) fn visit_all_and_stay_locked<R: StateReader>(
         &self,
         reader: &R,

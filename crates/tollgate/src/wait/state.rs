@@ -40,7 +40,7 @@ pub(super) struct WaitState<K, S> {
     /// Serial number of the latest waiter. Serial numbers identify stale deadlines whose slot was reused.
     last_serial: u64,
     pub(super) waiting: usize,
-    /// The time that the alarm is set to.
+    /// The time to which the alarm is set.
     pub(super) armed: Option<u64>,
     /// The latest readings of the monotonic and the wall clock, to detect steps back.
     latest_readings: (u64, u64),

@@ -61,7 +61,7 @@ fn seal(words: &[u64]) -> u64 {
 /// of the limits come from the input instead, and there are no entries.
 fn build_file(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    keyed(stored).snapshot(&mut bytes).expect("memory takes it");
+    keyed(stored).snapshot(&mut bytes).expect("writing to memory succeeds");
     let mut words: Vec<u64> = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect();
     words.truncate(HEAD_WORDS + RECORD_WORDS * stored.as_slice().len());
     for word in &mut words[3..5] {
@@ -115,7 +115,7 @@ pub fn check(input: &[u8]) -> bool {
     };
     assert!(count <= bytes.len() as u64 / 16, "more entries than the bytes can hold");
     let mut again = Vec::new();
-    keyed.snapshot(&mut again).expect("memory takes it");
+    keyed.snapshot(&mut again).expect("writing to memory succeeds");
     let mut copy = self::keyed(wanted);
     copy.restore(&*again).expect("a snapshot that was just written");
     for key in ["alice", "bob"] {

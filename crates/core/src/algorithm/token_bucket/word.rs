@@ -2,8 +2,9 @@
 //! from 204 to 36 instructions, and a refused check from 231 to 39 (callgrind).
 //!
 //! Until [`HORIZON`](crate::ticks::HORIZON) every sum fits in a word, because even the horizon plus the largest debt
-//! fits ([`TickRate::fits_a_word`](crate::ticks::TickRate::fits_a_word)). A method that returns `None` does not apply;
-//! use the 128-bit arithmetic. A test compares the 64-bit and the 128-bit results on random states.
+//! fits ([`TickRate::fits_a_word`](crate::ticks::TickRate::fits_a_word)). If a method returns `None`, the 64-bit
+//! arithmetic does not apply; use the 128-bit arithmetic. A test compares the 64-bit and the 128-bit results on random
+//! states.
 
 use super::TokenBucket;
 use crate::algorithm::CellsMut;

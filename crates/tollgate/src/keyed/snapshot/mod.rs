@@ -245,7 +245,7 @@ fn entries_per_frame(words: usize) -> usize {
 struct SnapshotHead {
     /// The current limits at the time of the snapshot.
     limits: Limits,
-    /// Earlier limits that entries may belong to.
+    /// Earlier limits, to which entries may belong.
     earlier: Vec<Limits>,
     mono: Time<Mono>,
     wall: Time<Wall>,

@@ -35,7 +35,7 @@ impl Model<'_> {
     }
 
     /// Returns the verdict, with the reports under the limits with `id`.
-    fn answer(&self, kept: &ModelState, id: u32, now: &Now<'_>, verdict: Verdict<Stamps>) -> ChargeResult {
+    fn charge_result(&self, kept: &ModelState, id: u32, now: &Now<'_>, verdict: Verdict<Stamps>) -> ChargeResult {
         (verdict, self.limits_of(id).reports_from(self.limits_of(kept.id), &kept.words, now, Cost::ONE).collect())
     }
 
@@ -52,7 +52,7 @@ impl Model<'_> {
     fn peek(&mut self, (key, id, ask): (usize, u32, Ask), now: &Now<'_>) -> ChargeResult {
         let kept = self.known_state(key, id, now).cloned().unwrap_or_else(|| self.init(id, now));
         let verdict = self.limits_of(id).weigh_from(self.limits_of(kept.id), &kept.words, now, ask);
-        self.answer(&kept, id, now, verdict)
+        self.charge_result(&kept, id, now, verdict)
     }
 
     /// Makes all charges or none. Charges to the same key must have the same limits id.
@@ -90,8 +90,9 @@ impl Model<'_> {
             return self.decide(&charges.iter().map(lower).collect::<Vec<_>>(), nows);
         }
         let answers = charges.iter().zip(nows).zip(verdicts);
-        let answers =
-            answers.map(|(((key, id, _), now), verdict)| self.answer(&self.states[key], *id, now, verdict)).collect();
+        let answers = answers
+            .map(|(((key, id, _), now), verdict)| self.charge_result(&self.states[key], *id, now, verdict))
+            .collect();
         (passed, answers)
     }
 }
