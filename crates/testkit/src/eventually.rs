@@ -40,7 +40,7 @@ pub fn measure_duration<T>(action: impl FnOnce() -> T) -> (T, Duration) {
     (result, start.elapsed())
 }
 
-/// Sleeps. Used by tests that check that nothing happens during this time.
+/// Sleeps. Tests call this function to check that nothing happens in the meantime.
 pub fn sleep_for(duration: Duration) {
     std::thread::sleep(duration);
 }

@@ -2,11 +2,11 @@
 //!
 //! The bound is `burst + rate × T` for every closed interval of length `T`. Comparing all pairs of
 //! events takes n² steps. Replaying the history through an envelope finds the same violations in n
-//! steps. The envelope is the maximum, over all intervals that end now, of the part of the burst
-//! that the interval used. The envelope decreases at the rate, is never below zero (the interval that starts
-//! now uses nothing), and increases with each event. The bound is violated exactly when the
-//! envelope exceeds the burst. The input consists of instants and amounts only, so the checker
-//! applies to any store, front end or simulation.
+//! steps. The envelope is the maximum, over all intervals that end now, of the amount that the interval
+//! admitted beyond the rate. The envelope decreases at the rate, is never below zero (the interval that
+//! starts now has admitted nothing), and increases with each event. The bound is violated exactly when the
+//! envelope exceeds the burst. The input consists of instants and amounts only, so the checker applies to
+//! any store, front end or simulation.
 
 use num_bigint::BigInt;
 use num_traits::{Signed, Zero};

@@ -219,8 +219,9 @@ fn waits_round_up_remaining_rounds_down_and_no_refusal_has_a_zero_wait() {
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(Nanos::from_nanos(1))));
     assert!(bucket.wait(Nanos::from_nanos(1)).passes(1));
 
-    // 9 were used in the previous second, and 500,000,001 ns of that second still overlap, so 4.500000009 count. A
-    // cost of 6 passes when at most 4 count, that is, at an overlap of at most 444,444,444 ns.
+    // Nine units were used in the previous second, and 500,000,001 ns of that second still overlap, so 4.500000009
+    // units count. A cost of 6 passes when at most 4 units count, that is, at an overlap of at most 444,444,444
+    // ns.
     let mut window = Key::new(sliding_window(10, SECOND));
     assert!(window.passes(9));
     window.wait(Nanos::from_nanos(1_499_999_999));

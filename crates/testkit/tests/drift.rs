@@ -130,7 +130,7 @@ fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
 }
 
 /// A caller drains the limit, returns after the advertised wait for the capacity, and gets the whole capacity again.
-/// The wait ends with the window; a sliding window needs two windows, and slices one slice more.
+/// The wait is one window, but two windows for sliding windows, and a window plus one slice for sliding slices.
 #[test]
 fn windows_and_logs_admit_their_capacity_after_each_wait_over_three_years() {
     fn assert_total<A: Algorithm>(limit: &A, length: u64) {

@@ -1,4 +1,5 @@
-//! Tests groups of limits against the exact models of each limit: all or none.
+//! Tests groups of limits against the exact model of each limit. A request is charged to all limits
+//! or to none.
 
 use proptest::prelude::*;
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Phase, Stamp, Stamps};

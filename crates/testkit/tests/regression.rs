@@ -5,8 +5,9 @@ use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limits, Nanos, Now, Outco
 const SECOND: u64 = 1_000_000_000;
 const ONE: Ask = Ask::Exactly(Cost::ONE);
 
-/// A one-word state can represent the times of some decades. A later instant is stored as the largest word, and such a
-/// state must refuse. If the word were compared with a current time beyond that word, the bucket would appear full.
+/// A one-word state can represent the times of only a few decades. A later instant is stored as the largest word, and
+/// such a state must refuse. If the word were compared with a current time beyond that word, the bucket would appear
+/// full.
 #[test]
 fn bucket_refuses_beyond_the_range_of_a_word() {
     let limit = TokenBucket::new("7/s".parse().unwrap(), 3).unwrap();
@@ -41,7 +42,7 @@ fn take_up_to_waits_for_one_unit() {
     limit.init(&mut state, &Now::at(0));
     assert!(limit.decide(&mut state, &Now::at(0), ONE).is_admitted());
     let refused = limit.decide(&mut state, &Now::at(1), Ask::UpTo(Cost::MAX));
-    // The unit from 0 ns expires at 29 ns. The refused request recorded 2 more at 1 ns.
+    // The unit from 0 ns expires at 29 ns. The refused request recorded two more units at 1 ns.
     assert_eq!(refused.outcome(), Outcome::Deny(Retry::After(Nanos::from_nanos(28))));
     assert_eq!(limit.weigh(&state, &Now::at(29), Ask::UpTo(Cost::MAX)).taken(), Cost::ONE);
 }

@@ -1,4 +1,5 @@
-//! Groups: charges are admitted all or none, and groups are independent of each other.
+//! Groups: the charges of a group are admitted together or not at all, and groups are independent
+//! of each other.
 
 use std::pin::Pin;
 use std::task::Poll;

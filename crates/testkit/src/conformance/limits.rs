@@ -36,7 +36,7 @@ pub(super) fn limit_of_each_algorithm(limit: u64) -> Vec<(&'static str, Limit)> 
     ]
 }
 
-/// Checks that each algorithm admits exactly its limit.
+/// Checks that a limit of 3 admits exactly three requests, for each algorithm.
 pub async fn every_algorithm_counts_to_its_limit(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.limit_of_each_algorithm(3) {
@@ -120,8 +120,8 @@ pub async fn up_to_and_regardless_take_less_and_more(subject: &mut impl Subject)
     assert!(harness.check(&regardless(1)).await.passed());
 }
 
-/// Checks that requests above the free amount are delayed, each request longer than the previous request, and refused
-/// above the longest wait.
+/// Checks that requests above the free amount are delayed, each longer than the one before, and that a request is
+/// refused if its wait would exceed the longest wait.
 pub async fn leaky_bucket_returns_delays(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     if harness.refuses("leaky bucket") {
@@ -163,7 +163,7 @@ pub async fn log_keeps_minimum_gap_and_counts_refusals_if_configured(subject: &m
     harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
     assert!(!harness.check(&charge).await.passed(), "refused, and the attempt counts");
     harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
-    assert!(!harness.check(&charge).await.passed(), "the first entry has expired, the attempt has not");
+    assert!(!harness.check(&charge).await.passed(), "the first entry has expired, but the attempt has not");
     harness.subject.wait(Nanos::from_nanos(4 * unit.as_nanos())).await;
     assert!(harness.check(&charge).await.passed());
 }

@@ -59,8 +59,8 @@ pub trait Subject {
     fn wait(&mut self, length: Nanos) -> impl Future<Output = ()>;
 }
 
-/// Defines a test for each case. A case is an async function. `$run` receives it, creates a subject and runs the case
-/// on the subject.
+/// Defines a test for each case. A case is an async function. `$run` receives the case, creates a subject and runs
+/// the case on the subject.
 ///
 /// With `in_threads`, runs all cases concurrently in the calling test, for stores that are expensive to start. `$run`
 /// then also takes the value of the variable `$of` and the name of the case.

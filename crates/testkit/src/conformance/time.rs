@@ -1,4 +1,4 @@
-//! Refill over time, and calendar windows.
+//! Cases for refill over time and for calendar windows.
 
 use tollgate_core::{
     Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, Nanos, Outcome, Phase, Rate, Retry, SlidingLog,

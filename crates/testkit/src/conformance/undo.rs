@@ -1,4 +1,4 @@
-//! Peeks, refunds, renewals and resets.
+//! Cases for peeks, refunds, renewals and resets.
 
 use tollgate_core::{Cost, FixedWindow, Nanos, Phase};
 use tollgate_engine::store::StoreVerb;
@@ -58,7 +58,8 @@ pub async fn lease_is_released_once(subject: &mut impl Subject) {
     assert_eq!(harness.refund(&charge.clone().with_stamps_of(&second)).await, 1);
 }
 
-/// Checks that a renewed lease is held, and that renewing an expired lease fails.
+/// Checks that a renewed lease is still held after its original end, and that an expired lease
+/// cannot be renewed.
 pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);

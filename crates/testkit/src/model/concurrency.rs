@@ -5,7 +5,7 @@ use tollgate_core::{Ask, Concurrency, LimitError, Nanos, Now, Outcome, Report, R
 use super::{Law, Model, ModelAnswer};
 
 /// Parameters of a concurrency limit: at most `limit` units are held at the same time, or `limit + max_debt` with
-/// charges. A unit is held until `lease` after it was taken or last renewed.
+/// `Regardless` asks. A unit is held until `lease` after it was taken or last renewed.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseParams {
     /// Maximum weight held at the same time.

@@ -1,4 +1,5 @@
-//! Definition of a group of limits: every limit is asked, and the charges are kept only if all limits admit.
+//! Definition of a group of limits: every limit is asked, and the charges are kept only if all limits admit
+//! the request.
 
 use tollgate_core::{Ask, Cost, Limit, LimitError, Limits, Nanos, Now, Outcome, Report, Retry};
 

@@ -2,7 +2,7 @@
 //! satisfy.
 //!
 //! A model follows the definition of its algorithm, not the implementation. Fractions are rational numbers of any size. Histories
-//! are lists that are counted again for every request. Unless a wait follows from the rate, it is found by searching
+//! are lists that are counted again for every request. A wait that does not follow from the rate is found by searching
 //! for the first instant that satisfies the definition. Values are rounded only where the definition requires it: waits
 //! up, remaining amounts down.
 

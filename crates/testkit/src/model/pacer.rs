@@ -1,5 +1,5 @@
-//! Definition of pacers in rational numbers: permits accumulate while idle, and spending them costs the area under a
-//! curve.
+//! Definition of pacers in rational numbers: permits accumulate while the pacer is idle, and the area under a price
+//! curve is the time that spending them takes.
 
 use num_traits::Zero;
 use tollgate_core::Rate;
@@ -27,7 +27,8 @@ enum PriceCurve {
 }
 
 impl PacerModel {
-    /// Returns a pacer that can store the permits of `store` nanoseconds. Initially the pacer has no stored permits.
+    /// Returns a pacer that can store the permits that accumulate in `store` nanoseconds. Initially the pacer has no
+    /// stored permits.
     pub fn bursty(rate: Rate, store: u64, now: u64) -> Self {
         let interval = per_nano(rate).recip();
         let max = to_exact(store) / &interval;
@@ -75,7 +76,7 @@ impl PacerModel {
         self.next_free = now;
     }
 
-    /// Returns the time in nanoseconds that spending the topmost `spent` stored permits costs.
+    /// Returns the price, in nanoseconds, of the topmost `spent` stored permits.
     fn area_under_curve(&self, spent: &Exact) -> Exact {
         let PriceCurve::Ramp { threshold, max, cold, .. } = &self.curve else { return Exact::zero() };
         let price = |stored: &Exact| {

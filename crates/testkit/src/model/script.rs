@@ -18,9 +18,9 @@ const DAY: u64 = 86_400_000_000_000;
 pub enum ScriptPause {
     /// Fixed duration in nanoseconds.
     Nanos(u64),
-    /// The wait advertised for the same cost, plus an offset.
+    /// The wait advertised in the last report, plus an offset.
     Retry(i64),
-    /// The time until the key is unused, plus an offset.
+    /// The reset of the last report (the time until the key is unused), plus an offset.
     Reset(i64),
 }
 

@@ -68,8 +68,8 @@ impl TokenBucketModel {
         ceil_nanos(&((wanted - self.tokens_at(now)) / per_nano(self.params.rate)))
     }
 
-    /// Takes `cost` if at least `floor` tokens remain afterwards. If fewer remain, returns the wait until enough tokens
-    /// are available.
+    /// Takes `cost` if at least `floor` tokens remain afterwards. If fewer would remain, returns the wait until enough
+    /// tokens are available.
     fn take(&mut self, now: &Now<'_>, cost: u64, floor: &Exact) -> ModelAnswer {
         let left = self.tokens_at(now) - to_exact(cost);
         let outcome = if left >= *floor {

@@ -5,10 +5,10 @@
 //! the rounding errors of a reference do not accumulate, and its floating-point arithmetic need not be imitated. The
 //! cases of redis-cell are also replayed freely: from the first step to the last, without loading recorded states.
 //!
-//! Each reference has one module, which translates a recorded step into our call and our result back. Where a
-//! reference errs and we differ, a [`KnownDifference`] documents the difference. A known difference is recognised by
-//! the recorded behaviour, never by the name of a case, so it also applies to new traces. The traces are in `traces/`;
-//! `TOLLGATE_ORACLES` names another directory.
+//! Each reference has one module, which translates a recorded step into a call of our limiter, and the result into the
+//! form of the reference. Where a reference errs and we differ, a [`KnownDifference`] documents the difference. A
+//! known difference is recognised by the recorded behaviour, never by the name of a case, so it also applies to new
+//! traces. The traces are in `traces/`; `TOLLGATE_ORACLES` names another directory.
 
 mod bucket4j;
 mod guava;

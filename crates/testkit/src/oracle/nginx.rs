@@ -2,12 +2,11 @@
 //!
 //! | theirs | ours |
 //! |---|---|
-//! | `rate`, in thousandths of a request per second as nginx keeps it | the rate of a [`LeakyBucket`] |
-//! | `burst=n` | burst `n + 1`: nginx does not count the request that is being served |
-//! | `nodelay` | a free part as large as the burst |
-//! | `delay=n` | a free part of `n` |
-//! | neither `nodelay` nor `delay` | no free part |
-//! | several `limit_req` | all are weighed, then all are charged or none; the longest wait counts |
+//! | `rate`, which nginx stores in thousandths of a request per second | the rate of a [`LeakyBucket`]
+//! | | `burst=n` | burst `n + 1`: nginx does not count the request that is being served | | `nodelay` |
+//! a free part as large as the burst | | `delay=n` | a free part of `n` | | neither `nodelay` nor
+//! `delay` | no free part | | several `limit_req` | all are weighed; then either all or none are
+//! charged; the longest wait applies |
 //!
 //! nginx logs its state, the excess, only for requests that it delays or refuses. The state before a step is therefore
 //! computed from the recorded outcomes, with nginx's integer formula for accepted requests. If nginx logged an excess,
@@ -23,7 +22,7 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip,
 
 const DRAINS_IN_THOUSANDTHS: KnownDifference = KnownDifference {
     name: "drained in whole thousandths",
-    reason: "each accepted request loses up to a thousandth of a request of drained excess; Tollgate drains exactly",
+    reason: "each accepted request rounds the drained amount down to thousandths of a request; Tollgate drains exactly",
 };
 
 /// Nanoseconds in a unit of nginx's clock.

@@ -4,8 +4,8 @@
 //! of the reply. The *stepwise* replay loads the key's recorded arrival time before each step. The
 //! *free* replay uses only the clock and the arguments: each key continues from our own state.
 //!
-//! Redis drops a key that is accessed in a millisecond after its expiry. The expiry is rounded down twice, so a key can
-//! expire while it is still in use. The replays drop such a key too, because later replies depend on it. If
+//! Redis drops a key when it is accessed after the millisecond of its expiry. The expiry is rounded down twice, so a
+//! key can expire while it is still in use. The replays drop such a key too, because later replies depend on it. If
 //! dropping the key changes the reply of the free replay, the step counts as a known difference, because our own table
 //! never forgets a key early.
 

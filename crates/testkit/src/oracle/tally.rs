@@ -104,7 +104,7 @@ impl Comparison {
 
     /// Adds a part that must be equal.
     #[must_use]
-    #[expect(clippy::needless_pass_by_value, reason = "most are numbers made for the comparison")]
+    #[expect(clippy::needless_pass_by_value, reason = "most arguments are numbers computed for the comparison")]
     pub fn expect_equal<T: PartialEq + Debug>(self, what: &str, expected: T, got: T) -> Self {
         let differs = expected != got;
         self.add_part(what, &expected, &got, differs)

@@ -42,7 +42,7 @@ struct GroupDecision {
     outcome: Outcome,
     /// Amount that each charge takes.
     taken: Vec<u64>,
-    /// Whether each charge is refused by its own limits.
+    /// For each charge, whether its own limits refuse it.
     refused: Vec<bool>,
     banned: bool,
 }
@@ -180,7 +180,7 @@ impl RuleModel {
         }
     }
 
-    /// Decides several charges together, all or none, and applies the result.
+    /// Decides several charges together, so that all or none are made, and applies the result.
     fn decide_group(&mut self, verb: Verb, charges: &[Charge], receipt: &mut Receipt) -> GroupDecision {
         let decided = self.weigh(verb, charges);
         if verb == Verb::Peek {
@@ -223,8 +223,8 @@ impl RuleModel {
                 together = stricter_of(together, Outcome::Deny(Retry::After(Nanos::from_nanos(left))));
             }
             match together {
-                // No rule marked `suffices` has capacity, otherwise this charge would have been dropped. The wait is
-                // the time until the first of these rules has capacity again.
+                // No rule marked `suffices` has capacity, because otherwise this charge would have been dropped. The
+                // wait is the time until the first of these rules has capacity again.
                 Outcome::Deny(retry) if charge.rule.suffices && matches!(verb, Verb::Check | Verb::Peek) => {
                     soonest = Some(soonest.map_or(retry, |other: Retry| other.min(retry)));
                 }
@@ -271,7 +271,8 @@ impl RuleModel {
         charge.limits.iter().enumerate().map(left).min().unwrap_or(u64::MAX)
     }
 
-    /// Starts the new keys whose `initial` is below the capacity, because such a key starts with its first request.
+    /// Stores the states of new keys whose `initial` is below the capacity, because such a key refills from its
+    /// first request on.
     pub(super) fn start_new_keys(&mut self, charges: &[Charge]) {
         for charge in charges {
             let limits = &charge.limits;

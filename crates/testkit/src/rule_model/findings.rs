@@ -62,7 +62,7 @@ pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
         ("a refused request under an override does not change the refill", vec![refill_after_refused_override()]),
         ("a new key with a minimum gap and an initial amount passes", vec![gap_with_initial()]),
         ("a ban counts refusals in a sliding window", vec![ban_counting_in_sliding_window()]),
-        ("a commit above the reservation is all or none", vec![commit_above_reservation()]),
+        ("a commit above the reservation charges all rules or none", vec![commit_above_reservation()]),
         ("a log that counts refusals records the refused part of a commit", vec![refused_part_of_commit()]),
         ("a refusal at the end of a ban counts", vec![refusal_at_end_of_ban()]),
         ("a delay includes the cost of the request", vec![long_delay()]),
@@ -120,7 +120,7 @@ fn change_and_change_back() -> Trace {
 }
 
 /// The limit is 10/10s with an override of 5/10s. Ten units are taken, a request is refused under the override, and ten
-/// remain after 10 s.
+/// units are available after 10 s.
 fn refill_after_refused_override() -> Trace {
     let other = limit(5, 10 * SECOND, token_bucket());
     let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![other]), until: None };
@@ -244,8 +244,8 @@ fn denying_shadow_rule() -> Trace {
     )
 }
 
-/// Charges 14 units in January under a limit of 3 per month with a debt of 12. Of the debt, 11 are left in February, 8
-/// in March and 2 in May.
+/// Charges 14 units in January under a limit of 3 per month with a debt of 12. The debt is 11 units in February, 8 in
+/// March and 2 in May.
 fn calendar_debt() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = limit(3, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -259,8 +259,8 @@ fn calendar_debt() -> Trace {
 }
 
 /// Charges nine units in November under a limit of 8 per month with a debt of 1. One unit stays used until the end of
-/// December, which has 31 days, although a month has 30.4 days on average. So the key is not new under the override; a
-/// new key would have 1 of 3.
+/// December, which has 31 days, although a month has 30.4 days on average. So the key does not count as new under the
+/// override, where a new key would have only 1 of 3 units.
 fn calendar_debt_under_another_limit() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = |count| limit(count, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -293,7 +293,7 @@ fn calendar_debt_beside_other_keys() -> Trace {
     Trace { start, ..trace_of(rules, steps) }
 }
 
-/// Uses up a limit per day of one time zone, then asks under an override with days of another zone. The first charge
+/// Uses up a daily limit in one time zone, then asks under an override with days of another zone. The first charge
 /// counts until its own day ends. Later charges count in the days of the other zone.
 fn other_time_zones() -> Vec<Trace> {
     let daily =
@@ -333,7 +333,7 @@ fn refund_after_a_change() -> Vec<Trace> {
 }
 
 /// Takes three units under an override with one limit and five more under the rule's two limits, then refunds the first
-/// charge: five remain of both.
+/// charge. Afterwards, five units remain under each of the two limits.
 fn refund_of_one_of_two_charges() -> Trace {
     let ten = || limit(10, WEEK, token_bucket());
     let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![ten()]), until: None };
@@ -363,9 +363,9 @@ fn renewals_after_a_change() -> Vec<Trace> {
     vec![removed, Trace { start: START, versions: vec![slots, bucket_rule("r0")], steps }]
 }
 
-/// Takes one unit a tick before the end of a slice, and one more under a log at the same instant. The reset of an
-/// earlier charge gives this time. Then refunds the first of the two units. Its receipt names the slice, so the log
-/// refunds nothing.
+/// Takes one unit a tick before the end of a slice, and one more under a log at the same instant. The instant is
+/// computed from the reset of an earlier charge. Then refunds the first of the two units. The receipt of that
+/// unit names the slice, so the log refunds nothing.
 fn end_of_a_slice() -> Trace {
     let slices = limit(5, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(SECOND) });
     let log = limit(5, 10 * SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
@@ -378,8 +378,8 @@ fn end_of_a_slice() -> Trace {
 }
 
 /// Charges a key under a log and a window, then under a bucket with an initial amount of 0, then under the rule's own
-/// limit. Once nothing is used, the key counts as new under the bucket with the initial amount, although it was charged
-/// under that bucket before.
+/// limit. When nothing is used any more, the key counts as new under the bucket with the initial amount, although it
+/// was charged under that bucket before.
 fn new_to_an_override() -> Trace {
     let log = limit(12, SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let window = limit(11, 5 * SECOND, Algorithm::SlidingWindow);
@@ -449,9 +449,9 @@ fn removed_and_added_again() -> Trace {
     Trace { start: START, versions, steps }
 }
 
-/// Takes three slots and three more units of a log at the same instant, or in the other order, and refunds the first
-/// charge. The change of algorithm ends the slots. A slot's receipt names no instant and a log entry's receipt names
-/// no slot. So nothing is refunded, even if the slot's number equals that instant.
+/// Takes three slots and then, at the same instant, three units of a log, and refunds the slots. A second trace does
+/// the reverse. The change of algorithm ends the slots. A slot's receipt names no instant and a log entry's receipt
+/// names no slot. So nothing is refunded, even if the slot's number equals that instant.
 fn refunds_between_slots_and_log() -> Vec<Trace> {
     let slots = limit(8, WEEK, Algorithm::Concurrency { lease: WEEK });
     let log = limit(8, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: false });

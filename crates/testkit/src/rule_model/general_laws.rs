@@ -151,7 +151,8 @@ pub fn refused_request_changes_no_other_answer<S: RuleSubject>(subject: &mut S, 
     });
 }
 
-/// Asserts that changing limits and changing them back, without a charge, changes no answer.
+/// Asserts that changing limits and changing them back, without a charge in between, changes no
+/// answer.
 ///
 /// # Panics
 /// Panics if the law does not hold.

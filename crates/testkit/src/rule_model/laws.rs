@@ -124,7 +124,7 @@ impl RuleSubject for Recorder {
 /// Returns the operations of a trace with absolute times and amounts.
 ///
 /// # Panics
-/// Never: the model agrees with itself.
+/// Never panics, because the model always agrees with itself.
 pub fn record(trace: &Trace, tick: u64) -> Vec<RecordedOperation> {
     let model = RuleModel::new(tick, trace.start);
     let mut recorder = Recorder { tick, model, operations: Vec::new(), receipts: Vec::new() };

@@ -176,7 +176,7 @@ impl<S: RuleSubject> ModelAndSubject<'_, S> {
         model: impl FnOnce(&mut RuleModel, &Receipt) -> T,
     ) -> Result<(), String> {
         let Some((text, receipt)) = self.refundable_charges.iter().rev().nth(ago).cloned() else { return Ok(()) };
-        // Undefined behaviour; see `renew` in docs/rules.md.
+        // The result is undefined; see `renew` in docs/rules.md.
         if self.model.is_ambiguous(&receipt) {
             return Ok(());
         }

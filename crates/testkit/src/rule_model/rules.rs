@@ -50,7 +50,7 @@ pub struct Rule {
 /// The effect of a rule or of an override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Applies these limits, all or none.
+    /// Applies these limits. A request is charged to all of them or to none.
     Limits(Vec<Limit>),
     /// Applies the rule's only limit with another count. Used by an override that has only a count.
     Count(u64),

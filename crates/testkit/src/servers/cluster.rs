@@ -27,7 +27,7 @@ pub struct BusProxies {
 }
 
 impl BusProxies {
-    /// Cuts the first server off from the others: their messages to each other are held back.
+    /// Holds back all messages between the first server and the other servers.
     pub fn isolate_first(&self) {
         self.proxies[0].cut_off(REPLICA_SIDE_ADDRESS);
         self.proxies[1..].iter().for_each(|proxy| proxy.cut_off(Ipv4Addr::LOCALHOST));
@@ -40,7 +40,7 @@ impl BusProxies {
 }
 
 impl Cluster {
-    /// Starts a cluster. Returns when all slots are served and the replicas follow.
+    /// Starts a cluster. Returns when all slots are served and the replicas follow their primaries.
     ///
     /// # Panics
     /// Panics if the cluster does not start.

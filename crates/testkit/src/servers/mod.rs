@@ -1,8 +1,8 @@
 //! Real servers for tests: on free loopback ports, in temporary directories, stopped when dropped.
 //!
 //! `redis-server` must be on the PATH. The environment variable `TOLLGATE_VALKEY_SERVER`, which `scripts/test` sets,
-//! names Valkey. PostgreSQL is searched in Debian's directories and then on the PATH. A test that needs a missing
-//! server fails with installation instructions.
+//! names Valkey. PostgreSQL is searched for in Debian's directories and then on the PATH. A test that needs a
+//! missing server fails with installation instructions.
 
 mod cluster;
 mod netns;
@@ -226,7 +226,8 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("a listener has an address").port()
 }
 
-/// Returns a free port for a server of a TLS cluster, which also listens on the port 10,000 above.
+/// Returns a free port for a server of a TLS cluster, which also listens on the port number 10,000
+/// higher.
 fn free_tls_port() -> u16 {
     (0..1_000).map(|_| free_port()).find(|port| *port < 55_000).expect("some ports are below 55,000")
 }

@@ -100,7 +100,7 @@ impl Shared {
         self.network_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the proxy exists to delay")]
+    #[expect(clippy::disallowed_methods, reason = "the purpose of the proxy is to delay")]
     fn forward(&self, mut from: TcpStream, mut to: TcpStream, source: IpAddr) {
         let mut piece = [0; CHUNK_BYTES];
         while let Ok(count @ 1..) = from.read(&mut piece) {

@@ -346,7 +346,7 @@ impl LeaseSimulation {
         let local = self.nodes[node].clock.shown_at(now);
         if self.nodes[node].holder.on_grant(local, grant) {
             match flight.need {
-                // The request counts as of the store's decision.
+                // The request counts as admitted at the time of the store's decision.
                 Need::Spend(cost) if cost > 0 => self.admit(decided, cost),
                 Need::Hold(cost) => self.handle_request(now, node, cost),
                 _ => {}

@@ -25,7 +25,7 @@ mod world;
 
 pub use world::{EventQueue, Random, SimulatedClock, SimulatedLink};
 
-/// Returns the seeds to run: `ordinary` seeds, or as many as `TOLLGATE_SEEDS` says.
+/// Returns the seeds to run: `ordinary` seeds, or the number of seeds set by `TOLLGATE_SEEDS`.
 pub fn seeds_to_run(ordinary: u64) -> std::ops::Range<u64> {
     let given = std::env::var("TOLLGATE_SEEDS").ok().and_then(|text| text.parse().ok());
     0..given.unwrap_or(ordinary)

@@ -225,7 +225,7 @@ impl PartsSimulation {
         group.parts.conclude(admits, &mut actions);
         if admits {
             for (part, place) in group.places.iter().enumerate() {
-                // The part counts as of the time at which its place charged the tokens.
+                // The part counts as admitted at the time at which its place charged the tokens.
                 if let Some(at) = group.charged_at[part] {
                     self.places[*place].history.push((at, group.cost));
                     self.admitted_tokens[*place] += group.cost as i64;
@@ -346,7 +346,8 @@ impl PartsSimulation {
     }
 }
 
-/// Returns the longest period during which some later-refunded charge was held at every instant.
+/// Returns the longest time during which, without interruption, at least one charge was held that
+/// was refunded later.
 fn longest_held_period(held_intervals: &[(u64, u64)]) -> u64 {
     let mut held_intervals = held_intervals.to_vec();
     held_intervals.sort_unstable();

@@ -62,8 +62,8 @@ impl Subject for SlidingSlicesSubject {
         to_exact(max_windows_begun(from, to, self.params.length)) * to_exact(self.params.limit)
     }
 
-    /// Returns one window and slice plus the tolerance: another window, or one second of clock difference between
-    /// threads.
+    /// Returns one window and one slice plus the tolerance: another window, or one second of clock difference
+    /// between threads.
     fn longest_reset(&self) -> u64 {
         let window = self.params.length.div_ceil(self.precision) * self.precision;
         window + self.precision + window.max(Nanos::SECOND.as_nanos())

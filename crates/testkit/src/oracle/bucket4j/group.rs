@@ -1,4 +1,4 @@
-//! The bandwidths of a bucket4j limiter as our buckets, charged all or none.
+//! The bandwidths of a bucket4j limiter as our buckets, which are charged together or not at all.
 
 use serde_json::Value;
 use tollgate_core::{

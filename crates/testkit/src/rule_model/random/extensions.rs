@@ -71,8 +71,8 @@ fn vary_calendar_debt(rng: &mut Rng, rule: &mut Rule) {
     }
 }
 
-/// Returns the override unchanged, or with an expiry around or after the start of the trace. The override without
-/// expiry may follow the expiring override.
+/// Returns the override unchanged, or with an expiry around or after the start of the trace. After an expiring
+/// override, the list may also contain the original override.
 fn expiring_overrides(rng: &mut Rng, other: Override, start: u64) -> Vec<Override> {
     if rng.one_in(2) {
         return vec![other];

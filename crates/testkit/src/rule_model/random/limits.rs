@@ -56,8 +56,8 @@ pub(super) fn any_initial_and_debt(rng: &mut Rng, capacity: u64) -> (Option<u64>
     (initial, max_debt)
 }
 
-/// Returns any limit. If `alone`, no key is used under this limit and under another limit, so this limit may be an
-/// interval bucket with a `max_wait`.
+/// Returns any limit. If `alone`, the keys of this limit are never used under another limit, so this limit may be
+/// an interval bucket with a `max_wait`.
 pub(super) fn any_limit(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
     match rng.below(10) {
         0 | 1 => any_bucket(rng, tick, Algorithm::TokenBucket { delay: None }),

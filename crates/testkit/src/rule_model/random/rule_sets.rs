@@ -131,9 +131,9 @@ fn any_override_effect(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> 
     }
 }
 
-/// Returns whether an override may change only the limit's count. An override may not if the limit has a `free` part,
-/// because that part was chosen for the count. An override may not if the limit is a calendar window, because the
-/// override would then get the default debt.
+/// Returns whether an override may change only the limit's count. Two kinds of limits are excluded: leaky buckets,
+/// because their `free` part was chosen for the count, and calendar windows, because the override would get the
+/// default debt.
 const fn may_override_only_count(limit: &Limit) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::FixedWindow(Windows::Calendar(_)))
 }

@@ -66,8 +66,8 @@ fn check_bucket(run: &mut PeersSimulation, rate: Rate) -> Result<(), String> {
         + run.faults.forgiven;
     run.outcome.bound = others * each + lost + others + 2;
     if run.group_size > 1 {
-        // A group counts from the time of its last home's charge. Until then, the tokens that the group took earlier at
-        // other homes refill.
+        // A group counts as admitted at the time of its last home's charge. Until then, the tokens that the group took
+        // earlier at other homes refill.
         run.outcome.bound += run.capacity + refill_within(rate, run.group_size * GROUP_DEADLINE);
     }
     let excess =
@@ -166,7 +166,7 @@ fn most_taken(history: &[(u64, u64)], time: u64) -> u64 {
     most
 }
 
-/// Returns by how much the fullest interval exceeds `burst + count·T/per`, rounded up.
+/// Returns the largest excess of any interval over `burst + count·T/per`, rounded up.
 fn observed_excess(history: &[(u64, u64)], burst: u64, count: u128, per: u64) -> u64 {
     let (mut level, mut at, mut most) = (0u128, 0, 0);
     for (instant, cost) in history {

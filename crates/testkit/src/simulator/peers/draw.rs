@@ -210,7 +210,8 @@ fn draw_requests(run: &mut PeersSimulation) {
     }
 }
 
-/// Draws a limit of one of the four algorithms. Returns the limit with the rate of a bucket or the length of a window.
+/// Draws a limit of one of the four algorithms. Returns the limit, and its rate if it is a bucket or its length if it
+/// is a window.
 fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
     let valid = |limit: Result<Limit, LimitError>| limit.unwrap_or_else(|error| panic!("{error}"));
     if random.happens_in_percent(75) {

@@ -59,7 +59,7 @@ impl PeersSimulation {
         self.perform_group_actions(now, number, actions);
     }
 
-    /// Performs the actions of a group, and ends the group when no ask is left.
+    /// Performs the actions of a group, and ends the group when no ask is pending.
     fn perform_group_actions(&mut self, now: u64, number: u64, actions: Vec<GroupAction>) {
         let mut actions: std::collections::VecDeque<GroupAction> = actions.into();
         while let Some(action) = actions.pop_front() {

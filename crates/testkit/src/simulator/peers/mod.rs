@@ -114,7 +114,7 @@ pub struct PeersSimulation {
     defect: PeersDefect,
     ring_bytes: usize,
     length: u64,
-    /// Time from which frames are counted, until the quiet period begins.
+    /// Frames are counted from this time until the quiet period begins.
     counted_from: u64,
     next_id: u64,
     /// Whether member lists are sometimes wrong.
@@ -171,7 +171,7 @@ impl PeersSimulation {
         draw::draw(seed, defect)
     }
 
-    /// Runs to the end and checks.
+    /// Runs to the end and checks the result.
     ///
     /// # Errors
     /// Returns an error if a check fails.

@@ -9,7 +9,7 @@ use crate::simulator::Random;
 pub const TRAFFIC_SECONDS: u64 = 5;
 /// Requests per second and node.
 pub const REQUESTS_PER_SECOND: u64 = 200;
-/// Number of keys that the requests are spread over.
+/// Number of keys over which the requests are spread.
 pub const KEY_COUNT: u64 = 1_000;
 
 const START: u64 = 3 * SECOND;
