@@ -1,4 +1,5 @@
-// The keys page: the heaviest keys of each rule, and the remaining capacity of one key. A key can be reset or overridden.
+// The keys page: the heaviest keys of each rule, and the remaining capacity of one key. A key can be reset, and its
+// limits can be overridden.
 
 import { call, count, decide, fill, get, h, plural, rulePath, short, span } from "./base.js";
 import { badge, card, confirm, empty, errorBox, field, heading, input, link, load, ruleHref, select, table, toast } from "./parts.js";

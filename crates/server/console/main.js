@@ -213,7 +213,8 @@ function onClick(event) {
 async function begin() {
   const started = start();
   follow();
-  // Data that arrives soon is shown in the first frame: drawing the empty frame before it would delay the data.
+  // Data that arrives soon is shown in the first frame, because drawing an empty frame first would delay the
+  // data.
   await Promise.race([Promise.all([started, firstData()]), new Promise((resolve) => setTimeout(resolve, FIRST_DATA_TIMEOUT_MS))]);
   document.body.append(
     h("a.skip", { href: "#main", onclick: () => main.focus() }, "Skip to the content"),

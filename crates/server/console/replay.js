@@ -4,7 +4,7 @@ import { call, clock, count, fill, h, percent, plural, span } from "./base.js";
 import { badge, card, code, empty, errorBox, field, input, plot, table } from "./parts.js";
 import { may, needs, session } from "./server.js";
 
-/** Maximum size of an upload in bytes: the log as sent, with the rules. */
+/** Maximum size of an upload, which contains the log and the rules, in bytes. */
 const MAX_UPLOAD_BYTES = 32 * 1024 * 1024;
 
 /** Maximum number of keys in each list. */
@@ -158,7 +158,8 @@ function reportView(report) {
 /** @param {any} found */
 function suggestion(found) {
   const number = (/** @type {string} */ name) => ({ name, number: true });
-  // If timestamps are in whole seconds, there are two results: with the requests spread over each second, and with all of them at its start.
+  // If timestamps are in whole seconds, there are two results: one with the requests spread over each second, and one
+  // with all requests at the start of their second.
   const both = (/** @type {number} */ spread, /** @type {number | undefined} */ once) => (once === undefined || once === spread ? count(spread) : `${count(spread)} – ${count(once)}`);
   const rows = found.candidates.map((/** @type {any} */ limit, /** @type {number} */ at) => [
     [h("code", {}, limit.limit), at === found.recommended && [" ", badge("good", "lowest maximum per minute")]].flat(),

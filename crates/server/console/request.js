@@ -1,4 +1,4 @@
-// The request form: a domain, attributes and a cost. The URL stores its values.
+// The request form: a domain, attributes and a cost. The URL stores the values of the form.
 
 import { fill, get, h } from "./base.js";
 import { field, input } from "./parts.js";

@@ -1,4 +1,5 @@
-// The try page: explains how a request would be decided. Counters are charged only if the user confirms it.
+// The try page: explains how a request would be decided. Counters are charged only if the user confirms the
+// charge.
 
 import { call, count, decide, fill, h, plural, span } from "./base.js";
 import { badge, card, confirm, empty, errorBox, heading, link, ruleHref, toast } from "./parts.js";

@@ -235,7 +235,7 @@ fn session_has_the_rights_of_its_token_and_ends_with_it() {
     let (mut stream, _) = console.watch_live_data(&format!("cookie: {cookie}"));
     console.call("DELETE", &format!("/v1/tokens/{id}"), "", "").expect("revoked");
     eventually("the session ends with its token", || console.get("/v1/session", &cookie).starts_with("HTTP/1.1 401"));
-    // The stream also ends.
+    // The live data stream also ends.
     stream.read_to_end();
     let cookie = console.log_in("reader");
     let close = format!(

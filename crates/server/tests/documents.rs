@@ -5,8 +5,8 @@
 //! start with `> `. The other lines are the expected output, on standard output and standard error together. In the
 //! expected output, `…` stands for any text within a line, and a line with only `…` stands for any number of lines. A
 //! command that ends with `&` starts a server, and the script continues when the server answers. A `sleep` in a
-//! document also waits for changes to arrive: for the rules of the server at the default address on all servers that
-//! follow it, and for the links between servers that share limits. Ports are replaced by free ports.
+//! document also waits for changes to arrive: until all followers of the server at the default address have its rules,
+//! and until servers that share limits are linked. Ports are replaced by free ports.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -279,8 +279,8 @@ fn proxies_page_examples_run() {
     for part in [nginx, envoy] {
         let (folder, mut ports) = (Folder::new(), Ports::new());
         ports.0.push(("9000", start_app().port()));
-        // Wrapper programs for nginx, which run it within the folder, and for Envoy. The wrappers extend the snippets'
-        // 50 ms timeouts, because the machine may be busy.
+        // Wrapper programs for nginx and Envoy. Both extend the snippet's 50 ms timeouts, because the machine may be
+        // busy. The wrapper for nginx also runs nginx within the folder.
         let (home, proxy) = (folder.path().display().to_string(), ports.free_address(PROXY_PORT_INDEX));
         let nginx = format!(
             "#!/bin/bash\nsed -i 's/50ms/2s/' {home}/conf.d/*\n\

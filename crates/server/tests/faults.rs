@@ -1,5 +1,5 @@
-//! Runs real nodes on one store that join, leave, are killed or are stopped under load. The nodes admit no more than
-//! `docs/faults.md` states.
+//! Runs real nodes on one store. Under load, nodes join, leave, are killed or are stopped. The nodes admit no more
+//! than `docs/faults.md` states.
 
 use crate::common;
 
@@ -124,7 +124,8 @@ fn send_request(node: &Server, verb: &str, key: &str, cost: u64) -> (u16, u64) {
     (status, answer["limits"][0]["remaining"].as_u64().unwrap_or_else(|| panic!("what remains: {answer}")))
 }
 
-/// A joining node reads the store before it decides, and a terminated node has sent everything.
+/// A joining node reads the store before it decides, and a terminated node sends all its charges
+/// before it exits.
 #[test]
 fn joining_node_knows_earlier_charges_and_terminated_node_has_sent_its_own() {
     let store = StoreServer::start(Kind::Valkey);

@@ -134,7 +134,7 @@ fn full_disk_of_a_node_keeps_the_last_copy_and_new_rules_take_effect() {
     assert_eq!((limit_of(&node), rules_status(&node)["revision"].as_i64()), (7, Some(revision)));
     let now = std::fs::read(disk.path().join("last-good.json")).expect("the previous copy is kept");
     assert_eq!(now, kept);
-    // With free space, the next rule set is written.
+    // When there is free space again, the next rule set is written.
     std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
     wait_for_revision(&node, service.set_limit("8/day"));
     eventually("the new rules are on disk", || {

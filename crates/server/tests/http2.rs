@@ -178,8 +178,8 @@ fn bodies_of_all_connections_are_bounded_together() {
         let line = page.lines().find_map(|line| line.strip_prefix("tollgate_connections "));
         line.and_then(|count| count.parse::<usize>().ok()).expect("a number")
     };
-    // In addition, one connection may have sent only a part of its bodies, and one is the HTTP connection for the
-    // metrics.
+    // In addition, one connection may have sent only a part of its bodies, and another is the HTTP connection for
+    // the metrics.
     let most = MAX_TOTAL_BODY_BYTES / (4 * BODY_BYTES) + 2;
     eventually("connections beyond the budget are closed", || open() <= most);
     let grown = server.resident_memory().saturating_sub(before);

@@ -103,7 +103,7 @@ fn use_up(servers: &[Server], key: &str) {
         eventually("the key is used up", || is_used_up(server, key));
     }
     for (index, server) in servers.iter().enumerate() {
-        // Deltas are applied in order: once the marker has arrived, earlier charges have arrived as well.
+        // Deltas are applied in order, so all earlier charges have arrived when the marker has arrived.
         let key = format!("marker {key} {index}");
         assert!(passes(server, "eventual", &key));
         for other in servers {

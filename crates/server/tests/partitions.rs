@@ -144,7 +144,7 @@ fn healed_partition_of_five_servers_resets_no_key() {
         answer["allowed"] == false && answer["standing"] == "exact"
     };
     eventually("the key is used up", || !passes(&servers[0], "strict", "used"));
-    // Deltas are applied in order: once the markers have arrived, earlier charges have arrived as well.
+    // Deltas are applied in order, so all earlier charges have arrived when the markers have arrived.
     for (index, server) in servers.iter().enumerate() {
         let key = format!("marker {index}");
         assert!(passes(server, "eventual", &key));

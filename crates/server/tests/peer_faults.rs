@@ -63,7 +63,7 @@ fn eventual_limits_during_a_one_way_cut_stay_within_the_bound_of_two_servers() {
     cut_under_load(|from, to| (from, to) == (0, 1), [0, 1], |servers| is_unlinked(&servers[1]));
 }
 
-/// Sends `count` checks in one request. Returns how many were admitted.
+/// Sends `count` checks in one request. Returns the number of admitted checks.
 fn send_checks_at_once(server: &Server, key: &str, count: usize) -> u64 {
     let body = json!({"domain": "api", "attributes": {"kind": "seen-many", "key": key}});
     let (_, answers) =

@@ -37,7 +37,8 @@ const DISGUISED_PATHS: &[&str] = &[
     "/limited/a;b=c",
 ];
 
-/// Headers with which a client could try to make the check see another request than the request that it sends.
+/// Headers with which a client could try to make Tollgate check a different request from the one that the
+/// client sends.
 const FORGED_HEADERS: &[(&str, &str)] = &[
     ("x-forwarded-uri", "/other"),
     ("x-original-uri", "/other"),

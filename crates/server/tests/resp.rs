@@ -185,7 +185,7 @@ fn rules_decide_by_names_and_values_in_pipeline_order() {
         assert_eq!(client.line(), "*12");
         let lines: Vec<String> = (0..3).map(|_| client.line()).collect();
         while client.line() != "$14" {}
-        // Skips the rest of the wait and one limit with five fields.
+        // Skips the remaining lines of `retry_after_ms` and one limit with five fields.
         (0..2 + 2 + 1 + 1 + 4 + 3 * 3 + 3).for_each(|_| drop(client.line()));
         lines[2].clone()
     };

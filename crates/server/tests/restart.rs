@@ -35,8 +35,8 @@ impl RestartableServer {
         Server::start(&["--rules", &self.rules, "--data", &self.data_path(), "--snapshot-every", every])
     }
 
-    /// Waits for a snapshot that was begun after this call: the second that is written, because the first may have been
-    /// begun before the call.
+    /// Waits until two more snapshots are written. The first may have been begun before this call, but the second was
+    /// begun after it.
     fn wait_for_snapshot(&self) {
         let written = || std::fs::metadata(self.snapshot_path()).and_then(|file| file.modified()).ok();
         let mut after: Option<SystemTime> = written();

@@ -142,7 +142,7 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
     cli.run(&["rules", "apply"]).assert_failed(2, "PATH");
 }
 
-/// A `tollgate rules apply` at a terminal that is waiting at its confirmation prompt.
+/// A `tollgate rules apply` process at a terminal, waiting at its confirmation prompt.
 struct AtTerminal {
     child: Child,
     shown: String,

@@ -153,7 +153,7 @@ fn full_disk_loses_nothing_and_decisions_continue() {
     // Decisions continue, and the rules can be read.
     assert_eq!(send_request(&server, "POST", "/v1/check", &[], CHECK_BODY).status, 429);
     assert_eq!(send_request(&server, "GET", RULE_PATH, &[], "").json()["version"], 1);
-    // With free space, the service recovers without a restart.
+    // When there is free space again, the service recovers without a restart.
     disk.resize(16_384);
     put_rule(&server, RULE_PATH, &rule_with_limit("4/h"));
     let listed = send_request(&server, "GET", "/v1/domains/filling/rules?limit=1000", &[], "");

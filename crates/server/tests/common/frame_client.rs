@@ -1,5 +1,5 @@
 //! A rate-limit service client that sends HTTP/2 frames one by one.
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses only part of this module")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,6 +1,6 @@
 //! Starts the real program on free ports, and provides clients for it.
 #![allow(clippy::print_stdout, reason = "the test runner shows the output of failed tests")]
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses only part of this module")]
 
 pub mod api;
 pub mod cli;

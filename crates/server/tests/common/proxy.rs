@@ -1,5 +1,5 @@
 //! Real reverse proxies in front of an application, with the configurations printed by `tollgate snippets`.
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses only part of this module")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -88,7 +88,8 @@ impl Proxy {
         try_send(self.address, &request_text(method, path, headers)).expect("the proxy answers")
     }
 
-    /// Sends a request. Returns the connection and the received bytes once the response has started.
+    /// Sends a request. Returns the connection and the received bytes as soon as the response has
+    /// started.
     pub fn begin_request(&self, path: &str) -> (TcpStream, String) {
         let mut stream = TcpStream::connect(self.address).expect("the proxy listens");
         stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");

@@ -1,5 +1,5 @@
 //! A third-party client of the rate-limit service: grpcio.
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses only part of this module")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -84,8 +84,8 @@ pub fn compare_fast_and_slow_path(sent: &[u8], step: usize, then: AfterSending) 
     };
     let fast = responses(step, FastPath::Enabled);
     let slow = |step| responses(step, FastPath::Disabled);
-    // hyper reports a mistake in a head that arrives in parts later than in a head that arrives whole. The fast path
-    // may report it at either time.
+    // If a head arrives in parts, hyper reports a mistake in it later than if the head arrives whole. The fast path
+    // may report the mistake at either time.
     if fast != slow(step) {
         let sent = String::from_utf8_lossy(sent);
         assert_eq!(fast, slow(usize::MAX), "{step} bytes at a time, then {then:?}: {sent}");

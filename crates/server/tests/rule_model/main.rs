@@ -1,4 +1,4 @@
-//! Checks that the server's decisions equal those of the rule model, on real sockets: over HTTP, the Redis protocol
+//! Checks that a server on real sockets makes the same decisions as the rule model, over HTTP, the Redis protocol
 //! and Envoy's rate-limit service.
 //!
 //! Waits are compared in milliseconds, the resolution of the protocols. `TOLLGATE_MODEL_DECISIONS` sets the number of
@@ -87,8 +87,8 @@ fn decide_all<C: Connection>(
 }
 
 fn batch_equals_singles<C: Connection>(mut subject: OverNetwork<C>) {
-    // A number that is neither even nor a multiple of 3 selects plain checks, not reservations, and `take-up-to`, not
-    // drains, over both protocols.
+    // Over both protocols, a number that is neither even nor a multiple of 3 selects plain checks instead of
+    // reservations, and `take-up-to` instead of drains.
     const VARIANT: usize = 7;
     let answers = |decided: Vec<(Answer, String)>| decided.into_iter().map(|(answer, _)| answer).collect::<Vec<_>>();
     for seed in 1..=number_from_env("TOLLGATE_LAW_TRACES", 40) {

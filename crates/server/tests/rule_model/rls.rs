@@ -54,8 +54,8 @@ impl RuleSubject for OverRls {
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
         let (before, _) = self.http.ask(Verb::Peek, request);
-        // Sends delayed checks and checks of cost 0 over HTTP too. Over the service, a delay would take real time, and
-        // a charge after a check of cost 0 could go into debt.
+        // Sends delayed checks and checks of cost 0 over HTTP instead. Over the service, a delay would take real time,
+        // and a charge after a check of cost 0 could go into debt.
         let is_delayed = matches!(before.outcome, Outcome::Delay(_));
         if verb != Verb::Check || request.cost == Some(0) || is_delayed {
             let (answer, receipt) = self.http.ask(verb, request);
