@@ -181,10 +181,10 @@ fn folder_of_rules_is_served_decided_and_explained_like_a_file() {
     let rules = folder.join("rules");
     let request = |domain: &str| format!("{{\"domain\":\"{domain}\",\"attributes\":{{}}}}\n");
     let lines = ["api", "web", "web"].map(request).concat();
-    let decided = tollgate(&["decide", "--rules", &rules], lines.as_bytes()).done();
+    let decided = tollgate(&["decide", "--rules", &rules], lines.as_bytes()).expect_success();
     let outcomes: Vec<bool> = decided.lines().map(|line| line.contains("\"outcome\":\"allow\"")).collect();
     assert_eq!(outcomes, [true, true, false], "{decided}");
-    assert!(tollgate(&["explain", "--rules", &rules, "web"], b"").done().contains("web.json"));
+    assert!(tollgate(&["explain", "--rules", &rules, "web"], b"").expect_success().contains("web.json"));
     let server = Server::start(&["--rules", &rules]);
     let mut client = server.connect_http();
     assert_eq!(["api", "web", "web"].map(|domain| client.post("/v1/check", &request(domain)).0), [200, 200, 429]);
@@ -257,12 +257,12 @@ fn help_of_commands_shows_examples() {
 #[test]
 fn completions_and_manual_pages_cover_every_command() {
     let folder = Folder::new();
-    let script = folder.write_file("tollgate.bash", tollgate(&["completions", "bash"], b"").done());
+    let script = folder.write_file("tollgate.bash", tollgate(&["completions", "bash"], b"").expect_success());
     common::run_program(std::process::Command::new("bash").args(["-n", &script]));
     let pages = folder.join("man");
     std::fs::create_dir(&pages).unwrap();
-    tollgate(&["man", "--output", &pages], b"").done();
-    let help = tollgate(&["--help"], b"").done();
+    tollgate(&["man", "--output", &pages], b"").expect_success();
+    let help = tollgate(&["--help"], b"").expect_success();
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let names: Vec<&str> = commands.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
     assert!(names.contains(&"serve") && names.contains(&"doctor"), "{names:?}");

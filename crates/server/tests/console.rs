@@ -35,13 +35,14 @@ impl Console {
         let data = folder.join("data");
         let mut tokens = json!({});
         for role in ["reader", "node", "operator", "editor", "admin"] {
-            let made = tollgate(&["tokens", "create", "--role", role, "--name", role, "--data", &data], b"").done();
+            let made =
+                tollgate(&["tokens", "create", "--role", role, "--name", role, "--data", &data], b"").expect_success();
             let token = made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token");
             tokens[role] = json!(token);
         }
         // Creates a token for an editor of one domain.
         let args = ["tokens", "create", "--role", "editor", "--name", "web", "--domain", "web", "--data", &data];
-        let made = tollgate(&args, b"").done();
+        let made = tollgate(&args, b"").expect_success();
         tokens["web"] = json!(made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token"));
         let server = Server::start(&["--data", &data, "--tokens", "required"]);
         let console = Self { server, folder, tokens };

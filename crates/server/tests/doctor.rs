@@ -161,7 +161,8 @@ fn service_is_followed_only_with_the_role_that_nodes_need() {
     let folder = Folder::new();
     let data = folder.join("data");
     let token = |role: &str| {
-        let made = tollgate(&["tokens", "create", "--role", role, "--name", role, "--data", &data], b"").done();
+        let made =
+            tollgate(&["tokens", "create", "--role", role, "--name", role, "--data", &data], b"").expect_success();
         made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token").to_owned()
     };
     // An admin token is created too, because a server that requires tokens does not start without one.
@@ -202,8 +203,10 @@ fn nodes_that_are_behind_and_a_key_with_nearly_all_traffic_are_reported() {
     put("10000/s");
     let node = Server::start(&["--rules", &url, "--node", "edge-1"]);
     eventually("the node has reported", || cli.run(&["rules", "nodes"]).out.contains("edge-1"));
-    let look =
-        || run_doctor(&folder, &["--data", "off", "--http", "127.0.0.1:0", "--resp", "off", "--server", &url]).done();
+    let look = || {
+        run_doctor(&folder, &["--data", "off", "--http", "127.0.0.1:0", "--resp", "off", "--server", &url])
+            .expect_success()
+    };
     eventually("the node is up to date", || look().contains("ok       nodes         1 node up to date"));
 
     node.pause();

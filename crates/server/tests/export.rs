@@ -12,21 +12,24 @@ use serde_json::Value;
 fn export_lists_the_data_that_it_omits() {
     let folder = Folder::new();
     let (_server, cli) = start_with_database(&folder, &[]);
-    let nothing = cli.run(&["rules", "export"]).done();
+    let nothing = cli.run(&["rules", "export"]).expect_success();
     assert_eq!(nothing, "# There are no rules.\ndomains: []\n");
     let empty = folder.write_file("empty.yaml", &nothing);
-    assert_eq!(cli.run(&["rules", "apply", "--prune", &empty]).done(), "nothing to change: 0 rules unchanged\n");
-    assert_eq!(cli.run(&["check", &empty]).done(), format!("{empty}: 0 rules in 0 domains, no mistakes\n"));
+    assert_eq!(
+        cli.run(&["rules", "apply", "--prune", &empty]).expect_success(),
+        "nothing to change: 0 rules unchanged\n"
+    );
+    assert_eq!(cli.run(&["check", &empty]).expect_success(), format!("{empty}: 0 rules in 0 domains, no mistakes\n"));
 
     let text = "domain: api\nrules:\n- id: a\n  per: [user]\n  limit: 5/s\n- id: b\n  limit: 9/m\n";
-    cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
-    assert_eq!(cli.run(&["rules", "export"]).done(), text, "nothing is left out");
-    cli.run(&["rules", "disable", "api", "b"]).done();
+    cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).expect_success();
+    assert_eq!(cli.run(&["rules", "export"]).expect_success(), text, "nothing is left out");
+    cli.run(&["rules", "disable", "api", "b"]).expect_success();
     for user in ["ann", "bob"] {
-        cli.run(&["rules", "overrides", "set", "api", "a", user, "--limit", "50/s"]).done();
+        cli.run(&["rules", "overrides", "set", "api", "a", user, "--limit", "50/s"]).expect_success();
     }
-    cli.run(&["rules", "overrides", "set", "api", "b", "x", "--attribute", "user", "--deny"]).done();
-    let exported = cli.run(&["rules", "export"]).done();
+    cli.run(&["rules", "overrides", "set", "api", "b", "x", "--attribute", "user", "--deny"]).expect_success();
+    let exported = cli.run(&["rules", "export"]).expect_success();
     let said = "# These settings are not part of the file. Applying the file here keeps them; on another server, set them again\n\
                 # (tollgate rules overrides list, tollgate rules disable):\n\
                 # - api/a has 2 overrides\n\
@@ -35,9 +38,9 @@ fn export_lists_the_data_that_it_omits() {
     assert_eq!(exported, format!("{said}{text}"));
     // Applying an export to the rules it was made from changes nothing.
     let file = folder.write_file("export.yaml", &exported);
-    let out = cli.run(&["rules", "apply", "--prune", &file]).done();
+    let out = cli.run(&["rules", "apply", "--prune", &file]).expect_success();
     assert_eq!(out, "nothing to change: 2 rules unchanged\n");
-    assert_eq!(cli.run(&["rules", "export"]).done(), exported);
+    assert_eq!(cli.run(&["rules", "export"]).expect_success(), exported);
     assert_eq!(cli.run(&["fmt", "--check", &file]).code, Some(0), "the export is in its canonical form");
 }
 
@@ -92,18 +95,18 @@ fn export_and_apply_are_inverse() {
         // Deletes the rules of domains that only the previous case used, so that the export contains only this case.
         for place in domains.len()..4 {
             let empty = folder.write_file("empty.yaml", format!("domain: d{place}\nrules: []\n"));
-            cli.run(&["rules", "apply", "--prune", &empty]).done();
+            cli.run(&["rules", "apply", "--prune", &empty]).expect_success();
         }
-        cli.run(&["rules", "apply", "--prune", &file]).done();
-        prop_assert!(cli.run(&["rules", "apply", "--plan", "--prune", &file]).done().starts_with("nothing to change"));
-        let exported = cli.run(&["rules", "export"]).done();
+        cli.run(&["rules", "apply", "--prune", &file]).expect_success();
+        prop_assert!(cli.run(&["rules", "apply", "--plan", "--prune", &file]).expect_success().starts_with("nothing to change"));
+        let exported = cli.run(&["rules", "export"]).expect_success();
         let again = folder.write_file("again.yaml", &exported);
-        let out = cli.run(&["rules", "apply", "--plan", "--prune", &again]).done();
+        let out = cli.run(&["rules", "apply", "--plan", "--prune", &again]).expect_success();
         prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
         // Applying the export to an empty database recreates the same rules.
         let other = Folder::new();
         let (_server, elsewhere) = start_with_database(&other, &[]);
-        elsewhere.run(&["rules", "apply", &again]).done();
-        prop_assert_eq!(elsewhere.run(&["rules", "export"]).done(), exported);
+        elsewhere.run(&["rules", "apply", &again]).expect_success();
+        prop_assert_eq!(elsewhere.run(&["rules", "export"]).expect_success(), exported);
     });
 }

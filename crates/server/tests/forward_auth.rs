@@ -24,20 +24,20 @@ fn curl(server: &Server, target: &str, headers: &[&str]) -> String {
     run_program(command.args(["-s", "-i"]).arg(server.url(target))).to_lowercase()
 }
 
-const LIMITED: [&str; 2] = ["X-Forwarded-Uri: /limited", "X-Forwarded-For: 192.0.2.7"];
+const LIMITED_REQUEST_HEADERS: [&str; 2] = ["X-Forwarded-Uri: /limited", "X-Forwarded-For: 192.0.2.7"];
 
 #[test]
 fn refusal_has_its_reason_and_the_status_that_the_proxy_asks_for() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
-    let admitted = curl(&server, "/v1/forward-auth/api", &LIMITED);
+    let admitted = curl(&server, "/v1/forward-auth/api", &LIMITED_REQUEST_HEADERS);
     assert!(admitted.starts_with("http/1.1 200"), "{admitted}");
     assert!(admitted.contains("ratelimit: \"each\";r=0;t=3600"), "{admitted}");
     assert!(admitted.contains("content-length: 0"), "{admitted}");
-    let refused = curl(&server, "/v1/forward-auth/api", &LIMITED);
+    let refused = curl(&server, "/v1/forward-auth/api", &LIMITED_REQUEST_HEADERS);
     assert!(refused.starts_with("http/1.1 429"), "{refused}");
     assert!(refused.contains(r#""status":429,"detail":"one each","violated-policies":["each"]}"#), "{refused}");
-    let refused = curl(&server, "/v1/forward-auth/api?refuse=403", &LIMITED);
+    let refused = curl(&server, "/v1/forward-auth/api?refuse=403", &LIMITED_REQUEST_HEADERS);
     assert!(refused.starts_with("http/1.1 403") && refused.contains("tollgate-status: 429"), "{refused}");
     let denied = curl(&server, "/v1/forward-auth/api/forbidden", &[]);
     assert!(denied.starts_with("http/1.1 403") && denied.contains("tollgate-status: 403"), "{denied}");
@@ -49,7 +49,7 @@ fn refusal_has_its_reason_and_the_status_that_the_proxy_asks_for() {
 fn forwarded_addresses_are_accepted_only_from_trusted_proxies() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path(), "--trusted-proxies", "none"]);
-    assert!(curl(&server, "/v1/forward-auth/api", &LIMITED).starts_with("http/1.1 200"));
+    assert!(curl(&server, "/v1/forward-auth/api", &LIMITED_REQUEST_HEADERS).starts_with("http/1.1 200"));
     let other = ["X-Forwarded-Uri: /limited", "X-Forwarded-For: 192.0.2.8"];
     assert!(curl(&server, "/v1/forward-auth/api", &other).starts_with("http/1.1 429"), "both are 127.0.0.1");
 }
@@ -73,8 +73,12 @@ fn malformed_calls_are_reported_and_counted() {
     for (target, headers, expected) in [
         ("/v1/forward-auth/api", &[][..], "the header `x-forwarded-uri` is missing"),
         ("/v1/forward-auth/api", &["X-Forwarded-Uri: nowhere"][..], "is not the target of a request"),
-        ("/v1/forward-auth/other", &LIMITED[..], "`other`"),
-        ("/v1/forward-auth/api?refuse=200", &LIMITED[..], "`refuse=200` is not a status from 400 to 599"),
+        ("/v1/forward-auth/other", &LIMITED_REQUEST_HEADERS[..], "`other`"),
+        (
+            "/v1/forward-auth/api?refuse=200",
+            &LIMITED_REQUEST_HEADERS[..],
+            "`refuse=200` is not a status from 400 to 599",
+        ),
     ] {
         let answer = curl(&server, target, headers);
         assert!(answer.starts_with("http/1.1 400") && answer.contains(expected), "{target} {headers:?}: {answer}");
@@ -87,7 +91,7 @@ fn proxy_token_is_separate_from_the_client_token() {
     let data = common::Folder::new();
     let path = data.join("data");
     let args = ["tokens", "create", "--role", "admin", "--name", "proxy", "--data", &path];
-    let token = common::tollgate(&args, b"").done().trim().to_owned();
+    let token = common::tollgate(&args, b"").expect_success().trim().to_owned();
     let server = Server::start(&["--tokens", "required", "--data", &path]);
     let authorization = format!("Authorization: Bearer {token}");
     let put = ["-s", "-X", "PUT", "-H", &authorization, "-d", r#"{"limit": "1000/h"}"#];

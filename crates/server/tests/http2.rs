@@ -4,7 +4,7 @@ use crate::common;
 
 use std::process::Command;
 
-use common::frame_client::{FrameClient, PATH};
+use common::frame_client::{FrameClient, METHOD_PATH};
 use common::{Rules, Server, eventually, run_program};
 use tollgate_server::rls::bounds::{MAX_CONTINUATIONS, MAX_CREDIT, MAX_TOTAL_BODY_BYTES, RESET_COST};
 use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, FrameKind, put_frame};
@@ -43,7 +43,7 @@ fn nghttp_and_h2load_are_served() {
     let folder = common::Folder::new();
     let file = folder.join("body");
     std::fs::write(&file, call_body("a")).expect("a file");
-    let url = format!("http://{}{PATH}", server.rls.expect("the rate-limit service is on"));
+    let url = format!("http://{}{METHOD_PATH}", server.rls.expect("the rate-limit service is on"));
     let headers = ["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", &file];
     let shown = run_program(Command::new("nghttp").args(["-nv"]).args(headers).arg(&url));
     assert!(shown.contains(":status: 200") && shown.contains("grpc-status: 0"), "{shown}");
@@ -61,7 +61,7 @@ fn tls_is_negotiated_for_http2() {
     let made = Certificates::create(folder.path());
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
     let (server, _rules) = start(&["--tls-cert", &text(made.certificate()), "--tls-key", &text(made.key())]);
-    let url = format!("https://{}{PATH}", server.rls.expect("the rate-limit service is on"));
+    let url = format!("https://{}{METHOD_PATH}", server.rls.expect("the rate-limit service is on"));
     let body = folder.write_file("body", call_body("none"));
     let shown =
         run_program(Command::new("nghttp").args(["-nv", "-H", "content-type: application/grpc", "-d", &body]).arg(url));
@@ -74,12 +74,12 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
     let mut client = connect(&server);
     let long = [&[0, 0, 4, 0, 1][..], &[0; 262_145]].concat();
     for (number, (path, body, expected)) in [
-        (PATH, &b""[..], "3: the call has no message"),
-        (PATH, b"\0\0\0", "3: the call has no message"),
-        (PATH, b"\0\0\0\0\x09ab", "3: the message is shorter than its prefix says"),
-        (PATH, b"\0\0\0\0\x01ab", "3: the call has more than one message"),
-        (PATH, b"\x01\0\0\0\x01a", "12: compressed messages are not supported"),
-        (PATH, b"\0\0\0\0\x01\x0a", "3: the message ends within a field"),
+        (METHOD_PATH, &b""[..], "3: the call has no message"),
+        (METHOD_PATH, b"\0\0\0", "3: the call has no message"),
+        (METHOD_PATH, b"\0\0\0\0\x09ab", "3: the message is shorter than its prefix says"),
+        (METHOD_PATH, b"\0\0\0\0\x01ab", "3: the call has more than one message"),
+        (METHOD_PATH, b"\x01\0\0\0\x01a", "12: compressed messages are not supported"),
+        (METHOD_PATH, b"\0\0\0\0\x01\x0a", "3: the message ends within a field"),
         ("/other", b"", "12: no such method: /other; available: "),
         (&format!("/{}", "x".repeat(15_000)), b"", "12: no such method: /xxx"),
         (&format!("/{}", "x".repeat(17_000)), b"", "8: the headers have more than 16384 bytes"),
@@ -103,7 +103,7 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
     }
     let mut client = connect(&server);
     let mut block = vec![0x83, 0x86];
-    put_literal(&mut block, ":path", PATH.as_bytes());
+    put_literal(&mut block, ":path", METHOD_PATH.as_bytes());
     put_literal(&mut block, "content-type", b"application/grpc");
     client.send_frame(FrameKind::Headers, END_HEADERS, 1, &block);
     long.chunks(16_384).for_each(|part| client.send_frame(FrameKind::Data, 0, 1, part));
@@ -112,7 +112,7 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
     client.send_frame(FrameKind::Headers, END_HEADERS | END_STREAM, 3, &[0x82, 0x86, 0x84]);
     let (_, answer) = client.next_answer();
     assert_eq!(answer.field("grpc-message"), "this port speaks gRPC: POST with application/grpc");
-    client.call(5, PATH, &call_body("none"));
+    client.call(5, METHOD_PATH, &call_body("none"));
     assert_eq!(client.next_answer().1.code(), Some(2), "the connection still works");
 }
 
@@ -120,7 +120,7 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
 fn floods_end_with_a_reason_and_others_are_served() {
     let (server, _rules) = start(&[]);
     let mut block = vec![0x83, 0x86];
-    put_literal(&mut block, ":path", PATH.as_bytes());
+    put_literal(&mut block, ":path", METHOD_PATH.as_bytes());
     type Flood = fn(&mut FrameClient, &[u8]);
     let floods: [(&str, Flood); 4] = [
         ("too many control frames or resets", |client, block| {
@@ -151,7 +151,7 @@ fn floods_end_with_a_reason_and_others_are_served() {
         assert!(farewell.starts_with(expected), "{farewell:?} instead of {expected:?}");
     }
     let mut client = connect(&server);
-    client.call(1, PATH, &call_body("a"));
+    client.call(1, METHOD_PATH, &call_body("a"));
     assert_eq!(client.next_answer().1.code(), Some(1));
 }
 
@@ -162,7 +162,7 @@ fn bodies_of_all_connections_are_bounded_together() {
     let (server, _rules) = start(&[]);
     let before = server.resident_memory();
     let mut block = vec![0x83, 0x86];
-    put_literal(&mut block, ":path", PATH.as_bytes());
+    put_literal(&mut block, ":path", METHOD_PATH.as_bytes());
     put_literal(&mut block, "content-type", b"application/grpc");
     // Each connection sends as much as its window allows and never finishes a call.
     let mut clients: Vec<FrameClient> = (0..CONNECTIONS).map(|_| connect(&server)).collect();
@@ -190,7 +190,7 @@ fn bodies_of_all_connections_are_bounded_together() {
         |client: &mut FrameClient| client.next_goaway().is_some_and(|reason| reason.starts_with(expected));
     assert!(clients.iter_mut().rev().any(is_expected));
     let mut client = connect(&server);
-    client.call(1, PATH, &call_body("a"));
+    client.call(1, METHOD_PATH, &call_body("a"));
     assert_eq!(client.next_answer().1.code(), Some(1), "a small call is still answered");
 }
 
@@ -198,10 +198,10 @@ fn bodies_of_all_connections_are_bounded_together() {
 fn delayed_call_delays_no_other_call_and_is_answered_during_shutdown() {
     let (server, _rules) = start(&[]);
     let mut client = connect(&server);
-    client.call(1, PATH, &call_body("slow"));
+    client.call(1, METHOD_PATH, &call_body("slow"));
     assert_eq!(client.next_answer().0, 1);
-    client.call(3, PATH, &call_body("slow"));
-    client.call(5, PATH, &call_body("a"));
+    client.call(3, METHOD_PATH, &call_body("slow"));
+    client.call(5, METHOD_PATH, &call_body("a"));
     assert_eq!(client.next_answer().0, 5, "the earlier call is still delayed");
     server.signal("TERM");
     let (stream, answer) = client.next_answer();
@@ -214,10 +214,10 @@ fn delayed_call_delays_no_other_call_and_is_answered_during_shutdown() {
 fn connection_ends_at_its_age() {
     let (server, _rules) = start(&["--rls-connection-age", "1"]);
     let mut client = connect(&server);
-    client.call(1, PATH, &call_body("a"));
+    client.call(1, METHOD_PATH, &call_body("a"));
     assert_eq!(client.next_answer().0, 1);
     while !matches!(client.next(), Some((FrameKind::GoAway, ..))) {}
-    client.call(3, PATH, &call_body("a"));
+    client.call(3, METHOD_PATH, &call_body("a"));
     assert_eq!(client.next_answer().0, 3, "a call in flight is still answered");
     client.send_frame(FrameKind::Ping, 1, 0, b"draining");
     assert_eq!(client.last_goaway(), "");
@@ -229,7 +229,7 @@ fn all_pipelined_calls_on_a_shared_store_are_answered() {
     let (server, _rules) = start(&["--store", &redis.url(), "--store-deadline", "20000"]);
     let mut client = connect(&server);
     for stream in (1..101).step_by(2) {
-        client.call(stream, PATH, &call_body("a"));
+        client.call(stream, METHOD_PATH, &call_body("a"));
     }
     let mut streams: Vec<u32> = (0..50)
         .map(|_| client.next_answer())

@@ -132,7 +132,7 @@ fn answers_to_refused_callers_match_the_golden_file() {
     let folder = Folder::new();
     let create = |role: &str| {
         let line = format!("tokens create --role {role} --name {role} --domain api --data data");
-        run_tollgate(&folder, &line).done().trim().to_owned()
+        run_tollgate(&folder, &line).expect_success().trim().to_owned()
     };
     let (admin, reader) = (create("admin"), create("reader"));
     let server = Server::start_in(folder.path(), &["--data", "data", "--tokens", "required"]);

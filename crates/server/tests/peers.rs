@@ -219,7 +219,7 @@ fn strict_limits_are_exact_on_all_servers_together() {
     assert_admits_fifty(&servers, "k");
     let asked = |server: &Server| read_metric(server, "tollgate_peers_asked_total").unwrap_or_default();
     eventually("two of three servers asked the key's home", || servers.iter().map(asked).sum::<u64>() >= 50);
-    let shown = Cli::for_server(&servers[0]).run(&["nodes"]).done();
+    let shown = Cli::for_server(&servers[0]).run(&["nodes"]).expect_success();
     assert_eq!(shown.lines().filter(|line| line.contains("ready")).count(), 3, "{shown}");
 }
 
@@ -253,7 +253,7 @@ fn every_server_lists_rules_links_and_homes_of_all_servers() {
                 .count()
                 == 2
         });
-        let shown = Cli::for_server(server).run(&["nodes"]).done();
+        let shown = Cli::for_server(server).run(&["nodes"]).expect_success();
         let checksum = peer_status(server)["node"]["checksum"].as_str().expect("a checksum")[..8].to_owned();
         assert_eq!(shown.lines().filter(|line| line.contains(&format!("1 {checksum}"))).count(), 3, "{shown}");
         let doctor = Cli::for_server(server).run(&["doctor", "--data", "off"]).out;

@@ -94,7 +94,7 @@ rules:
 - {id: all, limit: 1/h}
 - {id: later, per: [user], limit: 1/h, on_exceed: shadow}
 ";
-    tollgate(&put, rules.as_bytes()).done();
+    tollgate(&put, rules.as_bytes()).expect_success();
     let node = Server::start(&["--rules", &service.url(""), "--store", &store.url(), "--rls", "127.0.0.1:0"]);
     let address = |server: &Server| server.http.expect("HTTP is on").to_string();
     let prometheus = Prometheus::start(&[address(&service), address(&node)]);

@@ -148,13 +148,13 @@ fn nginx_with_a_token_asks_a_server_that_requires_tokens() {
     let data = common::Folder::new();
     let path = data.join("data");
     let create = |role: &str| {
-        common::tollgate(&["tokens", "create", "--role", role, "--name", role, "--data", &path], b"").done()
+        common::tollgate(&["tokens", "create", "--role", role, "--name", role, "--data", &path], b"").expect_success()
     };
     let (admin, reader) = (create("admin").trim().to_owned(), create("reader").trim().to_owned());
     let server = Server::start(&["--tokens", "required", "--data", &path]);
     let rules = "domain: api\nrules:\n- {id: all, when: {path: /limited}, limit: 1/h}\n";
     let apply = ["rules", "apply", "-", "--yes", "--server", &server.url(""), "--token", &admin];
-    common::tollgate(&apply, rules.as_bytes()).done();
+    common::tollgate(&apply, rules.as_bytes()).expect_success();
     let written = |snippet: String| {
         let token = format!("proxy_set_header Tollgate-Token \"{reader}\";");
         let with_token = snippet.replace("proxy_set_header Tollgate-Token \"\";", &token);

@@ -133,7 +133,8 @@ fn assert_decided_alike(sent: &[SentRequest], format: &str) -> u64 {
     assert_eq!((report.left_out, report.lines as usize), (0, sent.len() + usize::from(format == "csv")));
     let run = report.result.expect("rules");
     let input: String = sent.iter().map(SentRequest::request).collect();
-    let decided = tollgate(&["decide", "--rules", &folder.write_file("rules.yaml", RULES)], input.as_bytes()).done();
+    let decided =
+        tollgate(&["decide", "--rules", &folder.write_file("rules.yaml", RULES)], input.as_bytes()).expect_success();
     assert_eq!(decided.lines().count(), sent.len());
     let replayed = std::fs::read_to_string(&decisions).expect("decisions");
     for ((request, replayed), decided) in sent.iter().zip(replayed.lines()).zip(decided.lines()) {
@@ -342,7 +343,7 @@ fn comparison_lists_newly_refused_and_relieved_keys() {
     assert_eq!((&against["newly_refused"], &against["relieved"]), (&1.into(), &2.into()), "{report}");
     assert_eq!(against["newly_refused_top"][0]["key"], "client_ip=10.0.0.2 (new)");
     assert_eq!(against["relieved_top"][0]["key"], "client_ip=10.0.0.1 (old)");
-    let text = tollgate(&["replay", "--rules", &new, "--against", &old, "--hash-keys", &log], b"").done();
+    let text = tollgate(&["replay", "--rules", &new, "--against", &old, "--hash-keys", &log], b"").expect_success();
     assert!(text.contains("newly refused: 1 requests of 1 keys") && !text.contains("10.0.0.2"), "{text}");
 }
 
@@ -395,7 +396,7 @@ fn suggested_rules_rarely_refuse_a_client_spread_or_at_once() {
         let (keys, refused) = (rule["keys"].as_u64().expect("keys"), rule["keys_refused"].as_u64().expect("keys"));
         assert!(keys > 2_900 && refused * 1_000 <= keys, "{times}: {refused} of {keys}");
     }
-    let text = tollgate(&["replay", &log], b"").done();
+    let text = tollgate(&["replay", &log], b"").expect_success();
     assert!(text.contains("at once") && text.contains("the larger of the bursts that clients need"), "{text}");
 }
 
@@ -411,7 +412,7 @@ fn comparison_of_whole_seconds_is_reported_spread_and_at_once() {
     let report = tollgate(&["replay", "--rules", &new, "--against", &old, "--json", &log], b"").json();
     assert_eq!(report["against_at_once"]["newly_refused"], 5, "{report}");
     assert!(report["against"]["newly_refused"].as_u64() < Some(5), "{report}");
-    let text = tollgate(&["replay", "--rules", &new, "--against", &old, &log], b"").done();
+    let text = tollgate(&["replay", "--rules", &new, "--against", &old, &log], b"").expect_success();
     assert!(text.contains("at once: newly refused: 5 requests of 1 keys"), "{text}");
 }
 
@@ -450,9 +451,9 @@ fn mistakes_are_reported_with_a_correction() {
     fails(&["replay"], "x", "suggestions read the log twice");
     fails(&["replay", "--suggest", "client_ip", &log], "", "write it like per=client_ip");
     let by_key = folder.write_file("key.yaml", "{domain: api, rules: [{id: k, per: [api_key], limit: 1/s}]}");
-    let text = tollgate(&["replay", "--rules", &by_key, &log], b"").done();
+    let text = tollgate(&["replay", "--rules", &by_key, &log], b"").expect_success();
     assert!(text.contains("does not have api_key, which rules read; name the field with --map"), "{text}");
-    let text = tollgate(&["replay", "--rules", &by_key, "--set", "api_key=x", &log], b"").done();
+    let text = tollgate(&["replay", "--rules", &by_key, "--set", "api_key=x", &log], b"").expect_success();
     assert!(!text.contains("does not have"), "{text}");
 }
 
@@ -463,7 +464,7 @@ fn page_has_no_script_and_shows_markup_as_text() {
     let lines = [(0, 1, "/<script>alert(1)</script>"); 3];
     let (log, rules, page) =
         (folder.write_file("log", combined_log(&lines)), folder.write_file("rules", rules), folder.join("page.html"));
-    tollgate(&["replay", "--rules", &rules, "--html", &page, &log], b"").done();
+    tollgate(&["replay", "--rules", &rules, "--html", &page, &log], b"").expect_success();
     let page = std::fs::read_to_string(page).expect("the page");
     assert!(!page.contains("<script") && page.contains("/&lt;script&gt;alert(1)&lt;/script&gt;"), "{page}");
     assert!(
@@ -572,7 +573,7 @@ fn replay_refuses_nearly_the_same_requests_as_nginx() {
     assert!(lines.len() >= 20_000, "{} lines", lines.len());
     // The times have the same number of digits, so string order is time order.
     lines.sort_by_key(|fields| fields[0]);
-    let rules = folder.write_file("rules.yaml", tollgate(&["import", &config], b"").done());
+    let rules = folder.write_file("rules.yaml", tollgate(&["import", &config], b"").expect_success());
     let format = "$msec $http_x_key $status \"$request\"";
     let (decisions, access) = (folder.join("decisions.jsonl"), folder.join("access.log"));
     let args = ["replay", "--rules", &rules, "--format", format, "--decisions", &decisions, "--json", &access];

@@ -15,7 +15,7 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
     let token = |role: &str, name: &str, domain: &[&str]| {
         let data = folder.join("data");
         let line = [&["tokens", "create", "--role", role, "--name", name, "--data", &data], domain].concat();
-        tollgate(&line, b"").done().trim().to_owned()
+        tollgate(&line, b"").expect_success().trim().to_owned()
     };
     let admin = token("admin", "admin", &[]);
     let of_b = token("operator", "of-b", &["--domain", "b"]);
@@ -24,7 +24,7 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
     for domain in ["a", "b"] {
         let file = folder
             .write_file(&format!("{domain}.yaml"), format!("domain: {domain}\nrules:\n- {{id: all, limit: 5/h}}\n"));
-        cli.run(&["rules", "apply", "--yes", &file]).done();
+        cli.run(&["rules", "apply", "--yes", &file]).expect_success();
     }
     let mut client = server.connect_resp();
     client.send_command(&["AUTH", &of_b]);

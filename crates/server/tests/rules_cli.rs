@@ -20,14 +20,14 @@ fn rule_is_managed_by_the_command_line() {
     let folder = Folder::new();
     let (_server, cli) = start_with_database(&folder, &[]);
     let file = folder.write_file("api.yaml", TWO_RULES);
-    let out = cli.run(&["rules", "apply", "-m", "the first", &file]).done();
+    let out = cli.run(&["rules", "apply", "-m", "the first", &file]).expect_success();
     assert!(
         out.contains("+ create api/a\n") && out.contains("2 to create, 0 to change, 0 to delete, 0 unchanged"),
         "{out}"
     );
     assert!(out.contains("applied, revision "), "{out}");
 
-    let list = cli.run(&["rules", "list"]).done();
+    let list = cli.run(&["rules", "list"]).expect_success();
     let lines: Vec<&str> = list.lines().collect();
     assert!(
         lines[0].starts_with("DOMAIN  RULE  WHEN      PER   LIMIT  OVERRIDES  STATE     VERSION  CHANGED"),
@@ -43,46 +43,46 @@ fn rule_is_managed_by_the_command_line() {
         (items["items"][1]["id"].as_str(), items["items"][1]["rule"]["limit"].as_str()),
         (Some("b"), Some("9/m"))
     );
-    assert_eq!(cli.run(&["rules", "list", "-q", "/x"]).done().lines().count(), 2);
-    assert_eq!(cli.run(&["rules", "list", "--disabled"]).done(), "no rules\n");
+    assert_eq!(cli.run(&["rules", "list", "-q", "/x"]).expect_success().lines().count(), 2);
+    assert_eq!(cli.run(&["rules", "list", "--disabled"]).expect_success(), "no rules\n");
 
     // The output is a file that can be edited and applied.
-    let shown = cli.run(&["rules", "get", "api", "a"]).done();
+    let shown = cli.run(&["rules", "get", "api", "a"]).expect_success();
     assert!(shown.starts_with("# version 1, in force, by local at "), "{shown}");
     let changed = folder.write_file("a.yaml", shown.replace("5/s", "7/s"));
-    let out = cli.run(&["rules", "apply", &changed]).done();
+    let out = cli.run(&["rules", "apply", &changed]).expect_success();
     assert!(
         out.contains("~ update api/a\n") && out.contains("7/s") && out.contains("0 to create, 1 to change"),
         "{out}"
     );
-    let diff = cli.run(&["rules", "diff", "api", "a"]).done();
+    let diff = cli.run(&["rules", "diff", "api", "a"]).expect_success();
     assert!(diff.lines().any(|line| line.starts_with('-') && line.contains("5/s")), "{diff}");
     assert!(diff.lines().any(|line| line.starts_with('+') && line.contains("7/s")), "{diff}");
-    assert!(cli.run(&["rules", "get", "api", "a", "--version", "1"]).done().contains("limit: 5/s"));
+    assert!(cli.run(&["rules", "get", "api", "a", "--version", "1"]).expect_success().contains("limit: 5/s"));
 
     assert_eq!(
-        cli.run(&["rules", "rollback", "api", "a"]).done(),
+        cli.run(&["rules", "rollback", "api", "a"]).expect_success(),
         "api/a: restored version 1 as version 3, in force\n"
     );
-    assert!(cli.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
+    assert!(cli.run(&["rules", "get", "api", "a"]).expect_success().contains("limit: 5/s"));
     assert_eq!(
-        cli.run(&["rules", "disable", "api", "a", "-m", "für jetzt, 100%"]).done(),
+        cli.run(&["rules", "disable", "api", "a", "-m", "für jetzt, 100%"]).expect_success(),
         "api/a: version 4, disabled\n"
     );
-    let history = cli.run(&["rules", "history", "api", "a"]).done();
+    let history = cli.run(&["rules", "history", "api", "a"]).expect_success();
     let versions: Vec<Vec<&str>> = history.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(versions.iter().map(|words| words[1]).collect::<Vec<_>>(), ["disable", "rollback", "update", "create"]);
     assert!(history.contains("local  für jetzt, 100%\n") && history.contains("local  the first\n"), "{history}");
     assert_eq!(cli.run(&["rules", "enable", "api", "a", "--json"]).json()["version"], 5);
 
-    assert!(cli.run(&["rules", "delete", "api", "a"]).done().contains("api/a is deleted"));
+    assert!(cli.run(&["rules", "delete", "api", "a"]).expect_success().contains("api/a is deleted"));
     cli.run(&["rules", "get", "api", "a"]).assert_failed(1, "`a`");
-    let back = cli.run(&["rules", "rollback", "api", "a"]).done();
+    let back = cli.run(&["rules", "rollback", "api", "a"]).expect_success();
     assert_eq!(back, "api/a: restored version 5 as version 7, in force\n", "the rule is restored");
 
-    let audit = cli.run(&["audit", "--subject", "a"]).done();
+    let audit = cli.run(&["audit", "--subject", "a"]).expect_success();
     assert!(audit.lines().nth(1).unwrap().contains("rollback rule"), "{audit}");
-    let changes = cli.run(&["audit", "--changes"]).done();
+    let changes = cli.run(&["audit", "--changes"]).expect_success();
     assert!(changes.contains("    - ") && changes.contains("5/s"), "{changes}");
 }
 
@@ -91,8 +91,8 @@ fn concurrent_change_is_reported() {
     let folder = Folder::new();
     let (_server, cli) = start_with_database(&folder, &[]);
     let file = folder.write_file("api.yaml", TWO_RULES);
-    cli.run(&["rules", "apply", &file]).done();
-    cli.run(&["rules", "disable", "api", "a", "--if-version", "1"]).done();
+    cli.run(&["rules", "apply", &file]).expect_success();
+    cli.run(&["rules", "disable", "api", "a", "--if-version", "1"]).expect_success();
     let ran = cli.run(&["rules", "delete", "api", "a", "--if-version", "1"]);
     assert!(ran.err.contains("changed by local at ") && ran.err.contains("now version 2"), "{}", ran.err);
     ran.assert_failed(1, "tollgate: ");
@@ -117,13 +117,13 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
         (Some(true), Some("a")),
         "in name order"
     );
-    let out = cli.run(&["rules", "apply", "--plan", "--prune", &rules]).done();
+    let out = cli.run(&["rules", "apply", "--plan", "--prune", &rules]).expect_success();
     assert_eq!(out, "nothing to change: 3 rules unchanged\n");
 
     // Rules that are not in the files are deleted only with `--prune`.
     folder.write_file("rules/20.yml", "domain: api\nrules: []\n");
-    assert_eq!(cli.run(&["rules", "apply", &rules]).done(), "nothing to change: 2 rules unchanged\n");
-    assert!(cli.run(&["rules", "apply", "--prune", &rules]).done().contains("- delete api/b\n"));
+    assert_eq!(cli.run(&["rules", "apply", &rules]).expect_success(), "nothing to change: 2 rules unchanged\n");
+    assert!(cli.run(&["rules", "apply", "--prune", &rules]).expect_success().contains("- delete api/b\n"));
 
     let bad = folder.write_file("rules/50.yaml", "domain: api\nrules:\n- {id: d, limt: 1/s, unlimited: true}\n");
     let ran = cli.run(&["rules", "apply", &rules]);
@@ -135,7 +135,7 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
     std::fs::remove_file(&bad).unwrap();
     cli.run(&["rules", "apply", &rules, &twice]).assert_failed(1, "twice.yaml:3:");
     cli.run(&["rules", "validate", &rules, &twice]).assert_failed(1, "twice.yaml:3:");
-    assert!(cli.run(&["rules", "validate", &twice]).done().contains("twice.yaml: 1 rule, no mistakes"));
+    assert!(cli.run(&["rules", "validate", &twice]).expect_success().contains("twice.yaml: 1 rule, no mistakes"));
     std::fs::create_dir(folder.join("empty")).unwrap();
     cli.run(&["rules", "apply", &folder.join("empty")]).assert_failed(1, "has no *.yaml");
     cli.run(&["rules", "apply", &folder.join("missing")]).assert_failed(1, "cannot read");
@@ -180,44 +180,44 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     assert!(asked.shown.contains("\x1b[32m+ create api/a\x1b[0m"), "in colour: {}", asked.shown);
     let (output, code) = asked.answer_prompt("n");
     assert!(code == Some(1) && output.contains("nothing was changed"), "{output}");
-    assert_eq!(cli.run(&["rules", "list"]).done(), "no rules\n");
+    assert_eq!(cli.run(&["rules", "list"]).expect_success(), "no rules\n");
     let (output, code) = AtTerminal::apply(&cli, &file).answer_prompt("y");
     assert!(code == Some(0) && output.contains("applied, revision 1"), "{output}");
 
     // A concurrent change that does not affect the plan is ignored.
     folder.write_file("api.yaml", TWO_RULES.replace("5/s", "6/s"));
     let asked = AtTerminal::apply(&cli, &file);
-    cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
+    cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).expect_success();
     let (output, code) = asked.answer_prompt("y");
     assert!(code == Some(0) && output.contains("applied, revision 3"), "{output}");
 
     // After a concurrent change to a rule in the plan, the plan is not applied.
     folder.write_file("api.yaml", TWO_RULES.replace("5/s", "7/s"));
     let asked = AtTerminal::apply(&cli, &file);
-    cli.run(&["rules", "rollback", "api", "a"]).done();
+    cli.run(&["rules", "rollback", "api", "a"]).expect_success();
     let (output, code) = asked.answer_prompt("y");
     assert!(code == Some(1) && output.contains("nothing was applied") && output.contains("-limit: 5/s"), "{output}");
     assert!(output.contains("changed by local at "), "{output}");
-    assert!(cli.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
+    assert!(cli.run(&["rules", "get", "api", "a"]).expect_success().contains("limit: 5/s"));
 }
 
 #[test]
 fn overrides_are_set_listed_and_deleted() {
     let folder = Folder::new();
     let (_server, cli) = start_with_database(&folder, &[]);
-    cli.run(&["rules", "apply", &folder.write_file("api.yaml", TWO_RULES)]).done();
+    cli.run(&["rules", "apply", &folder.write_file("api.yaml", TWO_RULES)]).expect_success();
     let overrides = |args: &[&str]| cli.run(&[&["rules", "overrides"], args].concat());
     let odd = "a/b c?ü%#";
     let out =
         overrides(&["set", "api", "a", odd, "--limit", "50/s", "--burst", "70", "--until", "2040-01-01T00:00:00Z"])
-            .done();
+            .expect_success();
     assert!(
         out.starts_with("api/a: ") && out.contains(&format!("for user `{odd}` until 2040-01-01T00:00:00Z")),
         "{out}"
     );
-    overrides(&["set", "api", "a", "free", "--unlimited"]).done();
-    overrides(&["set", "api", "a", "two", "--effect", r#"{"limits":["1/s","2/m"]}"#]).done();
-    let list = overrides(&["list", "api", "a"]).done();
+    overrides(&["set", "api", "a", "free", "--unlimited"]).expect_success();
+    overrides(&["set", "api", "a", "two", "--effect", r#"{"limits":["1/s","2/m"]}"#]).expect_success();
+    let list = overrides(&["list", "api", "a"]).expect_success();
     assert_eq!(list.lines().count(), 4, "{list}");
     assert!(list.contains("user       free") && list.contains("unlimited"), "{list}");
     assert_eq!(overrides(&["list", "api", "a", "--json"]).json()["items"][0]["value"], odd);
@@ -225,7 +225,7 @@ fn overrides_are_set_listed_and_deleted() {
     eventually("the override is in force", || {
         cli.run(&["keys", "peek", "api", &asked, "--json"]).out.contains("\"limit\": 70")
     });
-    overrides(&["delete", "api", "a", odd]).done();
+    overrides(&["delete", "api", "a", odd]).expect_success();
     overrides(&["delete", "api", "a", odd]).assert_failed(1, "there is no");
     overrides(&["set", "api", "a", "x"]).assert_failed(2, "--limit");
     overrides(&["set", "api", "a", "x", "--limit", "soon"]).assert_failed(1, "soon");
@@ -241,7 +241,7 @@ fn keys_are_peeked_reset_and_refunded() {
         "apply",
         &folder.write_file("api.yaml", "domain: api\nrules:\n- {id: a, per: [user], limit: 2/h}\n"),
     ])
-    .done();
+    .expect_success();
     let mut client = server.connect_http();
     let body = r#"{"domain":"api","attributes":{"user":"ann"},"receipt":true}"#;
     eventually("the rule is in force", || client.post("/v1/peek", r#"{"domain":"api","attributes":{}}"#).0 == 200);
@@ -256,16 +256,16 @@ fn keys_are_peeked_reset_and_refunded() {
         ran.err
     );
     let receipt = serde_json::from_str::<Value>(&first).unwrap()["receipt"].as_str().unwrap().to_owned();
-    assert_eq!(cli.run(&["keys", "refund", &receipt]).done(), "1 refunded\n");
-    assert!(peek(&[]).done().starts_with("the request would pass\nRULE  LIMIT  LEFT  NEXT IN"));
+    assert_eq!(cli.run(&["keys", "refund", &receipt]).expect_success(), "1 refunded\n");
+    assert!(peek(&[]).expect_success().starts_with("the request would pass\nRULE  LIMIT  LEFT  NEXT IN"));
     peek(&["--cost", "2"]).assert_failed(1, "");
-    assert_eq!(cli.run(&["keys", "reset", "api", "user=ann"]).done(), "1 counter reset\n");
+    assert_eq!(cli.run(&["keys", "reset", "api", "user=ann"]).expect_success(), "1 counter reset\n");
     assert_eq!(peek(&["--json"]).json()["limits"][0]["remaining"], 2);
-    let top = cli.run(&["keys", "top", "api"]).done();
+    let top = cli.run(&["keys", "top", "api"]).expect_success();
     assert!(top.contains("charged") && top.contains("ann"), "{top}");
     cli.run(&["keys", "peek", "nobody"]).assert_failed(1, "nobody");
     cli.run(&["keys", "peek", "api", "ann"]).assert_failed(1, "write it like client_ip=192.0.2.1");
-    assert!(cli.run(&["explain", "--server", &cli.server, "api", "user=ann"]).done().contains("+ a"));
+    assert!(cli.run(&["explain", "--server", &cli.server, "api", "user=ann"]).expect_success().contains("+ a"));
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn tokens_are_created_before_the_server_starts_and_have_roles() {
     let data = folder.join("data");
     let ran = without_token.run(&["tokens", "create", "--role", "admin", "--name", "ann", "--data", &data]);
     assert!(ran.err.contains("of ann, admin; it is shown only once:"), "{}", ran.err);
-    let admin = ran.done();
+    let admin = ran.expect_success();
     assert_eq!(without_token.run(&["tokens", "list", "--data", &data, "--json"]).json()["items"][0]["name"], "ann");
 
     let (server, cli) = start_with_database(&folder, &["--tokens", "required"]);
@@ -293,20 +293,26 @@ fn tokens_are_created_before_the_server_starts_and_have_roles() {
     cli.with_token("tg_no_such").run(&["rules", "list"]).assert_failed(1, "refused the token `no`");
     reader.run(&["rules", "apply", &api]).assert_failed(1, "this call needs the role editor");
     reader.run(&["keys", "reset", "api", "user=x"]).assert_failed(1, "operator");
-    editor.run(&["rules", "apply", &api]).done();
+    editor.run(&["rules", "apply", &api]).expect_success();
     editor.run(&["rules", "apply", &other]).assert_failed(1, "editor");
     editor.run(&["tokens", "list"]).assert_failed(1, "admin");
-    assert!(editor.run(&["rules", "history", "api", "a"]).done().contains("  ci"), "the author is the token's name");
-    assert!(!reader.run(&["rules", "history", "api", "a"]).done().contains("  ci"), "readers see no names of tokens");
-    assert!(reader.run(&["explain", "--server", &server.url(""), "api"]).done().contains("+ a"));
+    assert!(
+        editor.run(&["rules", "history", "api", "a"]).expect_success().contains("  ci"),
+        "the author is the token's name"
+    );
+    assert!(
+        !reader.run(&["rules", "history", "api", "a"]).expect_success().contains("  ci"),
+        "readers see no names of tokens"
+    );
+    assert!(reader.run(&["explain", "--server", &server.url(""), "api"]).expect_success().contains("+ a"));
 
     assert_eq!(
-        admin.run(&["tokens", "revoke", &reader_id]).done(),
+        admin.run(&["tokens", "revoke", &reader_id]).expect_success(),
         format!("token {reader_id} of reader is revoked\n")
     );
     eventually("the revoked token is refused", || reader.run(&["rules", "list"]).code == Some(1));
     reader.run(&["rules", "list"]).assert_failed(1, "refused the token");
-    let list = admin.run(&["tokens", "list"]).done();
+    let list = admin.run(&["tokens", "list"]).expect_success();
     assert!(list.contains("revoked 20") && list.contains("valid until 20") && !list.contains("tg_"), "{list}");
     admin.run(&["tokens", "create", "--role", "king"]).assert_failed(2, "reader");
     admin.run(&["tokens", "create", "--role", "reader", "--expires", "soon"]).assert_failed(1, "write a duration");
@@ -331,7 +337,7 @@ fn unreachable_server_is_reported_with_its_address() {
     let rules = common::Rules::new(TWO_RULES);
     let server = Server::start(&["--rules", rules.path()]);
     Cli::for_server(&server).run(&["rules", "list"]).assert_failed(1, "file");
-    assert!(Cli::for_server(&server).run(&["rules", "status"]).done().contains(rules.path()));
+    assert!(Cli::for_server(&server).run(&["rules", "status"]).expect_success().contains(rules.path()));
 }
 
 #[test]
@@ -339,10 +345,11 @@ fn many_rules_are_listed_and_a_closed_pipe_is_not_an_error() {
     let folder = Folder::new();
     let (_server, cli) = start_with_database(&folder, &[]);
     let rules: String = (0..2_500).map(|n| format!("- {{id: r{n}, when: {{k: v{n}}}, limit: 1/s}}\n")).collect();
-    let out =
-        cli.run(&["rules", "apply", &folder.write_file("api.yaml", format!("domain: api\nrules:\n{rules}"))]).done();
+    let out = cli
+        .run(&["rules", "apply", &folder.write_file("api.yaml", format!("domain: api\nrules:\n{rules}"))])
+        .expect_success();
     assert!(out.contains("2500 to create") && !out.contains("limit: 1/s"), "the plan shows only the ids of the rules");
-    assert_eq!(cli.run(&["rules", "list", "api"]).done().lines().count(), 2_501);
+    assert_eq!(cli.run(&["rules", "list", "api"]).expect_success().lines().count(), 2_501);
     assert_eq!(
         cli.run(&["rules", "list", "api", "--limit", "1500", "--json"]).json()["items"].as_array().unwrap().len(),
         1_500
@@ -366,24 +373,24 @@ fn lost_database_is_reported_and_work_continues_after_recovery() {
     let mut postgres = Postgres::start();
     let url = postgres.create_database("rules");
     let without_token = Cli { server: "http://127.0.0.1:1".into(), token: None };
-    let admin = without_token.run(&["tokens", "create", "--role", "admin", "--database", &url]).done();
+    let admin = without_token.run(&["tokens", "create", "--role", "admin", "--database", &url]).expect_success();
     let server = Server::start(&["--database", &url, "--tokens", "required"]);
     let admin = Cli::for_server(&server).with_token(&admin);
     let file = folder.write_file("api.yaml", TWO_RULES);
-    admin.run(&["rules", "apply", &file]).done();
+    admin.run(&["rules", "apply", &file]).expect_success();
     eventually("the rules are in force", || admin.run(&["keys", "peek", "api", "user=a"]).code == Some(0));
-    let exported = admin.run(&["rules", "export"]).done();
+    let exported = admin.run(&["rules", "export"]).expect_success();
 
     postgres.kill();
     admin.run(&["rules", "list"]).assert_failed(1, "is unavailable: the database is unavailable");
     admin.run(&["rules", "delete", "api", "a"]).assert_failed(1, "is unavailable: the database is unavailable");
-    admin.run(&["keys", "peek", "api", "user=a"]).done();
+    admin.run(&["keys", "peek", "api", "user=a"]).expect_success();
     without_token
         .run(&["tokens", "list", "--database", &url])
         .assert_failed(1, "postgres://127.0.0.1/rules: the database cannot be used");
 
     postgres.restart();
     eventually("the service answers again", || admin.run(&["rules", "list"]).code == Some(0));
-    assert_eq!(admin.run(&["rules", "export"]).done(), exported, "nothing was changed during the outage");
-    admin.run(&["rules", "delete", "api", "a"]).done();
+    assert_eq!(admin.run(&["rules", "export"]).expect_success(), exported, "nothing was changed during the outage");
+    admin.run(&["rules", "delete", "api", "a"]).expect_success();
 }

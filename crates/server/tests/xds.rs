@@ -13,7 +13,7 @@ use common::{Server, TEST_TIMEOUT, eventually, run_program, stable_port};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::Certificates;
 
-const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds_server");
+const PYTHON_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds_server");
 
 /// Maximum number of xDS requests before Tollgate pauses for [`LONG_PAUSE`], if the xDS server answers each refusal
 /// immediately. The pauses are random; their upper bound starts at 250 ms and doubles.
@@ -34,7 +34,7 @@ impl XdsServer {
         let python =
             common::required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `grpc_tools`");
         let mut command = Command::new(python);
-        command.arg(format!("{FILES}/server.py")).args([&format!("localhost:{port}"), FILES]).args(tls);
+        command.arg(format!("{PYTHON_FOLDER}/server.py")).args([&format!("localhost:{port}"), PYTHON_FOLDER]).args(tls);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
         let (responses, printed) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
         let (lines, requests) = channel();

@@ -50,7 +50,7 @@ fn flip_verdict(step: &mut TraceStep) -> Option<()> {
 }
 
 /// Returns a case without differences, and the index of its first step with a verdict.
-fn plain_case(replay: &Replay) -> (Case, usize) {
+fn case_without_differences(replay: &Replay) -> (Case, usize) {
     let is_plain = |case: &Case| {
         let tally = replay.run(std::slice::from_ref(case));
         tally.steps > 0 && tally.equal_steps == tally.steps
@@ -65,7 +65,7 @@ fn plain_case(replay: &Replay) -> (Case, usize) {
 #[test]
 fn flipped_verdict_is_reported_as_a_difference() {
     for replay in REPLAYS {
-        let (mut case, step) = plain_case(replay);
+        let (mut case, step) = case_without_differences(replay);
         flip_verdict(&mut case.steps[step]).expect("the step has a verdict");
         let tally = replay.run(std::slice::from_ref(&case));
         assert_eq!(tally.steps, case.steps.len());

@@ -12,7 +12,7 @@ use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreError, StoreVerb};
 use tollgate_redis::{Config, Health, RedisStore, Scripts};
 use tollgate_testkit::conformance::Subject;
-use tollgate_testkit::servers::{Kind, Link, Server};
+use tollgate_testkit::servers::{Kind, RespConnection, Server};
 
 /// A deadline that is long enough on a loaded machine, for tests that are not about deadlines.
 pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(5);
@@ -220,7 +220,7 @@ pub(crate) fn manual_clock_scripts() -> Scripts {
 }
 
 /// The manual clock of a server's scripts.
-pub(crate) struct StoreClock(Link);
+pub(crate) struct StoreClock(RespConnection);
 
 impl StoreClock {
     pub(crate) fn on_server(server: &Server) -> Self {

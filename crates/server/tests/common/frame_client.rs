@@ -10,7 +10,7 @@ use tollgate_server::rls::http2::hpack::{Decoder, put_literal};
 use super::TEST_TIMEOUT;
 
 /// Path of the service's only method.
-pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// A response: its body, and its headers and trailers as one list.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -26,9 +26,10 @@ pub mod service;
 /// Returns a free port below the ephemeral range, for a server that starts later or restarts. The system could assign
 /// a free ephemeral port to another test's connection in the meantime.
 pub fn stable_port() -> u16 {
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    static PORTS_TRIED: AtomicU32 = AtomicU32::new(0);
     let next = || {
-        let port = 10_000 + (std::process::id().wrapping_mul(211) + TAKEN.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        let port =
+            10_000 + (std::process::id().wrapping_mul(211) + PORTS_TRIED.fetch_add(1, Ordering::Relaxed)) % 20_000;
         u16::try_from(port).ok()
     };
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
@@ -396,14 +397,14 @@ impl CommandResult {
 
     /// Returns the standard output. Panics if the exit status is not 0.
     #[track_caller]
-    pub fn done(self) -> String {
+    pub fn expect_success(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
         self.out
     }
 
     #[track_caller]
     pub fn json(self) -> Value {
-        serde_json::from_str(&self.done()).expect("JSON")
+        serde_json::from_str(&self.expect_success()).expect("JSON")
     }
 
     #[track_caller]

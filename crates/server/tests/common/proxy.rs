@@ -26,7 +26,7 @@ impl Proxy {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let snippet = |name: &str| {
             let (server, app, listen) = (server.to_string(), app.to_string(), address.to_string());
-            tollgate(&["snippets", name, "--server", &server, "--app", &app, "--listen", &listen], b"").done()
+            tollgate(&["snippets", name, "--server", &server, "--app", &app, "--listen", &listen], b"").expect_success()
         };
         let lua = if name == "haproxy" { edit(snippet("haproxy-lua")) } else { String::new() };
         Self::start_with(name, address, &edit(snippet(name)), &lua)

@@ -13,7 +13,7 @@ pub struct RlsClient {
     responses: BufReader<ChildStdout>,
 }
 
-const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rls_client");
+const PYTHON_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rls_client");
 
 impl RlsClient {
     /// Connects to an address, such as `127.0.0.1:8081` or `unix:/path`.
@@ -21,7 +21,7 @@ impl RlsClient {
         let python =
             super::required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `grpc_tools`");
         let mut command = Command::new(python);
-        command.arg(format!("{FILES}/client.py")).args([address, FILES]);
+        command.arg(format!("{PYTHON_FOLDER}/client.py")).args([address, PYTHON_FOLDER]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
         let (calls, responses) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
         Self { child, calls, responses: BufReader::new(responses) }

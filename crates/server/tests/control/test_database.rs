@@ -35,8 +35,8 @@ impl TestDatabase {
 }
 
 fn next_database_number() -> u32 {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    COUNT.fetch_add(1, Ordering::Relaxed)
+    static DATABASE_COUNT: AtomicU32 = AtomicU32::new(0);
+    DATABASE_COUNT.fetch_add(1, Ordering::Relaxed)
 }
 
 pub(crate) fn sqlite() -> TestDatabase {
@@ -48,8 +48,8 @@ pub(crate) fn sqlite() -> TestDatabase {
 
 /// Returns a new database on a PostgreSQL server that concurrent tests share. The last test stops the server.
 pub(crate) fn postgres() -> TestDatabase {
-    static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
-    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    static SHARED_POSTGRES: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
+    let mut shared = SHARED_POSTGRES.lock().unwrap_or_else(PoisonError::into_inner);
     let server = shared.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
     *shared = Arc::downgrade(&server);
     drop(shared);

@@ -138,7 +138,7 @@ impl RollingPlayer {
         let passes = attempt(&mut state, at).is_admitted();
         let after = counting.report(state.as_slice(), &now, Cost::ONE);
         if self.version == RollingVersion::Early {
-            return self.compare_early(step, before, after.remaining);
+            return self.compare_old_version(step, before, after.remaining);
         }
         let result = &step.result;
         let comparison = Comparison::new().expect_equal("blocked", result.read_bool("blocked")?, !passes);
@@ -157,7 +157,7 @@ impl RollingPlayer {
 
     /// Compares the only function of 0.1.11, which returns a wait (zero if admitted) and the
     /// remaining amount.
-    fn compare_early(&self, step: &TraceStep, before: Outcome, remaining: u64) -> ReadResult<StepResult> {
+    fn compare_old_version(&self, step: &TraceStep, before: Outcome, remaining: u64) -> ReadResult<StepResult> {
         let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
         let (told_ms, ours_ms) = (step.result.read_count("wait_ms")?, ours.as_nanos() / 1_000_000);
         let told_remaining = step.result.read_int("remaining")?.max(0);

@@ -24,7 +24,7 @@ pub use cluster::{BusProxies, Cluster};
 pub use netns::Namespaces;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
-pub use resp::{Link, Reply};
+pub use resp::{Reply, RespConnection};
 pub use sentinel::{PRIMARY_NAME, REPLICA_SIDE_ADDRESS, Sentinels};
 pub use tls::Certificates;
 
@@ -160,8 +160,8 @@ impl Server {
     ///
     /// # Panics
     /// Panics if the server cannot be reached.
-    pub fn connect(&self) -> Link {
-        Link::to(self.port)
+    pub fn connect(&self) -> RespConnection {
+        RespConnection::to(self.port)
     }
 
     /// Returns the CPU time used so far, in steps of 10 ms.

@@ -57,11 +57,11 @@ impl Reply {
 
 /// A connection to a server.
 #[derive(Debug)]
-pub struct Link {
+pub struct RespConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Link {
+impl RespConnection {
     /// Connects to a loopback port.
     ///
     /// # Panics

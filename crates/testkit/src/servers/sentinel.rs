@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::eventually::eventually;
 
-use super::{Certificates, Kind, Link, Proxy, Reply, Server, free_port, is_listening};
+use super::{Certificates, Kind, Proxy, Reply, RespConnection, Server, free_port, is_listening};
 
 /// Name under which the sentinels monitor the primary.
 pub const PRIMARY_NAME: &str = "limits";
@@ -98,7 +98,7 @@ impl Sentinels {
         let new = Self { servers, sentinels };
         for sentinel in &new.sentinels {
             let mut link = sentinel.connect(password);
-            let count = |link: &mut Link, what: &str| match link.command(&["SENTINEL", what, PRIMARY_NAME]) {
+            let count = |link: &mut RespConnection, what: &str| match link.command(&["SENTINEL", what, PRIMARY_NAME]) {
                 Reply::List(list) => list.len(),
                 _ => 0,
             };
@@ -172,8 +172,8 @@ impl Sentinel {
         Self { port, client_port, process, _directory: directory }
     }
 
-    fn connect(&self, password: &str) -> Link {
-        let mut link = Link::to(self.port);
+    fn connect(&self, password: &str) -> RespConnection {
+        let mut link = RespConnection::to(self.port);
         if !password.is_empty() {
             link.command(&["AUTH", password]);
         }

@@ -48,7 +48,7 @@ impl Subject for LeaseParams {
 
 /// An action of a holder.
 #[derive(Clone, Copy, Debug)]
-enum ScriptAct {
+enum HolderAct {
     Take(u64),
     Charge(u64),
     Release(usize),
@@ -56,13 +56,13 @@ enum ScriptAct {
     Renew(usize),
 }
 
-fn any_acts() -> impl Strategy<Value = Vec<(u64, ScriptAct)>> {
+fn any_acts() -> impl Strategy<Value = Vec<(u64, HolderAct)>> {
     let act = prop_oneof![
-        4 => (0_u64..6).prop_map(ScriptAct::Take),
-        1 => (0_u64..6).prop_map(ScriptAct::Charge),
-        2 => (0_usize..12).prop_map(ScriptAct::Release),
-        1 => (0_usize..12, 0_u64..4).prop_map(|(ago, cost)| ScriptAct::GiveBack(ago, cost)),
-        3 => (0_usize..12).prop_map(ScriptAct::Renew),
+        4 => (0_u64..6).prop_map(HolderAct::Take),
+        1 => (0_u64..6).prop_map(HolderAct::Charge),
+        2 => (0_usize..12).prop_map(HolderAct::Release),
+        1 => (0_usize..12, 0_u64..4).prop_map(|(ago, cost)| HolderAct::GiveBack(ago, cost)),
+        3 => (0_usize..12).prop_map(HolderAct::Renew),
     ];
     prop::collection::vec((prop_oneof![2 => Just(0), 2 => 0_u64..60, 1 => any_number_up_to(1 << 50)], act), 1..80)
 }
@@ -84,8 +84,8 @@ proptest! {
             let now = Now::at(at);
             let holder = |ago: usize| stamps.iter().rev().nth(ago).copied().unwrap_or((Stamp::NONE, usize::MAX));
             match act {
-                ScriptAct::Take(cost) | ScriptAct::Charge(cost) => {
-                    let ask = if matches!(act, ScriptAct::Take(_)) { Ask::Exactly } else { Ask::Regardless };
+                HolderAct::Take(cost) | HolderAct::Charge(cost) => {
+                    let ask = if matches!(act, HolderAct::Take(_)) { Ask::Exactly } else { Ask::Regardless };
                     let verdict = limit.decide(state, &now, ask(Cost::new(cost)));
                     let answer = model.ask(&now, ask(Cost::new(cost)));
                     prop_assert_eq!((verdict.outcome(), verdict.taken().get()), (answer.outcome, answer.taken));
@@ -94,18 +94,18 @@ proptest! {
                         stamps.push((verdict.stamp(), answer.receipt));
                     }
                 }
-                ScriptAct::Release(ago) => {
+                HolderAct::Release(ago) => {
                     let (stamp, receipt) = holder(ago);
                     let given = limit.release(state, &now, stamp).get();
                     prop_assert_eq!(given, model.refund(&now, u64::MAX, Some(receipt)));
                     prop_assert_eq!(limit.release(state, &now, stamp), Cost::ZERO, "released twice");
                 }
-                ScriptAct::GiveBack(ago, cost) => {
+                HolderAct::GiveBack(ago, cost) => {
                     let (stamp, receipt) = holder(ago);
                     let given = limit.refund(state, &now, Cost::new(cost), Some(stamp)).get();
                     prop_assert_eq!(given, model.refund(&now, cost, Some(receipt)));
                 }
-                ScriptAct::Renew(ago) => {
+                HolderAct::Renew(ago) => {
                     let (stamp, receipt) = holder(ago);
                     prop_assert_eq!(limit.renew(state, &now, stamp), model.renew(&now, receipt));
                 }

@@ -86,7 +86,7 @@ impl Subject for IntervalParams {
 
 /// Regression test: the steps moved with the clock, and clock steps forward refilled too much.
 #[test]
-fn grid_of_the_first_request_survives_steps_back() {
+fn steps_counted_from_the_first_request_do_not_move_with_the_clock() {
     let burst = 57_784_698_448_605;
     let steps = Steps::FirstRequest;
     let params = IntervalParams { refill: 1, period: 2, burst, steps, max_wait: 0, max_debt: 0, initial: burst };

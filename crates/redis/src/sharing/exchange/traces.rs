@@ -5,7 +5,7 @@ use tollgate::ledger::LimitTable;
 use tollgate_core::{Ask, FixedWindow, Limit, Nanos, Phase, TokenBucket};
 use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreVerb};
 use tollgate_share::lease::{LeaseReport, Pool, PoolLimit};
-use tollgate_testkit::servers::{Kind, Link, Server};
+use tollgate_testkit::servers::{Kind, RespConnection, Server};
 use tollgate_testkit::simulator::{Random, run_seeds};
 
 use super::*;
@@ -49,7 +49,7 @@ fn draw_limit(random: &mut Random) -> Limit {
 struct Trace<'a> {
     random: Random,
     store: &'a RedisStore,
-    clock: &'a mut Link,
+    clock: &'a mut RespConnection,
     limits: Limits,
     encoded: Arc<EncodedLimits>,
     pool_limits: Vec<PoolLimit>,

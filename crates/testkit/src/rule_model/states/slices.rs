@@ -31,7 +31,7 @@ impl Slices {
         self.counts.iter().filter(move |(end, _)| at < end + self.length)
     }
 
-    fn present_end(&self, at: u64) -> u64 {
+    fn current_slice_end(&self, at: u64) -> u64 {
         at - at % self.precision + self.precision
     }
 
@@ -51,7 +51,7 @@ impl Slices {
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
-        let end = self.present_end(at);
+        let end = self.current_slice_end(at);
         match self.counts.last_mut() {
             Some((last, count)) if *last == end => *count += amount,
             _ => self.counts.push((end, amount)),
@@ -67,7 +67,7 @@ impl Slices {
 
     /// Refunds in the slice of the charge if it still counts. Without a stamp, refunds in the current slice.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
-        let present = self.present_end(at);
+        let present = self.current_slice_end(at);
         let length = self.length;
         let is_meant = |end: u64| stamp.map_or(end == present, |stamp| stamp == Stamp::Time(end));
         let Some((_, count)) = self.counts.iter_mut().find(|(end, _)| is_meant(*end) && at < end + length) else {
