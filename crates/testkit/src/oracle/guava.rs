@@ -3,9 +3,10 @@
 //! | theirs | ours |
 //! |---|---|
 //! | bursty, `max_burst_seconds` | [`PacerParams::bursty`], which stores the permits of that time |
-//! | warming up, `warmup_us`, `cold_factor` | [`PacerParams::warm_up`] | | `acquire`, `try_acquire`
-//! with a timeout | reserve, try to reserve | | `set_rate` | convert to the same pacer at the other
-//! rate | | stored permits | the time in which they are refilled at the rate |
+//! | warming up, `warmup_us`, `cold_factor` | [`PacerParams::warm_up`] |
+//! | `acquire`, `try_acquire` with a timeout | reserve, try to reserve |
+//! | `set_rate` | convert to the same pacer at the other rate |
+//! | stored permits | the time in which they are refilled at the rate |
 //!
 //! Guava's rate is a double. Our rate is the simplest fraction that rounds to the same double. Stored permits are
 //! loaded with a precision of a nanosecond. The time of the next permit may differ by one microsecond.

@@ -2,11 +2,12 @@
 //!
 //! | theirs | ours |
 //! |---|---|
-//! | `rate`, which nginx stores in thousandths of a request per second | the rate of a [`LeakyBucket`]
-//! | | `burst=n` | burst `n + 1`: nginx does not count the request that is being served | | `nodelay` |
-//! a free part as large as the burst | | `delay=n` | a free part of `n` | | neither `nodelay` nor
-//! `delay` | no free part | | several `limit_req` | all are weighed; then either all or none are
-//! charged; the longest wait applies |
+//! | `rate`, which nginx stores in thousandths of a request per second | the rate of a [`LeakyBucket`] |
+//! | `burst=n` | burst `n + 1`: nginx does not count the request that is being served |
+//! | `nodelay` | a free part as large as the burst |
+//! | `delay=n` | a free part of `n` |
+//! | neither `nodelay` nor `delay` | no free part |
+//! | several `limit_req` | all are weighed; then either all or none are charged; the longest wait applies |
 //!
 //! nginx logs its state, the excess, only for requests that it delays or refuses. The state before a step is therefore
 //! computed from the recorded outcomes, with nginx's integer formula for accepted requests. If nginx logged an excess,

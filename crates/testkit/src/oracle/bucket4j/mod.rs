@@ -4,12 +4,13 @@
 //! |---|---|
 //! | greedy bandwidth | [`TokenBucket`](tollgate_core::TokenBucket) of the same rate and capacity |
 //! | `intervally`, aligned or not, adaptive or not | [`IntervalBucket`](tollgate_core::IntervalBucket) with steps at that offset |
-//! | several bandwidths | all are weighed; then either all or none are charged | | `try_consume…`,
-//! `estimate…` | check, peek; `nanos_to_refill` is `retry`, `nanos_to_reset` is `reset` | |
-//! `try_consume_as_much_as_possible` | take up to | | `consume_ignoring_rate_limits` | charge; the penalty
-//! is the time until the debt is paid | | `blocking_try_consume` | charge, if the wait is within bounds | |
-//! `add_tokens`, `force_add_tokens`, `reset` | refund, refund, reset | | `replace_configuration` | convert
-//! to the other parameters where the ids match; otherwise start unused |
+//! | several bandwidths | all are weighed; then either all or none are charged |
+//! | `try_consume…`, `estimate…` | check, peek; `nanos_to_refill` is `retry`, `nanos_to_reset` is `reset` |
+//! | `try_consume_as_much_as_possible` | take up to |
+//! | `consume_ignoring_rate_limits` | charge; the penalty is the time until the debt is paid |
+//! | `blocking_try_consume` | charge, if the wait is within bounds |
+//! | `add_tokens`, `force_add_tokens`, `reset` | refund, refund, reset |
+//! | `replace_configuration` | convert to the other parameters where the ids match; otherwise start unused |
 //!
 //! A recorded state is a pair `[tokens, rounding error]` per bandwidth. The rounding error is the part of the next
 //! token that is already refilled, in parts of the period. The rounding error is converted to our ticks. Waits are
