@@ -88,7 +88,7 @@ pub(crate) enum ParsedInstant {
     /// Before 1970.
     Early,
     At(Time<Wall>),
-    /// After 21 July 2554, the latest instant that `u64` nanoseconds since 1970 can represent.
+    /// After 21 July 2554, when a `u64` of nanoseconds since 1970 overflows.
     Late,
 }
 

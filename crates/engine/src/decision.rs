@@ -402,7 +402,7 @@ pub struct LimitReport<'d> {
     pub limit: usize,
     /// The state of the limit after the decision. `retry` is the wait for another request with the same cost.
     pub report: Report,
-    /// The time in which an empty limit refills completely; `None` for concurrency.
+    /// The time in which an exhausted limit refills completely; `None` for concurrency.
     pub window: Option<Nanos>,
     /// Whether the rule is a shadow rule.
     pub shadow: bool,

@@ -94,7 +94,7 @@ impl Meters {
         self.count_in(Stripe::of_thread(), event);
     }
 
-    /// Counts a group that the store did not answer.
+    /// Counts a group that the store did not decide.
     pub(crate) fn count_store_error(&self, error: &StoreError) {
         let fault = match error {
             StoreError::Unavailable { .. } => StoreFailure::Unavailable,

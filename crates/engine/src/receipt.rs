@@ -15,7 +15,7 @@ use tollgate::{Limit, Limits, Rate};
 
 /// The charges of a decision, for refunds.
 ///
-/// The string form has a few dozen characters and never needs escaping:
+/// The string form usually has a few dozen characters and never needs escaping:
 ///
 /// ```
 /// use tollgate_engine::Receipt;

@@ -81,8 +81,8 @@ pub trait Store: Send + Sync {
         true
     }
 
-    /// Replaces the state of the charge's key with the initial state of `start`, and takes `held` leases from its
-    /// concurrency limits. Called only for the fallback, which must answer immediately.
+    /// Replaces the state of the charge's key with the initial state of `start`, and takes `held[i]` leases
+    /// from the concurrency limit at index `i`. Called only for the fallback, which must answer immediately.
     fn init_state(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         let _ = (limit_table, charge, start, held);
     }

@@ -178,7 +178,8 @@ impl ArrearsTable {
     }
 
     /// Records a repayment that the store accepted. An earlier repayment of the key is added to it if a single refund
-    /// can undo both. Otherwise, the earlier repayment is forgotten.
+    /// can undo both. Otherwise, the earlier repayment is forgotten. If the shard has no space, the new repayment is
+    /// not recorded.
     fn add_repayment(&self, key: Box<[u8]>, mut repayment: Repayment, now: u64) {
         let mut shard = self.lock_shard(&key);
         if let Some(earlier) = shard.repaid.get(&key).filter(|it| it.until > now && it.stamps == repayment.stamps) {

@@ -147,7 +147,7 @@ impl Usage {
         Nanos::from_nanos(at.saturating_sub(self.now))
     }
 
-    /// Returns the time of this usage, by this node's clock.
+    /// Returns the time for which the usage was computed, by this node's clock.
     pub(super) fn now(&self) -> u64 {
         self.now
     }

@@ -222,7 +222,7 @@ impl PlanLimits {
         }
     }
 
-    /// Returns the id of a charge's limits, including bans; `None` for rules without limits.
+    /// Returns the id of a charge's limits, including the limits of bans; `None` for rules without limits.
     pub(crate) fn limits_id(&self, planned: &PlannedCharge, running: &RulesInForce) -> Option<u32> {
         match planned.by {
             LimitSource::Inline(_) => self.inline_limit_of(planned).map(|entry| entry.id),

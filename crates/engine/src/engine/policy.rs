@@ -215,9 +215,9 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    /// Allows a charge to put the share into debt. The cost must fit the remaining amount of the whole limit, and the
-    /// share must have at least one token. Otherwise, if the cost exceeds the share's capacity, returns the wait,
-    /// because the share itself would report that the cost never fits.
+    /// Allows a charge to put the share into debt if the cost fits the remaining amount of the whole limit and the
+    /// share has at least one token. Otherwise, if the cost exceeds the share's capacity, returns the wait, because
+    /// the share itself would report that the cost never fits.
     fn allow_debt(&self, local: &mut LocalCharge<'_>) -> Option<Nanos> {
         let Ask::Exactly(cost) = local.charge.ask else { return None };
         let mut answers = Answers::default();

@@ -280,7 +280,7 @@ pub struct LimitState {
     pub written: Option<String>,
     /// The current report.
     pub report: Report,
-    /// The time in which an empty limit refills completely; `None` for concurrency.
+    /// The time in which an exhausted limit refills completely; `None` for concurrency.
     pub window: Option<Nanos>,
     /// How the limit refills.
     pub refill: Refill,

@@ -26,7 +26,7 @@ pub(crate) struct LimitWords<'w> {
     pub(crate) limit: Option<&'w str>,
     pub(crate) algorithm: Option<&'w str>,
     pub(crate) option: &'w dyn Fn(&str) -> Option<&'w str>,
-    /// Number of calendar windows in the earlier limits of the rule.
+    /// Number of calendar windows in the preceding limits of the same rule.
     pub(crate) position: usize,
     /// Whether the limit belongs to an override and inherited the algorithm and options of the rule's limit.
     pub(crate) inherits: bool,

@@ -1,4 +1,5 @@
-//! The values that a condition accepts. A list of strings of any length needs only one lookup.
+//! The values that a condition accepts. Long lists of strings are hash sets, so that a comparison
+//! needs only one lookup.
 
 use rustc_hash::FxHashSet;
 

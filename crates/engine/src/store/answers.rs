@@ -13,7 +13,8 @@ use crate::decision::Exactness;
 /// The answers to a batch, in buffers that are reused.
 ///
 /// For each group, in order, a store calls [`push_answer`](Self::push_answer) once per charge and then
-/// [`end_group`](Self::end_group). If the group failed, it calls [`fail_group`](Self::fail_group).
+/// [`end_group`](Self::end_group). For a group that failed, it calls [`fail_group`](Self::fail_group)
+/// instead.
 #[derive(Debug, Default)]
 pub struct Answers {
     groups: Vec<GroupRecord>,
@@ -186,12 +187,12 @@ impl Answers {
         self.groups.push(GroupRecord { at: Time::ZERO, charges: self.group_start..self.group_start, failed: true });
     }
 
-    /// Returns the number of answered groups.
+    /// Returns the number of groups, including groups that failed.
     pub fn len(&self) -> usize {
         self.groups.len()
     }
 
-    /// Returns whether no group has been answered.
+    /// Returns whether there are no groups.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }

@@ -14,7 +14,7 @@
 //! | a value | a condition with that value |
 //! | a value with stars | a condition with patterns or a prefix |
 //! | a more specific sibling | its values are excluded: `not`, or an override without a limit |
-//! | a key without a value or with stars: one counter per value | `per`, unless `share_threshold` is set |
+//! | no value, or a value with stars: one counter per value | `per`, unless `share_threshold` is set |
 //! | a count per unit | `fixed_window` |
 //! | 0 per unit | `deny` |
 //! | `shadow_mode` | `on_exceed: shadow` |
