@@ -266,7 +266,7 @@ async fn add_versions(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) -> Result<
 /// Deletes rules of a domain and records each deletion as a version. The overrides of the rules remain.
 pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[RuleRow]) -> Result<()> {
     for row in rules {
-        orphans::orphan_overrides(write, domain, &row.id, row.overrides).await?;
+        orphans::subtract_override_sizes(write, domain, &row.id, row.overrides).await?;
         write.rules -= 1;
         write.size -= size::rule_size(&row.text);
     }

@@ -67,7 +67,7 @@ pub(super) async fn reattach_overrides(write: &mut Write<'_>, domain: &str, id: 
 }
 
 /// Subtracts the `count` overrides of a deleted rule from the total size. Their rows remain.
-pub(super) async fn orphan_overrides(write: &mut Write<'_>, domain: &str, id: &str, count: i64) -> Result<()> {
+pub(super) async fn subtract_override_sizes(write: &mut Write<'_>, domain: &str, id: &str, count: i64) -> Result<()> {
     if count > 0 {
         write.size -=
             OverrideRow::load_overrides(&mut write.tx, domain, id).await?.iter().map(OverrideRow::size).sum::<i64>();

@@ -56,12 +56,12 @@ impl Chunk {
     }
 
     /// Returns the number of lines, including skipped lines.
-    pub(super) fn lines(&self) -> u64 {
+    pub(super) fn line_count(&self) -> u64 {
         self.buffers.lines
     }
 
     /// Returns the line number of the chunk's first line in the log.
-    pub(super) fn first_line(&self) -> u64 {
+    pub(super) fn first_line_number(&self) -> u64 {
         self.buffers.first_line
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::report::{ComparisonReport, KeyCount, Report, RuleReport, RunReport, SuggestionReport};
 use super::show::{
-    BURST_COLUMNS_NOTE, candidate_table, format_comparison, format_estimate, format_length, format_number,
+    BURST_COLUMNS_NOTE, candidate_table, format_comparison, format_duration, format_estimate, format_number,
     format_percent, format_time,
 };
 use super::svg::{self, escape};
@@ -66,7 +66,7 @@ impl Report {
                     "{} to {} UTC, {}",
                     format_time(first),
                     format_time(last),
-                    format_length(last.saturating_sub(first))
+                    format_duration(last.saturating_sub(first))
                 )
             }
             _ => "no requests".into(),
@@ -150,7 +150,7 @@ fn write_rules_table(page: &mut String, rules: &[RuleReport]) {
         cells.extend(has_shadow.then(|| with_share(rule.shadow_refused, rule.matched)));
         cells.push(format_estimate(rule.keys));
         cells.push(format!("{more}{}", with_share(rule.keys_refused, rule.keys)));
-        cells.push(format_length(rule.longest_refusal_ms));
+        cells.push(format_duration(rule.longest_refusal_ms));
         cells.push(svg::draw_sparkline(&rule.timeline));
         let _ = writeln!(page, "<tr><td>{}</td></tr>", cells.join("</td><td>"));
     }

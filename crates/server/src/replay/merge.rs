@@ -243,7 +243,7 @@ impl MergeInput {
                 let InputStage::Reading(from) = &self.stage else { break };
                 match from.recv() {
                     Ok(Ok(chunk)) => {
-                        summary.lines += chunk.lines();
+                        summary.lines += chunk.line_count();
                         summary.problems.add_counts(chunk.problems());
                         self.cursors[index] = Some(MergeCursor { chunk: Arc::new(chunk), next: 0 });
                     }
@@ -268,7 +268,7 @@ impl MergeInput {
         for record in records.iter().take(room).take_while(|record| record.at <= until) {
             let request = LoggedRequest { at: record.at, logged_at: record.at, chunk, row: record.row };
             if !sequence.add_request(request, has_whole_seconds) {
-                let line = cursor.chunk.first_line() + u64::from(record.line);
+                let line = cursor.chunk.first_line_number() + u64::from(record.line);
                 sequence.summary.problems.add(sequence.problem, log, line);
             }
             taken += 1;

@@ -201,7 +201,7 @@ pub fn replay(
     Ok(Report {
         logs: sources.iter().map(log_report).collect(),
         lines: summary.lines,
-        left_out: summary.problems.left_out(),
+        left_out: summary.problems.left_out_count(),
         problems: summary.problems.list(&log_names),
         errors: summary.errors,
         first_ms: summary.first.map(|first| first / 1_000_000),

@@ -108,7 +108,7 @@ impl Problems {
     }
 
     /// Returns the number of skipped lines.
-    pub fn left_out(&self) -> u64 {
+    pub fn left_out_count(&self) -> u64 {
         LineProblem::ALL.into_iter().filter(|problem| problem.is_left_out()).map(|problem| self.count(problem)).sum()
     }
 

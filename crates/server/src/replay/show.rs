@@ -89,7 +89,7 @@ pub(super) fn format_percent(part: u64, whole: u64) -> String {
 }
 
 /// Formats a duration: `250 ms`, `1.5 s`, `2 min 5 s`, `3 h 20 min`.
-pub(super) fn format_length(millis: u64) -> String {
+pub(super) fn format_duration(millis: u64) -> String {
     let two = |large: u64, unit: &str, small: u64, next: &str| match small {
         0 => format!("{large} {unit}"),
         small => format!("{large} {unit} {small} {next}"),
@@ -147,7 +147,7 @@ mod tests {
         let shares = [(0, 5), (1, 0), (1, 3), (1, 40), (1, 900), (1, 1_000_000), (7, 7)];
         let shares = shares.map(|(part, whole)| format_percent(part, whole));
         assert_eq!(shares, ["0 %", "0 %", "33.3 %", "2.50 %", "0.111 %", "< 0.001 %", "100 %"]);
-        let lengths = [0, 250, 1_500, 59_999, 125_000, 12_000_000, 90_000_000].map(format_length);
+        let lengths = [0, 250, 1_500, 59_999, 125_000, 12_000_000, 90_000_000].map(format_duration);
         assert_eq!(lengths, ["–", "250 ms", "1.5 s", "59 s", "2 min 5 s", "3 h 20 min", "1 d 1 h"]);
         assert_eq!(format_time(1_794_819_600_000), "2026-11-16 09:00:00");
     }

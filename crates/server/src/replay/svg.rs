@@ -75,7 +75,7 @@ impl ChartPanel<'_> {
             let _ = writeln!(svg, "<line x1=\"{PLOT_LEFT}\" x2=\"{PLOT_RIGHT}\" y1=\"{0}\" y2=\"{0}\"/>", y(count));
             draw_text(svg, "e", PLOT_LEFT - 8, y(count) + 4, &format_short(count));
         }
-        let column = super::show::format_length(column_ms);
+        let column = super::show::format_duration(column_ms);
         draw_text(svg, "t", PLOT_LEFT, top - 8, &format!("{} in {column}", self.title));
         let mut below = vec![0; columns];
         for (class, counts) in &self.series {

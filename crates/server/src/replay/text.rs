@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::report::{ComparisonReport, KeyCount, Report, RuleReport, RunReport, SuggestionReport, TimelineReport};
 use super::show::{
-    BURST_COLUMNS_NOTE, axis_time_label, candidate_table, format_comparison, format_estimate, format_length,
+    BURST_COLUMNS_NOTE, axis_time_label, candidate_table, format_comparison, format_duration, format_estimate,
     format_number, format_percent, format_time, join_columns, strip_control_characters,
 };
 
@@ -49,7 +49,7 @@ impl Report {
                 "from {} to {} UTC, {}",
                 format_time(first),
                 format_time(last),
-                format_length(last.saturating_sub(first))
+                format_duration(last.saturating_sub(first))
             );
         }
         for problem in &self.problems {
@@ -134,7 +134,7 @@ fn write_rules_table(out: &mut String, rules: &[RuleReport]) {
             format_estimate(rule.keys),
             format!("{more}{}", format_number(rule.keys_refused)),
             format_percent(rule.keys_refused, rule.keys),
-            format_length(rule.longest_refusal_ms),
+            format_duration(rule.longest_refusal_ms),
         ]);
     }
     table.write(out);
@@ -148,7 +148,7 @@ fn write_timeline(out: &mut String, timeline: &TimelineReport) {
     let sums = timeline.admitted.iter().zip(&timeline.refused).zip(&timeline.shadow_refused);
     let all: Vec<u64> = sums.map(|((admitted, refused), shadow)| admitted + refused + shadow).collect();
     let size = columns.div_ceil(CHART_WIDTH).max(1) as u64;
-    let column = format_length(timeline.column_ms * size);
+    let column = format_duration(timeline.column_ms * size);
     out.push('\n');
     for (name, counts) in [("requests", &all), ("refused", &timeline.refused), ("shadow", &timeline.shadow_refused)] {
         let counts = join_columns(counts, CHART_WIDTH);
