@@ -91,9 +91,9 @@ loads every example.
 
 A rule limits the requests that it matches. A request has attributes: names with values, such as
 `path`, `method`, `client_ip` or `plan`. A request matches every rule whose `when`, `if`, `only` and
-`schedule` hold. It must fit the limits of all matching rules, and is charged to all of them or to none.
-There are two exceptions: shadow rules never refuse, and of the matching rules marked `suffices`, one with
-capacity is enough.
+`schedule` hold. A request must fit the limits of all matching rules, and is charged to all of them or to
+none. There are two exceptions: shadow rules never refuse, and of the matching rules marked `suffices`,
+one with capacity is enough.
 
 An example with plans, a protected login, an expensive export and a monthly quota:
 
@@ -331,8 +331,8 @@ While the store does not answer, bans are neither enforced nor started.
 
 A rule counts refusals by its own limits, including refusals of requests that the ban of another rule
 also refuses. Refusals by other rules, by `deny`, by the rule's own ban and by `on_fault: closed` do not
-count. Neither do refusals by a shadow rule, nor the refused excess of a `commit`. While the kill switch
-is set to `observe`, refusals count and bans start, but no request is refused.
+count. Refusals by a shadow rule and the refused excess of a `commit` do not count either. While the
+kill switch is set to `observe`, refusals count and bans start, but no request is refused.
 
 ";
 
@@ -354,14 +354,14 @@ behave the same, and decide exactly.
 | `eventual` | in memory, by a local view of the key | B + r·T + (N − 1)·(B + r·δ) | `token_bucket`, `fixed_window`, `sliding_window`, `sliding_slices`, without calendar windows |
 
 With `leased`, the store grants tokens to a node in advance, about as many as the node is likely to need in
-the next second. The node spends them without asking the store. It asks for more when less than a quarter is
-left, reports every second, and returns unneeded tokens when it is idle, when another node needs them, and
-when it stops.
+the next second. The node spends them without asking the store. The node asks for more when less than a
+quarter is left, reports every second, and returns unneeded tokens when it is idle, when another node needs
+them, and when it stops.
 
 - Leases pay off for keys in steady use, from about 50 requests per second and a burst of 8 per node.
   `tollgate check` warns about smaller limits.
-- Tokens held by a killed node are unavailable until their lease expires, after at most 6 seconds. They then
-  count as spent.
+- Tokens held by a killed node are unavailable until their lease expires, after at most 6 seconds. Expired
+  tokens count as spent.
 - While the store does not answer, leases are spent first. Then `on_fault` decides.
 - `remaining` is the number of tokens that the node holds, plus the tokens left in the store at its last answer.
   `standing` is `leased`.
@@ -372,9 +372,9 @@ when it stops.
   under the old limits have ended.
 
 With `eventual`, a node decides by a local view of the key: the last known state in the store, plus the
-node's own charges since then. It sends its charges every `sync_every`, and immediately when they reach a
-sixteenth of B; δ is `sync_every` plus a round trip. Every charge is counted exactly once, even if the
-connection fails.
+node's own charges since then. The node sends its charges every `sync_every`, and immediately when they
+reach a sixteenth of B; δ is `sync_every` plus a round trip. Every charge is counted exactly once, even
+if the connection fails.
 
 - An overshoot becomes debt: three nodes that share `4/s` and admit twelve requests at once leave a balance
   of −8, and every request is refused for the next two seconds. The metric
@@ -388,8 +388,8 @@ connection fails.
 
 ";
 
-const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothing. It is refused only by a rule with `deny`, by a ban
-  and by a limit in debt; `minimum_gap` does not apply to it.
+const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothing. Such a request is refused only by a rule with
+  `deny`, by a ban and by a limit in debt; `minimum_gap` does not apply to it.
 - **`phase: first_request`**: a window starts with the first request counted in it. After it ends, the
   next window starts with the next counted request. A refused request, a peek and a cost of 0 start no
   window. While there is debt, windows follow each other without a gap. The steps of an interval bucket
@@ -413,8 +413,8 @@ const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothin
   the smallest amount that any of them has left.
 - **The debt of a calendar window** is paid off in the following windows: each window pays off the
   count of the limit, regardless of its length. A wait beyond the end of the current window is an estimate: it assumes
-  30.436875 days for every later month and 365.2425 days for every later year. The same applies to the
-  debt of a key that is checked under a limit with other windows.
+  30.436875 days for every later month and 365.2425 days for every later year. If a key in debt is checked under a
+  limit with other windows, its wait is an estimate too.
 - **A refund after a change of algorithm** returns the part of the charge that the key's current limit
   still counts. A bucket accepts any refund, up to the used amount. A window or a slice accepts the refund
   of a charge in the same window or slice, and a log accepts the refund of a charge at the same
@@ -424,13 +424,13 @@ const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothin
 - **Calendar windows with another time zone or anchor** are different windows. The amount spent in the
   key's own window counts until that window ends, and moves to the other window with the next request
   that is admitted there.
-- **`renew`** extends the slots that a request took. It returns true if the request took slots and still
-  holds all of them. A slot is lost when its lease ends, when the key is reset, when the rule is removed,
-  and when a request is admitted under a limit with another algorithm. Slots are numbered by the clock:
-  the receipt of a lost slot can release or renew a slot that was taken within about a microsecond of the
-  lost one.
-- **Shadow rules** that a request matches form one group. They are decided after all enforced rules have
-  admitted the request, and charged all or none: if one of them would refuse, none is charged. If one of
-  them denies (`deny`, or an override with `deny`), it refuses for the group: the others are not
-  evaluated, and only this refusal is reported.
+- **`renew`** extends the slots that a request took. The call returns true if the request took slots and
+  still holds all of them. A slot is lost when its lease ends, when the key is reset, when the rule is
+  removed, and when a request is admitted under a limit with another algorithm. Slots are numbered by the
+  clock: the receipt of a lost slot can release or renew a slot that was taken within about a microsecond
+  of the lost one.
+- **Shadow rules** that a request matches form one group. Shadow rules are decided after all enforced
+  rules have admitted the request, and charged all or none: if one of them would refuse, none is
+  charged. If one of them denies (`deny`, or an override with `deny`), it refuses for the group: the
+  others are not evaluated, and only this refusal is reported.
 ";

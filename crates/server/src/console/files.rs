@@ -48,7 +48,7 @@ const FILES: &[(&str, &str)] = include_files!(
 /// The last file of [`JOINED_FILES`]. The joined module is served under its name.
 const ENTRY_FILE: &str = "main.js";
 
-/// The files that are served as one module. Each file imports only earlier ones.
+/// The files that are served as one module. Each file imports only earlier files.
 const JOINED_FILES: [&str; 5] = ["base.js", "server.js", "parts.js", "overview.js", ENTRY_FILE];
 
 /// Returns the text of a file as it is served: `main.js` contains all joined files without their imports, and other

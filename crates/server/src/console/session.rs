@@ -3,8 +3,8 @@
 //! The console sends a token once and gets a cookie with a random 256-bit session id. The cookie is `HttpOnly`, so
 //! scripts cannot read it, and `SameSite=Strict`, so browsers do not send it with requests from other sites. The cookie
 //! is accepted only together with the console's header ([`super::CONSOLE_HEADER`]). A session has the rights of its
-//! token. It ends when the user logs out, when it expires, when too many sessions are open, or when the token becomes
-//! invalid.
+//! token. A session ends when the user logs out, when it expires, when too many sessions are open, or when the token
+//! becomes invalid.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

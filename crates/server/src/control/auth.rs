@@ -142,7 +142,7 @@ impl Authenticator {
 
     /// Sets the token of a connection.
     pub fn set_token(&self, cached: &mut CachedToken, token: &[u8]) {
-        // A string that is longer than any valid token is not cached. Its digest matches no token.
+        // A string that is longer than any valid token is not cached, and its digest matches no token.
         let text = if token.len() <= MAX_TOKEN_BYTES { token.to_vec() } else { Vec::new() };
         let digest = digest_of_token(token);
         let (edition, access) = self.find_access(&digest);

@@ -225,8 +225,8 @@ pub(super) fn plan_warnings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mis
         (&**domain, texts)
     });
     let changing = entry::to_json(changing.filter(|(_, texts)| !texts.is_empty()));
-    // Stored rules were validated when they were written, but this program version may refuse them. Then limits are not
-    // compared.
+    // Stored rules were validated when they were written, but this program version may refuse them. If it refuses one,
+    // limits are not compared.
     if let Ok(running) = Rules::read(&[Source { name: "stored", text: changing.as_bytes() }]) {
         let _ = engine.put(&running);
     }

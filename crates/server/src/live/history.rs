@@ -10,10 +10,10 @@ use tollgate_engine::RuleCounts;
 
 use crate::observe::histogram::HistogramCounts;
 
-/// Number of one-second points. They cover 15 minutes.
+/// Number of one-second points, which cover 15 minutes.
 pub const ONE_SECOND_POINTS: usize = 900;
 
-/// Number of ten-second points. They cover one hour.
+/// Number of ten-second points, which cover one hour.
 pub const TEN_SECOND_POINTS: usize = 360;
 
 /// Maximum number of rules with a history.
@@ -296,7 +296,7 @@ impl LiveHistory {
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const NANOS_PER_HALF_SECOND: u64 = NANOS_PER_SECOND / 2;
 
-/// Number of ten-second points of each rule in [`HistoryPage`]. They cover ten minutes.
+/// Number of ten-second points of each rule in [`HistoryPage`], which cover ten minutes.
 const SPARKLINE_POINTS: usize = 60;
 
 impl TrackedRule {

@@ -1,8 +1,8 @@
 //! Live data: current rates per second, their history, and the rules in force.
 //!
 //! Once a second, a task on the background thread ([`sample_every_second`]) reads the metrics counters and adds the
-//! rates to the [`LiveHistory`]. It also publishes one event to all viewers (`stream.rs`). Decisions update the metrics
-//! counters anyway, so live data does not slow them down.
+//! rates to the [`LiveHistory`]. The task also publishes one event to all viewers (`stream.rs`). Decisions update the
+//! metrics counters anyway, so live data does not slow them down.
 
 mod answer;
 mod history;

@@ -52,7 +52,7 @@ pub(crate) struct RuleInForce {
 /// Selects the rules to list.
 #[derive(Debug)]
 pub(super) struct RuleFilter {
-    /// Search words in lower case. Each must occur in the domain, id, limits or `per` of the rule.
+    /// Search words in lower case. Each word must occur in the domain, id, limits or `per` of the rule.
     words: Vec<String>,
     domain: Option<String>,
     id: Option<String>,

@@ -24,7 +24,8 @@ struct Viewer<S> {
 
 type NextEvent<S> = Pin<Box<dyn Future<Output = Option<(Bytes, Viewer<S>)>> + Send>>;
 
-/// The body of `GET /v1/live`. It ends when the server stops, or when the viewer's session or token becomes invalid.
+/// The body of `GET /v1/live`. The stream ends when the server stops, or when the viewer's session or token becomes
+/// invalid.
 pub(super) struct EventStream<S> {
     next: Option<NextEvent<S>>,
 }

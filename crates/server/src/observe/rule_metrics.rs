@@ -165,7 +165,7 @@ mod tests {
         };
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 1), ("d", 0)]), ("a b".into(), 1));
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 3), ("d", 2)]), ("a b".into(), 5));
-        // `c` gets its own series. Its decisions up to this scrape stay in the shared series.
+        // `c` gets its own series. The decisions of `c` up to this scrape stay in the shared series.
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 23), ("d", 2)]), ("a c".into(), 25));
         // `b` has lost its own series, so its new decision is added to the shared series.
         assert_eq!(scrape(&[("a", 9), ("b", 9), ("c", 50), ("d", 2)]), ("a c".into(), 26));

@@ -1,4 +1,4 @@
-//! The error type of all operations. Each front end converts it to its own error format.
+//! The error type of all operations. Each front end converts the error to its own format.
 
 use std::borrow::Cow;
 

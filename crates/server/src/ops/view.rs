@@ -277,7 +277,8 @@ pub(crate) mod tests {
     use tollgate::Report;
     use tollgate::core::Nanos;
 
-    /// Returns sample outputs. Together they cover every field, both present and absent, and every kind of value.
+    /// Returns sample outputs. Together, the outputs cover every field, both present and absent, and every kind of
+    /// value.
     pub(crate) fn sample_outputs() -> Vec<Output<'static>> {
         let limit = |rule: &str, limit, remaining, retry, reset, shadow| {
             let report = Report { limit, remaining, retry, reset: Nanos::from_nanos(reset) };

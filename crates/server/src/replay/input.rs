@@ -194,7 +194,7 @@ impl LogSource {
     }
 }
 
-/// The UTF-8 byte order mark, which some editors write at the start of a file. It is not part of the first line.
+/// The UTF-8 byte order mark, which some editors write at the start of a file. The mark is not part of the first line.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Counts the bytes that are read.

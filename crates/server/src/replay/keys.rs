@@ -116,8 +116,8 @@ pub(super) struct KeyNames {
 }
 
 impl KeyNames {
-    /// If `hashed` is true, keys are formatted as hashes that are stable within a report. Otherwise they are formatted
-    /// as plain text.
+    /// If `hashed` is true, keys are formatted as hashes that are stable within a report. Otherwise, keys are
+    /// formatted as plain text.
     pub(super) fn new(hashed: bool) -> Self {
         Self { hasher: hashed.then(RandomState::new) }
     }

@@ -52,7 +52,7 @@ impl LineBatch {
         self.chunks[request.chunk as usize].value(request.row, attribute)
     }
 
-    /// Appends the attributes of a request to `to`. They are read from its line or have a constant value.
+    /// Appends the attributes of a request to `to`. The values are read from the request's line or are constant.
     #[inline]
     pub(super) fn push_attributes<'b>(
         &'b self,

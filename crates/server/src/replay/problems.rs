@@ -20,7 +20,7 @@ pub enum LineProblem {
     Future,
     /// The line is more than a minute earlier than the previous lines.
     Backwards,
-    /// The line is at most a minute earlier than the previous line. It is decided at the time of the previous line.
+    /// The line is at most a minute earlier than the previous line, and is decided at the time of that line.
     Late,
     /// The engine does not accept the line's attributes.
     Invalid,

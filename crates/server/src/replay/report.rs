@@ -195,7 +195,7 @@ pub struct SuggestionReport {
 
 impl SuggestionReport {
     /// Returns whether the candidates also have a result for requests that all come at the start of their second.
-    /// They do if the times in the log are whole seconds.
+    /// Candidates have such a result if the times in the log are whole seconds.
     pub(super) fn has_at_once(&self) -> bool {
         self.candidates.iter().any(|candidate| candidate.at_once.is_some())
     }

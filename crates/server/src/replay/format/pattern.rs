@@ -1,7 +1,7 @@
 //! Log formats with fields separated by fixed text, such as the access logs of nginx, Apache, Envoy and HAProxy.
 //!
-//! All these formats are converted to a [`Pattern`]. Its fields have the names of nginx variables, so that a field has
-//! the same name in the logs of all programs.
+//! All these formats are converted to a [`Pattern`]. The fields of a pattern have the names of nginx variables, so
+//! that a field has the same name in the logs of all programs.
 
 use super::span::Span;
 use crate::replay::bounds::MAX_FIELDS;
