@@ -9,8 +9,8 @@
 /// Decisions per call of [`Contender::run`] in a race, and the granularity of every key sequence.
 pub(crate) const CHUNK: usize = 512;
 
-/// Cost that [`Contender::fill`] spends on each key in advance: an hour at [`WIDE_RATE_PER_SECOND`], so that no entry
-/// expires during the run.
+/// Cost that [`Contender::fill`] spends on each key in advance: the refill of an hour at [`WIDE_RATE_PER_SECOND`], so
+/// that no entry expires during the run.
 pub(crate) const FILL_COST: u32 = 3_600_000;
 
 /// Rate of the wide limit, which most cases use: a slow refill with a burst that no run exhausts. So all decisions are

@@ -245,7 +245,7 @@ impl Shared {
         self.lock_hub().members.own_record().clone()
     }
 
-    /// Returns the reason why a link to the node with this record must be refused, or `None` if it is acceptable.
+    /// Returns the reason why a link to the node with this record must be refused, or `None` if the link is acceptable.
     pub(crate) fn name_conflict(&self, record: &Record) -> Option<String> {
         self.lock_hub().members.name_conflict(record, self.clock.mono())
     }

@@ -230,8 +230,8 @@ fn redirect_address(error: &RedisError, config: &Config) -> String {
     }
 }
 
-/// Error for a server that was not detected as a cluster node when the store was created. If it were used as a single
-/// server, it would serve some keys and redirect other keys, so the store would alternate between up and down.
+/// Error for a server that was not detected as a cluster node when the store was created. If such a server were used as
+/// a single server, it would serve some keys and redirect other keys, so the store would alternate between up and down.
 const UNDETECTED_CLUSTER: &str = "this server belongs to a Redis Cluster and did not answer at the start; write redis+cluster://host:port, or start again";
 
 /// Asks a single server whether it belongs to a cluster. If so, returns the configuration of the cluster. A server that
@@ -259,8 +259,8 @@ async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
 pub(crate) const PROBE_CALLS: u32 = 3;
 
 /// Returns the groups of each call in a probe. The special script sets a key and changes it in place; the general
-/// script deletes it and then checks that it does not exist. No limit key has the name of this key: without a cluster,
-/// limit keys contain braces; in a cluster, the part after the tag starts differently.
+/// script deletes the key and then checks that it does not exist. No limit key has the name of this key: without a
+/// cluster, limit keys contain braces; in a cluster, the part after the tag starts differently.
 fn probe_groups(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;

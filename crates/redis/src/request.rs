@@ -99,7 +99,7 @@ impl QueuedCharge {
         }
     }
 
-    /// Returns the end of the answer to this charge, which starts at `at`, or `None` if the reply is too short.
+    /// Returns the end of this charge's answer, given its start `at`, or `None` if the reply is too short.
     fn answer_end(&self, reply: &[u8], at: usize, has_foreign: bool) -> Option<usize> {
         let taken = if matches!(self.verb & !VERB_PEEK, VERB_UP_TO | VERB_REFUND | VERB_RENEW) { 7 } else { 0 };
         let state = at + 1 + taken;
@@ -219,7 +219,7 @@ impl QueuedExchange {
         Self { key: name, encoded, rest }
     }
 
-    /// Returns the end of the answer that starts at `at`, or `None` if the reply is too short.
+    /// Returns the end of this exchange's answer, given its start `at`, or `None` if the reply is too short.
     fn answer_end(&self, reply: &[u8], at: usize) -> Option<usize> {
         let end = match reply.get(at)? {
             0 | 1 => {
@@ -263,7 +263,7 @@ impl QueuedGroup {
         }
     }
 
-    /// Returns the end of the answer to this group, which starts at `at`, or `None` if the reply is too short.
+    /// Returns the end of this group's answer, given its start `at`, or `None` if the reply is too short.
     pub(crate) fn answer_end(&self, reply: &[u8], mut at: usize, script_kind: ScriptKind) -> Option<usize> {
         match &self.kind {
             GroupKind::Merge(_) => return Some(reply.len()),

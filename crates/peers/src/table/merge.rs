@@ -1,10 +1,10 @@
 //! Applies charges of other nodes to a state.
 //!
-//! A delta is charged as of the instant `age` ago, so that a bucket refills from that instant. The core treats an
-//! instant long before the instants in a state as a clock that was set back, and would discard usage. So this module,
-//! not the core, handles deltas from before the state's window. Charges that no longer count are dropped, and the
-//! others are added to the earliest window that still counts. In sliding slices, the others are added to the current
-//! slice.
+//! A delta is charged as of the instant `age` ago, so that a bucket refills from that instant. If that instant is long
+//! before the instants in a state, the core assumes that the clock was set back, and would discard usage. So this
+//! module, not the core, handles deltas from before the state's window. Charges that no longer count are dropped, and
+//! the others are added to the earliest window that still counts. In sliding slices, the others are added to the
+//! current slice.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Offset, Params, Phase, Time, WindowParams,

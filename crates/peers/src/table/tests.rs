@@ -154,8 +154,8 @@ fn delta_is_charged_as_of_its_original_time() {
     assert_eq!(table.counts().forgiven, old + 7);
 }
 
-/// Some old deltas cannot be charged as of their own instant. The state would treat such an instant as a clock that was
-/// set back, and discard its usage.
+/// Some old deltas cannot be charged as of their own instant. For such an instant, the core would assume that the clock
+/// was set back, and discard the usage.
 #[test]
 fn old_deltas_do_not_erase_usage() {
     let minute = Nanos::from_secs(60);

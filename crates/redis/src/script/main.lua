@@ -73,8 +73,8 @@ local UNKNOWN = -1
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2] - age
 
--- The environment of the other files. If a state is further ahead of the clock than STALE (as in Rust), the clock was set back
--- after it was written. `spread` and `windows` belong to the current charge.
+-- The environment of the other files. If a state is further ahead of the clock than STALE (as in Rust), the clock was
+-- set back after the state was written. `spread` and `windows` belong to the current charge.
 local NO_WINDOWS = {}
 local context = {
   now = now, STALE = 1000000, EXACTLY = EXACTLY, UP_TO = UP_TO, REGARDLESS = REGARDLESS, spread = 0, windows = NO_WINDOWS,

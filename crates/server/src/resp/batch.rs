@@ -64,9 +64,9 @@ impl BatchCommand {
 }
 
 impl<'a> Batch<'a> {
-    /// Builds a batch from the command in `args` and, if it is a verb, the following commands of the same verb in
-    /// `input`. Returns the batch and the number of bytes used from `input`. If no batch is returned, the reply to the
-    /// first command is already written.
+    /// Builds a batch from the command in `args`. If that command is a verb, adds the following commands of the same
+    /// verb in `input`. Returns the batch and the number of bytes used from `input`. If no batch is returned, the reply
+    /// to the first command is already written.
     pub(super) fn collect<S: Store>(
         app: &'a App<S>,
         first: BatchCommand,
