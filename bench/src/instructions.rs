@@ -22,7 +22,7 @@ const DECISIONS: usize = 20_000;
 /// Case name, our contender, its peers, and the goal. The goal applies to the first peer.
 const CASES: [(&str, &str, &[&str], Option<Goal>); 8] = [
     ("instructions-direct", "ours-direct", &["governor-direct"], Some(Goal::RatioAtLeast(1.0))),
-    ("instructions-direct-denied", DENIED, &["governor-direct-denied"], None),
+    ("instructions-direct-denied", REFUSING_CONTENDER, &["governor-direct-denied"], None),
     ("instructions-direct-odd-rate", "ours-direct-odd-rate", &["governor-direct"], None),
     ("instructions-acquire", "ours-acquire", &["governor-until-ready", "ours-direct"], None),
     ("instructions-keyed", "ours", &["governor-dashmap", "governor-dashmap-ahash"], Some(Goal::OursAtMost(160.0))),
@@ -32,7 +32,7 @@ const CASES: [(&str, &str, &[&str], Option<Goal>); 8] = [
 ];
 
 /// Name of our contender that refuses everything.
-const DENIED: &str = "ours-direct-denied";
+const REFUSING_CONTENDER: &str = "ours-direct-denied";
 
 /// Runs the cases that the report selects. Without valgrind, prints a note and runs none.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
@@ -99,10 +99,10 @@ pub(crate) fn run_counted_decisions(contender: &str) -> Result<()> {
     let mut contender: Box<dyn Contender> = match contender {
         "empty-loop" => Box::new(EmptyLoop),
         "ours-direct" => Box::new(ours::Direct::with_precise_clock()?),
-        DENIED => Box::new(ours::Direct::refusing_everything()?),
+        REFUSING_CONTENDER => Box::new(ours::Direct::refusing_everything()?),
         "ours-direct-odd-rate" => Box::new(ours::Direct::with_two_word_state()?),
         "ours-acquire" => Box::new(ours::Acquiring::with_precise_clock()?),
-        "ours-sliding-slices" => Box::new(ours::Other::sliding_slices(1_000, u32::MAX.into())?),
+        "ours-sliding-slices" => Box::new(ours::AnyAlgorithm::sliding_slices(1_000, u32::MAX.into())?),
         "ours" => Box::new(ours::Keyed::new(1_000)?),
         "ours-odd-rate" => Box::new(ours::Keyed::with_two_word_state(1_000)?),
         ours::BATCHED => Box::new(ours::Batched::new(1_000)?),

@@ -36,7 +36,7 @@ pub(crate) const CASES: [(&str, Option<Goal>); 5] = [
 ];
 
 /// The service without a layer.
-const SERVICE: &str = "service";
+const BARE_SERVICE: &str = "service";
 
 /// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
@@ -44,7 +44,8 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
         return Ok(());
     }
     report.print_section("overhead of the tower layer per request, ns, and the bare check of a hot key");
-    let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours::Keyed::new(1_000)?), contender_by_name(SERVICE)?];
+    let mut contenders: Vec<Box<dyn Contender>> =
+        vec![Box::new(ours::Keyed::new(1_000)?), contender_by_name(BARE_SERVICE)?];
     for (case, _) in CASES {
         contenders.push(contender_by_name(case)?);
     }
@@ -73,7 +74,7 @@ fn add_rows(
     for (name, goal) in CASES {
         let case = format!("{prefix}{name}");
         if report.includes(&case) {
-            let added = measured(name)? - measured(SERVICE)?;
+            let added = measured(name)? - measured(BARE_SERVICE)?;
             let peer = "bare-check".to_owned();
             report.add_row(Row { case, ours: added, peer, theirs: check, goal: goal_of(goal) });
         }
@@ -87,7 +88,7 @@ pub(crate) fn contender_by_name(name: &str) -> Result<Box<dyn Contender>> {
     let by_header = || anyhow::Ok(LimitLayer::by_key(limiter()?, ByHeader::named("x-api-key")));
     let quiet = SendHeaders::OnRefusal;
     Ok(match name {
-        SERVICE => boxed_service(SERVICE, NoOpService),
+        BARE_SERVICE => boxed_service(BARE_SERVICE, NoOpService),
         "layer-floor" => boxed_service("layer-floor", Floor { limiter: limiter()?, inner: NoOpService }),
         "layer-header" => boxed_service("layer-header", by_header()?.send_headers(quiet).layer(NoOpService)),
         "layer-address" => {

@@ -31,7 +31,7 @@ use eventual::Cycle;
 use leased::Leases;
 
 /// Maximum number of rules with a separate overshoot count. Further rules share one count.
-const MAX_RULES: usize = 1_000;
+const MAX_OVERSHOOT_RULES: usize = 1_000;
 
 /// The keys that this node decides locally.
 pub(crate) struct Sharing {
@@ -116,7 +116,7 @@ impl Sharing {
         let (domain, rule) = rule_of_key(key);
         let mut overshoot = self.overshoot.lock().unwrap_or_else(PoisonError::into_inner);
         let mut name = (String::from_utf8_lossy(domain).into_owned(), rule.to_owned());
-        if overshoot.len() >= MAX_RULES && !overshoot.contains_key(&name) {
+        if overshoot.len() >= MAX_OVERSHOOT_RULES && !overshoot.contains_key(&name) {
             // No real domain has an empty name.
             name = (String::new(), "other".to_owned());
         }

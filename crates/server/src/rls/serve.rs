@@ -409,7 +409,7 @@ impl<S: Store + 'static> RlsSession<S> {
             return self.respond(stream, Err(&error));
         }
         if self.watches.len() >= MAX_STREAMS as usize {
-            self.watches.retain(|stream| self.http2.is_open(*stream));
+            self.watches.retain(|stream| self.http2.is_stream_open(*stream));
         }
         self.watches.push(stream);
         self.http2.begin_response(stream, RESPONSE_HEADERS);

@@ -198,7 +198,7 @@ impl Connection {
     }
 
     /// Returns whether a stream is open.
-    pub fn is_open(&mut self, id: u32) -> bool {
+    pub fn is_stream_open(&mut self, id: u32) -> bool {
         self.streams.get_mut(id).is_some()
     }
 
