@@ -17,11 +17,11 @@
 //! | Guava with warm-up | [`PacerParams::warm_up`] with a cold factor of 3000 thousandths | a zero warm-up is an error instead of no limit |
 //! | bucket4j `refillGreedy` | [`TokenBucket`] | waits round up, so a retry after the reported wait succeeds; added tokens never fill the bucket above its capacity |
 //! | bucket4j `refillIntervally`, aligned or not | [`IntervalBucket`] with [`Steps::Aligned`]; [`Limits`] for several bandwidths | waits round up; a cost above capacity never passes, even after a wait |
-//! | bucket4j `replaceConfiguration` | [`Algorithm::weigh_from`] | spent tokens stay spent, like its `ADDITIVE` mode for larger capacities |
+//! | bucket4j `replaceConfiguration` | [`Algorithm::weigh_from`] | spent tokens stay spent, as in its `ADDITIVE` mode for larger capacities |
 //! | resilience4j `AtomicRateLimiter` | [`IntervalBucket`] with an offset and a [`max_wait`](IntervalBucket::max_wait) | a refused call returns immediately; a cost above the limit never passes; a changed limit applies immediately; draining takes the available permits and forgives no debt |
-//! | redis-cell `CL.THROTTLE` | [`TokenBucket`] with a burst one larger; `tollgate::redis_cell` translates replies | exact for any rate, no overflow, nothing expires early |
+//! | redis-cell `CL.THROTTLE` | [`TokenBucket`] whose burst is one larger; `tollgate::redis_cell` translates replies | exact for any rate, no overflow, nothing expires early |
 //! | rolling-rate-limiter | [`SlidingLog`], with `count_refused` and `minimum_gap` | refused attempts count only with `count_refused`; the wait is the remaining gap, and never zero |
-//! | nginx `limit_req` | [`LeakyBucket`] with a burst one larger; `delay` is [`free`](LeakyBucket::free) | drains to the nanosecond instead of in thousandths of a request per millisecond |
+//! | nginx `limit_req` | [`LeakyBucket`] whose burst is one larger; `delay` is [`free`](LeakyBucket::free) | drains to the nanosecond instead of in thousandths of a request per millisecond |
 //! | Python limits, fixed window | [`FixedWindow`] with [`Phase::FirstRequest`] | refused hits do not count |
 //! | Python limits, moving window | [`SlidingLog`] | a request leaves the log exactly one window later |
 //! | Python limits, sliding window counter | [`SlidingWindow`] | the weighted count is not rounded down, because rounding down would admit one request too many |

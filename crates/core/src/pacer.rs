@@ -28,8 +28,9 @@
 //!                   0         threshold   max
 //! ```
 //!
-//! Example: 2 per second, a warm-up of 4 s, and a cold factor of 3. The threshold is 4 and the maximum 8. After idling,
-//! the gaps are 1.375, 1.125, 0.875, 0.625 and then 0.5 s. Cooling down while idle takes as long as warming up.
+//! Example: 2 per second, a warm-up of 4 s, and a cold factor of 3. The threshold is 4 stored permits, and the maximum
+//! is 8. After idling, the gaps are 1.375, 1.125, 0.875, 0.625 and then 0.5 s. Cooling down while idle takes as long as
+//! warming up.
 //!
 //! **Arithmetic**: stored permits are kept as the time in which they accrue at the steady rate. In that unit the
 //! threshold is `warm_up / 2`, and the ramp is `2 × warm_up / (1 + cold)`. The area under the curve from `a` to `b`

@@ -91,18 +91,18 @@ impl Quota {
         self.limit - self.initial
     }
 
-    /// Returns how far ahead of now, in nanoseconds, a stored window may start and still be used unchanged.
+    /// Returns the maximum time, in nanoseconds, by which the start of a stored window may be ahead of now.
     ///
     /// This tolerance covers a small step back of the clock, and a thread that was preempted after it read the clock. A
-    /// window further ahead was written before a larger step back. The count of such a window moves to the current
-    /// window. Otherwise callers would be refused until the clock has caught up.
+    /// window that is further ahead was written before a larger step back. The count of such a window moves to the
+    /// current window. Otherwise callers would be refused until the clock has caught up.
     #[inline]
     pub(crate) const fn max_ahead(&self, length: u64) -> u64 {
         if length > MAX_READING_AGE.as_nanos() { length } else { MAX_READING_AGE.as_nanos() }
     }
 
-    /// Returns the time from `at` to the next window boundary, from 1 to the length. Boundaries are the multiples of
-    /// the length plus `offset`; `offset` is below the length.
+    /// Returns the time from `at` to the next window boundary: at least 1 ns, and at most the length. Boundaries are
+    /// the multiples of the length plus `offset`; `offset` is below the length.
     #[inline]
     pub(crate) const fn until_next_boundary(&self, at: u64, offset: u64) -> u64 {
         let elapsed = at % self.length;

@@ -26,7 +26,7 @@ impl Ask {
 }
 
 /// Whether a request is admitted.
-// A separate tag makes the test for `Allow` one comparison; the niche in `Retry` would need several.
+// A separate tag makes the test for `Allow` one comparison; the niche in `Retry` would need several comparisons.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -44,7 +44,8 @@ impl Outcome {
         matches!(self, Self::Allow | Self::Delay(_))
     }
 
-    /// Returns the stricter outcome: a refusal over a delay, the longer wait over the shorter.
+    /// Returns the stricter outcome. A refusal is stricter than a delay, and a longer wait is stricter than a shorter
+    /// wait.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         match (self, other) {

@@ -72,7 +72,7 @@
 //!
 //! | request | allocations |
 //! |---|---|
-//! | admitted without headers, by header, cookie or address | 0 |
+//! | admitted without rate-limit headers, counted by header, cookie or address | 0 |
 //! | admitted with IETF headers | 1, plus 2 if the response had no headers |
 //! | admitted with both header styles | 4, plus 2 if the response had no headers |
 //! | holds a concurrency slot | 2 |

@@ -157,7 +157,7 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
     with_debt(debt.max(whole)).or_else(|_| with_debt(debt)).or_else(|_| with_debt(0))
 }
 
-/// Divides the parameters of a window by `nodes`, and returns its maximum debt, undivided.
+/// Divides the limit and the initial amount of a window by `nodes`. Returns the undivided maximum debt.
 fn divide_window(window: &mut WindowParams, nodes: u64) -> u64 {
     window.limit = window.limit.div_ceil(nodes);
     window.initial = window.initial.div_ceil(nodes);
@@ -380,7 +380,7 @@ mod tests {
         let mut arrears = Arrears::default();
         arrears.add(&share, 20, false, &report(100, 40, 6), 0);
         let due = |arrears: &Arrears, seconds: u64| arrears.due(&share, seconds * SECOND);
-        assert_eq!([0, 3, 4, 5, 6].map(|at| due(&arrears, at)), [20, 20, 20, 10, 0], "the 40 used before refill first");
+        assert_eq!([0, 3, 4, 5, 6].map(|at| due(&arrears, at)), [20, 20, 20, 10, 0], "the earlier 40 refill first");
         arrears.add(&share, 30, false, &report(100, 60, 4), 5 * SECOND);
         assert_eq!(due(&arrears, 5), 40);
         arrears.give_back(15);

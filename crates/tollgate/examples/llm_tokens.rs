@@ -1,5 +1,5 @@
-//! A budget of language-model tokens: each call reserves tokens for the longest possible answer, and afterwards settles
-//! the actual number.
+//! A budget of language-model tokens: each call reserves tokens for the longest possible answer, and is afterwards
+//! charged for the actual number.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,7 +20,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-/// A key to count by: bytes, a string, or [`Hashed`] for any value that implements [`Hash`].
+/// A key under which requests are counted: bytes, a string, or [`Hashed`] for any value that implements [`Hash`].
 ///
 /// ```
 /// use tollgate::{Keyed, TokenBucket};
@@ -140,7 +140,7 @@ impl Secret {
     // Not inlined: the call is cheap, because the result and all intermediate values fit in registers.
     #[inline(never)]
     fn fingerprint_bytes(&self, bytes: &[u8]) -> Fingerprint {
-        // Same result as the hasher below, unrolled for common key lengths.
+        // Unrolled for common key lengths; the result is the same as with the hasher below.
         if (15..22).contains(&bytes.len()) {
             return self.fingerprint_chunks([
                 chunk_at(bytes, 0),

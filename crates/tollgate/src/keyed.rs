@@ -70,7 +70,7 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     /// Earlier limits from a restored snapshot, in the order of the snapshot. Entries may belong to these limits.
     earlier: Vec<A>,
     /// The flags of buckets whose entries all belong to `limit`; [`FLAGS_OF_NO_BUCKET`] after a change. Relaxed,
-    /// because a decision that reads the old value counts as made before the change.
+    /// because a decision that reads the old value counts as if it were made before the change.
     flags: AtomicU64,
     changes: RwLock<LaterLimits<A>>,
     when_full: WhenFull,
@@ -117,7 +117,7 @@ impl<A: Algorithm> Keyed<A> {
 }
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
-    /// Creates a table of `capacity` keys under `limit` that reads the time from `clock`.
+    /// Creates a table of `capacity` keys under `limit`. The table reads the time from `clock`.
     ///
     /// # Errors
     /// Returns an error if the table does not fit in memory.

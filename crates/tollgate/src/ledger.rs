@@ -135,7 +135,8 @@ impl Ledger {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// Creates a ledger of `capacity` keys with states of up to `state_words` words that reads the time from `clock`.
+    /// Creates a ledger of `capacity` keys with states of up to `state_words` words. The ledger reads the time from
+    /// `clock`.
     ///
     /// # Errors
     /// Returns an error if the table does not fit in memory.

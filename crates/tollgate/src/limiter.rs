@@ -327,7 +327,7 @@ where
         Acquire::owned(self, (), cost)
     }
 
-    /// Takes a cost of 1 before each item of `stream` is yielded. Pin a stream that is not `Unpin` first.
+    /// Takes a cost of 1 before each item of `stream` is yielded. If the stream is not `Unpin`, pin it first.
     #[cfg(feature = "stream")]
     pub fn limit_stream<S: Stream + Unpin>(self: &Arc<Self>, stream: S) -> LimitedStream<S, Self> {
         LimitedStream::new(stream, self, ())

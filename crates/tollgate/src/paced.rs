@@ -87,7 +87,7 @@ pub(crate) fn constant(rate: Rate) -> PacerParams {
 }
 
 impl<C: Clock> Pacer<C> {
-    /// Creates a pacer with these parameters that reads the time from `clock`.
+    /// Creates a pacer with these parameters. The pacer reads the time from `clock`.
     pub fn with_clock(pacing: PacerParams, clock: C) -> Self {
         let pace = pacing.start(clock.mono());
         Self {
@@ -152,7 +152,7 @@ impl<C: Clock + Send + Sync + 'static> Pacer<C> {
         Acquire::owned(self, (), permits)
     }
 
-    /// Takes a cost of 1 before each item of `stream` is yielded. Pin a stream that is not `Unpin` first.
+    /// Takes a cost of 1 before each item of `stream` is yielded. If the stream is not `Unpin`, pin it first.
     #[cfg(feature = "stream")]
     pub fn limit_stream<S: Stream + Unpin>(self: &Arc<Self>, stream: S) -> LimitedStream<S, Self> {
         LimitedStream::new(stream, self, ())

@@ -55,7 +55,7 @@ impl RedisCellTable {
 }
 
 impl<C: Clock> RedisCellTable<C> {
-    /// Creates a table of `capacity` keys that reads the time from `clock`.
+    /// Creates a table of `capacity` keys. The table reads the time from `clock`.
     ///
     /// # Errors
     /// Returns an error if the table does not fit in memory.

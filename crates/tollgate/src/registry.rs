@@ -276,7 +276,7 @@ impl<C> fmt::Debug for RegisteredLimiter<C> {
     }
 }
 
-/// An [`Acquire`] of a registered limiter, which reports its outcome to the hook.
+/// An [`Acquire`] of a registered limiter. It reports its outcome to the hook.
 #[must_use = "nothing is taken until it is awaited or waited for"]
 #[derive(Debug)]
 pub struct RegisteredAcquire<'a, C: Clock + Send + Sync + 'static> {

@@ -102,7 +102,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         }
     }
 
-    /// Sets the job that a full queue discards.
+    /// Sets which job a full queue discards.
     #[must_use]
     pub fn overflow(self, overflow: Overflow) -> Self {
         Self { overflow, ..self }

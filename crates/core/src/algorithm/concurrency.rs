@@ -9,7 +9,7 @@
 //! count, so no action is needed when it expires. All leases have the same duration, so they expire in the order in
 //! which they were taken or renewed. A list in this order has the expired leases at its front. The number makes
 //! releasing safe, because it identifies one lease. A second release does nothing. A release after the lease has
-//! expired also does nothing, even if its slot has a new holder.
+//! expired also does nothing, even if the lease's slot has a new holder.
 //!
 //! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, and at 10 s B takes 1. C is refused until A or B
 //! releases. At 20 s A renews, so its lease expires at 50 s. B hangs. At 40 s B's lease has expired, and C takes 1. At
@@ -25,8 +25,8 @@
 //! **Guarantee**: at any instant, the total weight of all held leases is at most `limit` (`limit + max_debt` with
 //! charges). A lease is held until it is released or expires. A request is refused only if it would break this bound. A
 //! lease expires when `lease` has passed since it was taken or last renewed. The slots of a crashed holder are then
-//! free. Each lease is released at most once. The refusal of a cost within the limit returns [`Retry::OnRelease`],
-//! because the time of a release is unknown.
+//! free. Each lease is released at most once. If a cost within the limit is refused, the verdict contains
+//! [`Retry::OnRelease`], because the time of a release is unknown.
 //!
 //! **State**: one word with the weight in use and the list heads, one word with the last number, and three words per
 //! unit of limit and debt: number, expiry, and weight with links. A state of zeros belongs to a key without leases.
@@ -82,7 +82,7 @@ impl Concurrency {
     pub const MAX_SLOTS: u64 = 1024;
 
     /// Creates a limit of at most `limit` slots at a time. A lease expires after `lease` unless it is renewed. The
-    /// maximum debt defaults to `limit`, or less if the sum would exceed [`Concurrency::MAX_SLOTS`].
+    /// maximum debt defaults to `limit`, or less if limit plus debt would exceed [`Concurrency::MAX_SLOTS`].
     ///
     /// # Errors
     /// Returns an error if an argument is zero, if `limit` is above [`Concurrency::MAX_SLOTS`], or if `lease` is above
@@ -144,7 +144,7 @@ impl Concurrency {
         LeaseList::load(state, self.slots()).rebase(state, from, to);
     }
 
-    /// Returns whether a lease expires later than possible at `now`, because the clock stepped back.
+    /// Returns whether the clock stepped back: a lease expires later than a lease taken at `now` could.
     fn clock_stepped_back<S: Cells + ?Sized>(&self, leases: &LeaseList, state: &S, now: Time<Mono>) -> bool {
         leases.last_lease(state).is_some_and(|last| last.ends.since(now) > self.lease.saturating_add(MAX_READING_AGE))
     }

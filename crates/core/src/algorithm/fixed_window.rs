@@ -8,8 +8,8 @@
 //! length on the wall clock, at these multiples plus an offset per key, at the key's first request, or at calendar
 //! boundaries that the caller provides.
 //!
-//! **Example**: 5 per minute, phase epoch. At 0:50 a cost of 3 passes and leaves 2; another 3 is refused with a retry
-//! of 10 s. At 1:00 the window has ended, so another 5 pass immediately: 8 passed between 0:50 and 1:00.
+//! **Example**: 5 per minute, phase epoch. At 0:50 a cost of 3 passes and leaves 2; another cost of 3 is refused with a
+//! retry of 10 s. At 1:00 the window has ended, so another 5 pass immediately: 8 passed between 0:50 and 1:00.
 //!
 //! ```text
 //!      0:00          0:50 │1:00                     2:00

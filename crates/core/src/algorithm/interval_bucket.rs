@@ -28,9 +28,9 @@
 //!
 //! **Waiting**: with a `max_wait`, a request that exceeds the available tokens can take tokens of later steps, if those
 //! steps occur within `max_wait`. The request is admitted with a wait until the last of these steps, and later requests
-//! cannot use these tokens. Example: 5 every 10 s, and 5 were taken at 0:00. At 0:04 a cost of 3 waits 6 s, another 2
-//! also wait 6 s, and another 1 waits 16 s. The limiter of resilience4j waits in the same way. Its cycles begin when
-//! the limiter is created, which an offset reproduces.
+//! cannot use these tokens. Example: the limit is 5 every 10 s, and 5 tokens were taken at 0:00. At 0:04 a cost of 3
+//! waits 6 s, another 2 also wait 6 s, and another 1 waits 16 s. The limiter of resilience4j waits in the same way. Its
+//! cycles begin when the limiter is created, which an offset reproduces.
 //!
 //! **Guarantee**: over any interval with `k` steps after its beginning, the admitted cost is at most
 //! `burst + refill × k`. With a `max_wait` the same bound holds for the requests whose wait ends in the interval; a

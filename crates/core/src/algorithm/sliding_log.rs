@@ -87,7 +87,7 @@ impl SlidingLog {
     pub const MAX_ENTRIES: u64 = 1024;
 
     /// Creates a log that admits at most `limit` in any window of `length`. Starts empty, without a minimum gap, and
-    /// does not count refused attempts. The maximum debt defaults to `limit`, or less if the sum would exceed
+    /// does not count refused attempts. The maximum debt defaults to `limit`, or less if limit plus debt would exceed
     /// [`SlidingLog::MAX_ENTRIES`].
     ///
     /// # Errors

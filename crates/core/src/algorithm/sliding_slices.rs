@@ -22,7 +22,7 @@
 //! 11 s. At 1:10 another 4 pass, and 6 more at 1:40.
 //!
 //! **Guarantee**: in any interval of `length`, the admitted cost is at most `limit` (`limit + max_debt` with charges),
-//! as for the log. A request is refused only if its cost, plus the cost admitted in the last `length` and the slice
+//! as for the log. A request is refused only if its cost, plus the cost admitted in the last `length` and in the slice
 //! before that, exceeds the limit. A length that is not divisible by the number of slices is rounded up, by less than
 //! 64 ns.
 //!
@@ -36,8 +36,8 @@
 //! addition. The first request of a slice adds one division and one step per elapsed slice. A refusal iterates over the
 //! slices.
 //!
-//! **Poor choice** for very small limits, because a log is as small and exact to the nanosecond. Slices are also a poor
-//! choice if an estimate is enough, because a sliding window needs only two counters.
+//! **Poor choice** for very small limits, because a log is equally small, and exact to the nanosecond. Slices are also
+//! a poor choice if an estimate is enough, because a sliding window needs only two counters.
 
 use core::time::Duration;
 

@@ -83,7 +83,7 @@ struct WindowPair {
     used: u64,
 }
 
-/// Largest count that fits half a word.
+/// Largest count that fits in half a word.
 const MAX_PACKED_COUNT: u64 = u32::MAX as u64;
 
 impl SlidingWindow {

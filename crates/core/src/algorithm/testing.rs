@@ -171,7 +171,7 @@ pub(super) fn assert_waits_exact<'a, A: Algorithm>(
     assert!(report.remaining == 0 || exactly(report.remaining), "{report:?} by {state:?} at {at}");
     assert!(!exactly(report.remaining.saturating_add(1)), "{report:?} by {state:?} at {at}");
     let reset = report.reset.as_nanos();
-    assert!(limit.is_unused(state, &clock(at + reset)), "not unused after {reset} by {state:?} at {at}");
+    assert!(limit.is_unused(state, &clock(at + reset)), "still in use after {reset} by {state:?} at {at}");
     assert!(
         reset == 0 || !limit.is_unused(state, &clock(at + reset - 1)),
         "unused before {reset} by {state:?} at {at}"

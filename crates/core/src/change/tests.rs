@@ -92,7 +92,7 @@ fn refused_request_under_another_override_does_not_change_the_refill() {
     let (ten, five) = (token_bucket("10/10s", 10), token_bucket("5/10s", 5));
     let mut key = Account::new(ten, 0);
     assert!(key.ask(&ten, 0, exactly(10)).is_admitted());
-    // Six tokens must be refilled, at the rate of the parameters that were charged.
+    // Six tokens must be refilled, at the rate of the parameters under which they were charged.
     assert_eq!(key.ask(&five, 0, exactly(1)).outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(6))));
     assert_eq!(key.report(&ten, 10 * SECOND, 1).remaining, 10);
     assert!(!key.ask(&five, 6 * SECOND - 1, exactly(1)).is_admitted());

@@ -285,7 +285,7 @@ fn report_is_of_the_tightest_limit_with_the_longest_times() {
             assert_eq!((report.retry, report.reset), (Retry::After(Nanos::from_secs(retry)), Nanos::from_secs(10)));
         }
     }
-    // If several limits have the least remaining, the first is reported.
+    // If several limits have the least remaining amount, the first of them is reported.
     let limits = Limits::new([bucket(5), bucket(6)]).unwrap();
     let mut state = new_state(&limits);
     let _ = limits.decide(&mut *state, &Now::at(0), Ask::Regardless(Cost::new(7)));

@@ -1,8 +1,7 @@
 //! Finds the client address in forwarding headers.
 //!
 //! Each proxy appends the address of its caller at the right end of the list. The elements further left may have been
-//! forged by the client. So the list is read from the right, for as long as the writer of each element is a trusted
-//! proxy:
+//! forged by the client. So the list is read from the right, and only elements that a trusted proxy wrote are read:
 //!
 //! ```text
 //!   X-Forwarded-For: 9.9.9.9, 203.0.113.7, 10.0.0.2      peer: 10.0.0.1

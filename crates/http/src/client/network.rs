@@ -27,8 +27,8 @@ impl Network {
             let network = mask_address(address, prefix);
             return Err(NetworkError::HostBits { network, prefix });
         }
-        // The prefix of an IPv4-mapped network is at least 96 here: after a shorter prefix, bits of `::ffff:` would be
-        // set, which is refused above.
+        // The prefix of an IPv4-mapped network is at least 96 here. A shorter prefix was refused above, because bits of
+        // `::ffff:` are set after it.
         match address.to_canonical() {
             v4 @ IpAddr::V4(_) if bits == 128 && prefix >= 96 => Ok(Self { address: v4, prefix: prefix - 96 }),
             _ => Ok(Self { address, prefix }),

@@ -182,7 +182,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (decider, config, mut inner) = (self.decider.clone(), self.config.clone(), self.take_ready());
         Box::pin(async move {
-            // Separates the head from the body, because the body may not be `Sync`.
+            // Separates the head from the body, because the body need not be `Sync`.
             let (parts, body) = request.into_parts();
             let mut headers = HeaderMap::new();
             let ruling = decider.decide_by_rules(&RequestView::from_parts(&parts), &config, &mut headers).await;

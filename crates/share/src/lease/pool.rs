@@ -54,7 +54,7 @@ pub enum Need {
     Hold(u64),
     /// Up to this amount, limited by the remaining tokens and spent immediately.
     UpTo(u64),
-    /// The whole amount, into debt if too little is left.
+    /// The whole amount, even if the key goes into debt.
     Regardless(u64),
     /// A refund of an amount that was spent immediately.
     Refund(u64),
@@ -280,7 +280,7 @@ impl Pool {
         }
     }
 
-    /// Returns the nanoseconds until `need` tokens are left, through refills and through the expiry of slices.
+    /// Returns the nanoseconds until refills and the expiry of slices have made `need` tokens available.
     fn wait_for_tokens(&self, limits: &[PoolLimit], levels: &[Level], now: u64, need: u64) -> u64 {
         let mut wait = 0;
         for (limit, level) in limits.iter().zip(levels) {

@@ -15,7 +15,7 @@
 //!   the same time against four tokens, −8 tokens remain. All nodes then refuse until the debt is repaid. Debt is
 //!   bounded by [`MAX_DEBT_FACTOR`] times the capacity, independently of the node count.
 //! - **Age.** A payload contains the age of its charges, recomputed for each resend, so clock differences cancel out.
-//!   All charges of a payload count at the time of the last one, and so in the window of the last one. Charges older
+//!   All charges of a payload count at the time of its last charge, and so in the window of that charge. Charges older
 //!   than a second count as if they were made a second ago, and never take a balance below zero. So a long fault is not
 //!   followed by a long debt. Charges older than twice the limit's window (at least a second) no longer count and are
 //!   dropped.
@@ -251,7 +251,7 @@ impl Tally {
     }
 
     /// Updates the view of a key with the store's state at the store time `now`. The state is `words`, recorded under
-    /// `limits`. Charges that the store may not have counted yet are applied to the view again.
+    /// `limits`. Charges that the store has possibly not counted yet are applied to the view again.
     pub fn learn(&mut self, key: &[u8], limits: &Arc<Limits>, words: &[u64], now: &Now<'_>, at: u64) {
         if let Some(view) = self.views.get_mut(key) {
             view.renew(limits, words, now, at);

@@ -129,8 +129,8 @@ fn payload_counts_in_the_window_of_its_takes() {
     assert_eq!(used(&words, 60 * SECOND), 0, "the next window has begun");
 }
 
-/// The store must not apply an old payload as of its original time. The earlier time would look like a clock that was
-/// set back, and the store would discard other nodes' charges.
+/// The store must not apply an old payload at its original time. The earlier time would look like a clock that was set
+/// back, and the store would discard other nodes' charges.
 #[test]
 fn old_payloads_do_not_erase_charges_of_other_nodes() {
     let minute = Nanos::from_secs(60);
@@ -194,7 +194,7 @@ fn answers_older_than_the_last_one_are_ignored_and_takes_in_flight_are_kept() {
     };
     assert_eq!(node.payload(0).unwrap().items[0].cost, 1);
     node.learn(b"k", &limits, &empty, &Now::at(SECOND + 1), 1);
-    assert_eq!(used(&node, SECOND + 1), 1, "the read may not include the payload");
+    assert_eq!(used(&node, SECOND + 1), 1, "the state may lack the payload");
     let mut merged = empty.clone();
     merge(&limits, &mut merged, &Now::at(SECOND + 2), 1, true);
     node.acknowledge(1);

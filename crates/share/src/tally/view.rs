@@ -65,7 +65,7 @@ impl View {
         if at >= self.renewed_at.saturating_add(stale_after) { Err(ReadReason::Stale) } else { Ok(()) }
     }
 
-    /// Returns the amount of this node's charges that the store may not have counted.
+    /// Returns the amount of this node's charges that the store has possibly not counted.
     pub(super) fn pending(&self) -> u64 {
         [self.reserved, self.unsent, self.sealed, self.frozen].into_iter().fold(0, u64::saturating_add)
     }
@@ -172,7 +172,7 @@ pub fn with_debt(limits: &Limits) -> Option<Limits> {
 }
 
 /// Returns the limits with a maximum debt of [`MAX_DEBT_FACTOR`] times the capacity. Halves the debt until `fits`
-/// accepts the limits, because a store may not be able to represent a larger debt.
+/// accepts the limits, because some stores cannot represent a larger debt.
 pub fn with_debt_that_fits(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<Limits> {
     let each: Option<Vec<Limit>> =
         limits.as_slice().iter().map(|limit| limit_with_largest_debt(limit, |limit| fits(&limit.into()))).collect();

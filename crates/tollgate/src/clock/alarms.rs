@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// A callback that runs at a given time; see [`Clock::wake_at`](super::Clock::wake_at).
 pub trait Alarm: Send + Sync {
-    /// Called at about the time set, possibly early. The implementation must read the clock.
+    /// Called at about the scheduled time, possibly early. The implementation must read the clock.
     fn fire(&self);
 }
 

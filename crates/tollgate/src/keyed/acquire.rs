@@ -41,8 +41,8 @@ where
         Acquire::owned(self, fingerprint, cost)
     }
 
-    /// Takes a cost of 1 from the limit of `key` before each item of `stream` is yielded. Pin a stream that is not
-    /// `Unpin` first.
+    /// Takes a cost of 1 from the limit of `key` before each item of `stream` is yielded. If the stream is not `Unpin`,
+    /// pin it first.
     #[cfg(feature = "stream")]
     pub fn limit_stream<K: Key + ?Sized, S: Stream + Unpin>(
         self: &Arc<Self>,

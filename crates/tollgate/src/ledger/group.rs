@@ -216,7 +216,7 @@ impl<C: Clock> Ledger<C> {
         Ok(Member::new(limits, state, now))
     }
 
-    /// Counts the charges in `without_entry`. Empties this list if the charges may not use an overflow entry.
+    /// Counts the charges in `without_entry`. Empties this list if the charges must not use an overflow entry.
     fn count_overflowed(&self, without_entry: &mut InlineVec<usize>) {
         if without_entry.is_empty() {
             return;

@@ -154,7 +154,7 @@ impl<'n> Member<'n> {
     }
 }
 
-/// Writes the charges of an admitted group that [`decide_in_order`] has not written.
+/// For an admitted group, writes the charges that [`decide_in_order`] has not written.
 fn write_remaining_charges<N: LimitTable + ?Sized>(limit_table: &N, charges: &[Charge<'_>], members: &Members<'_>) {
     for (member, charge) in members.iter().zip(charges) {
         if let Ok(member) = member

@@ -34,7 +34,7 @@ pub struct Throttle {
     /// `max_burst + 1`.
     limit: i64,
     quantity: i64,
-    /// `None` if the limit is below one or the rate is negative. No quantity above zero then passes.
+    /// `None` if the limit is below one or the rate is negative. Then no quantity above zero passes.
     bucket: Option<TokenBucket>,
 }
 

@@ -15,8 +15,8 @@
 //!
 //! A key is in one of two buckets, both computed from its fingerprint. It is in its *other* bucket if its *home* bucket
 //! was full when the key arrived, or if its entry was displaced. The home bucket is then marked as *spilled*. Finding a
-//! key in its home bucket touches one bucket. `insert.rs` explains how a key gets an entry in full buckets. With two
-//! buckets per key and two displacements, nearly every key up to the capacity gets an entry. A large table of
+//! key in its home bucket touches one bucket. `insert.rs` explains how a key gets an entry if its buckets are full.
+//! With two buckets per key and two displacements, nearly every key up to the capacity gets an entry. A large table of
 //! single-word states takes 38 bytes per key.
 //!
 //! There is no clean-up. An entry in which nothing is used counts as vacant, and the next key that needs an entry

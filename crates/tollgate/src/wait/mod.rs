@@ -49,7 +49,7 @@ use queue::{Waiter, WaiterId};
 pub(crate) use shard::Shards;
 use state::JoinResult;
 
-/// A limiter that can be waited for: [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed), [`Pacer`](crate::Pacer).
+/// A limiter whose callers can wait: [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed), [`Pacer`](crate::Pacer).
 /// Sealed: cannot be implemented outside this crate.
 pub trait Waitable: Send + Sync + Sized + 'static {
     /// Identifies a queue.
@@ -59,7 +59,7 @@ pub trait Waitable: Send + Sync + Sized + 'static {
     /// The source of time.
     type Clock: Clock;
 
-    /// Returns the shards that waiters are distributed over.
+    /// Returns the shards of the waiters.
     fn shards(&self) -> &Shards<Self::Key, Self::Stamp>;
     /// Returns a number that selects the shard of a key, modulo the number of shards.
     fn shard_of(key: Self::Key) -> usize;

@@ -327,7 +327,7 @@ fn clock_step_back_grants_nothing_and_locks_out_for_one_window() {
     let before = state;
     assert!(!limit.decide(&mut state, &Now::at(4 * second), ASK_ONE).is_admitted());
     assert_eq!(state, before);
-    // A reading that is one nanosecond older is a clock step. After the first refusal the window passes as usual.
+    // A reading that is one nanosecond older is a clock step. After the first refusal the entry expires as usual.
     let stepped = 4 * second - 1;
     assert_eq!(retry(&state, stepped), Retry::After(Nanos::from_nanos(10)));
     assert!(!limit.decide(&mut state, &Now::at(stepped), ASK_ONE).is_admitted());
@@ -411,8 +411,8 @@ fn limit_holds_after_a_corrupt_word() {
     }
 }
 
-/// With a limit of 3, 2 are withheld at 100. A refund without a stamp removes the oldest entries first, which are the
-/// withheld entries.
+/// With a limit of 3, 2 units are withheld at 100 ns. A refund without a stamp removes the oldest entries first, which
+/// are the withheld entries.
 #[test]
 fn refund_without_a_stamp_keeps_the_gap_after_the_last_request() {
     let limit = log(3, 10).initial(1).unwrap().minimum_gap(Nanos::from_nanos(4)).unwrap();

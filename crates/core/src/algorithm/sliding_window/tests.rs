@@ -17,7 +17,8 @@ fn previous_window_counts_by_its_overlap() {
 
 #[test]
 fn weighted_part_is_not_rounded() {
-    // 9 × 3/4 + 5 is 11.75, so another 1 exceeds 12. If the estimate were rounded down to 11, the request would pass.
+    // 9 × 3/4 + 5 is 11.75, so another request of 1 exceeds the limit of 12. If the estimate were rounded down to 11,
+    // the request would pass.
     let limit = SlidingWindow::new(12, Nanos::from_secs(60)).unwrap();
     assert_steps(&limit, "9@59 5@75 1@75 1@80", "3 0 no5 0");
 }

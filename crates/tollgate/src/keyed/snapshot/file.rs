@@ -24,7 +24,8 @@ pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
     match written {
         Ok(result) => sync_folder(&folder).map(|()| result),
         Err(error) => {
-            // Errors of the removal are ignored, because the first error is reported, and the file may not exist.
+            // Errors of the removal are ignored, because the first error is reported, and there may be no file to
+            // remove.
             let _ = fs::remove_file(&beside);
             Err(error)
         }

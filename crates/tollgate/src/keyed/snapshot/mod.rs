@@ -12,8 +12,8 @@
 //! **Time.** States contain instants of the monotonic clock, whose zero differs in every process. The head contains one
 //! reading of both clocks, and the restoring process reads both clocks again. The difference between the wall-clock
 //! readings is the elapsed time. The old monotonic reading plus the elapsed time corresponds to the present on the new
-//! clock. So buckets refill and windows end between the two processes. If the wall clock was set back, the elapsed time
-//! is zero.
+//! clock. So buckets refill and windows end in the time between the two processes. If the wall clock was set back, the
+//! elapsed time is zero.
 //!
 //! **Parameters.** An entry belongs to the limit under which it was last charged, which may be an earlier limit. The
 //! upper half of the snapshot's third word is the number of earlier limit sets. The earlier sets follow the current

@@ -185,7 +185,7 @@ fn flood_of_new_keys_evicts_no_key_that_has_used_more() {
     const CAPACITY: u64 = 5_000;
     fn assert_flood_evicts_nothing<A: Algorithm + fmt::Debug>(limit: A) {
         let (keyed, _) = keyed(limit, CAPACITY as usize);
-        // Each key uses more than half of its limit, by a different amount.
+        // Each key uses a different amount, which is more than half of its limit.
         let reports: Vec<Report> =
             (0..1_000).map(|n| keyed.check_and_report(&numbered_key(n), 51 + n % 50).1).collect();
         keyed.check_many((0..10 * CAPACITY).map(|n| (numbered_key(1 << 40 | n), 1)), |_| ());
