@@ -13,9 +13,9 @@ use crate::wait::{Acquire, AcquireError, Waitable};
 /// [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed) and [`Pacer`](crate::Pacer).
 ///
 /// Each item is fetched first and then waits for capacity, so that tokens are spent only on existing items. Dropping
-/// the stream drops the pending item and refunds its charge. If an item cannot wait, it is dropped; the stream yields
-/// the error and continues. The error is [`AcquireError::Full`] if the wait queue is full, [`AcquireError::NeverFits`]
-/// if the limit admits nothing, or [`AcquireError::NoTimer`].
+/// the stream drops the pending item, and refunds its charge if the charge was already taken. If an item cannot wait,
+/// it is dropped; the stream yields the error and continues. The error is [`AcquireError::Full`] if the wait queue is
+/// full, [`AcquireError::NeverFits`] if the limit admits nothing, or [`AcquireError::NoTimer`].
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct LimitedStream<S: Stream, G: Waitable> {
     stream: S,

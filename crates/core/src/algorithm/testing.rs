@@ -143,8 +143,8 @@ fn assert_fast_paths_match_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
     });
 }
 
-/// Checks the reported times and amounts: `retry` and `reset` are exact to the nanosecond, and exactly `remaining`
-/// passes.
+/// Checks the reported times and amounts: `retry` and `reset` are exact to the nanosecond, and exactly the amount
+/// `remaining` passes.
 pub(super) fn assert_waits_exact<'a, A: Algorithm>(
     limit: &A,
     state: &[u64],
