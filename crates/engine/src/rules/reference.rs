@@ -351,7 +351,7 @@ behave the same, and decide exactly.
 |---|---|---|---|
 | `strict` | in the store, with a round trip | B + r·T | all |
 | `leased` | in memory, from tokens granted in advance | B + r·T | `token_bucket`, `fixed_window`, without calendar windows and `phase: first_request`; no `ban` |
-| `eventual` | in memory, by a local view of the key | B + r·T + (N − 1)·(B + r·δ) | `token_bucket`, `fixed_window`, `sliding_window`, `sliding_slices`, without calendar windows |
+| `eventual` | in memory, from a local view of the key | B + r·T + (N − 1)·(B + r·δ) | `token_bucket`, `fixed_window`, `sliding_window`, `sliding_slices`, without calendar windows |
 
 With `leased`, the store grants tokens to a node in advance, about as many as the node is likely to need in
 the next second. The node spends them without asking the store. The node asks for more when less than a
@@ -371,10 +371,10 @@ them, and when it stops.
 - If a key is charged under other limits, such as the limits of an override, the store decides until the leases
   under the old limits have ended.
 
-With `eventual`, a node decides by a local view of the key: the last known state in the store, plus the
-node's own charges since then. The node sends its charges every `sync_every`, and immediately when they
-reach a sixteenth of B; δ is `sync_every` plus a round trip. Every charge is counted exactly once, even
-if the connection fails.
+With `eventual`, a node decides from a local view of the key: the last known state in the store, plus
+the node's own charges since then. The node sends its charges every `sync_every`, and immediately when
+they reach a sixteenth of B; δ is `sync_every` plus a round trip. Every charge is counted exactly once,
+even if the connection fails.
 
 - An overshoot becomes debt: three nodes that share `4/s` and admit twelve requests at once leave a balance
   of −8, and every request is refused for the next two seconds. The metric
@@ -382,7 +382,7 @@ if the connection fails.
 - `remaining` and waits are estimates. `standing` is `eventual`.
 - A node reads the key from the store for its first request, and for the first request after a pause of one
   second or two sync intervals, whichever is longer.
-- While the store does not answer, nodes continue to decide by their views, and send their charges
+- While the store does not answer, nodes continue to decide from their views, and send their charges
   afterwards. For keys without a view, `on_fault` decides.
 - A request that also matches strict rules takes one round trip, and is charged all or none.
 
@@ -406,8 +406,8 @@ const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothin
   while the key is charged under another limit. After `reset`, a key is new.
 - **`minimum_gap` of a changed limit** counts from the last request, as long as the key's own limit
   remembers that request: for its period or its gap, whichever is longer.
-- **An interval bucket without `max_wait`** delays no request. If too little is available, it refuses the
-  request, with the time until the step that refills enough.
+- **An interval bucket without `max_wait`** delays no request. If too little is available, the bucket
+  refuses the request and reports the time until the step that refills enough.
 - **`take-up-to`** takes the same amount from all matching enforced rules, in one step: the smallest
   amount that any of them has left. The matching shadow rules are then asked for that amount, and take
   the smallest amount that any of them has left.
@@ -431,6 +431,6 @@ const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothin
   of the lost one.
 - **Shadow rules** that a request matches form one group. Shadow rules are decided after all enforced
   rules have admitted the request, and charged all or none: if one of them would refuse, none is
-  charged. If one of them denies (`deny`, or an override with `deny`), it refuses for the group: the
-  others are not evaluated, and only this refusal is reported.
+  charged. If one of these rules denies (`deny`, or an override with `deny`), the other rules of the
+  group are not evaluated, and only this refusal is reported.
 ";

@@ -1,4 +1,4 @@
-//! `tollgate replay`: decides the requests in access logs by the given rules, without affecting a server.
+//! `tollgate replay`: applies the given rules to the requests in access logs, without affecting a server.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};

@@ -347,7 +347,7 @@ fn rule_point(before: &RuleCounts, now: &RuleCounts, elapsed: Nanos) -> RulePoin
 #[derive(Debug, Serialize)]
 pub(super) struct HistoryPage<T> {
     at_ms: i64,
-    /// The current state of the server. Live events contain it too.
+    /// The current state of the server. Live events also contain this state.
     status: T,
     seconds: OverallColumns,
     tens: OverallColumns,

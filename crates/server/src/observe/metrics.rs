@@ -340,7 +340,7 @@ fn write_sharing_metrics(page: &mut MetricsText, shared: &SharingStats) {
     }
     page.write_gauge(
         "tollgate_shared_views",
-        "Keys of rules with consistency eventual that this node decides by its own view.",
+        "Keys of rules with consistency eventual that this node decides from its own view.",
         shared.views as u64,
     );
     page.write_counter(

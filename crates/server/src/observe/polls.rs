@@ -1,7 +1,7 @@
 //! Counts polls of the rules service by outcome, and tracks the age of the rules in force.
 //!
-//! A node whose rules service is unreachable is still ready and decides by its current rules. [`health`](super::health)
-//! explains why. For alerts, use the metric `tollgate_rules_age_seconds`.
+//! A node whose rules service is unreachable is still ready and decides with its current rules.
+//! [`health`](super::health) explains why. For alerts, use the metric `tollgate_rules_age_seconds`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

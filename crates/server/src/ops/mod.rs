@@ -165,7 +165,7 @@ pub struct OperationSpec {
 pub struct RespCommand {
     /// The name, in upper case.
     pub name: &'static str,
-    /// Number of mandatory words, including the name. An optional `ONCE key` follows them.
+    /// Number of mandatory words, including the name. An optional `ONCE key` follows the mandatory words.
     pub arity: usize,
     /// Usage text for the words after the name.
     pub args: &'static str,

@@ -64,7 +64,7 @@ impl WatchedFile {
         if metadata.len() > MAX_FILE_BYTES as u64 {
             return Err(too_large(&metadata.len().to_string()));
         }
-        // Limits the read too, because the metadata of devices and pipes reports a size of zero.
+        // The read is limited too, because the metadata of devices and pipes reports a size of zero.
         let mut bytes = Vec::with_capacity(metadata.len() as usize);
         File::open(&self.path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
         if bytes.len() > MAX_FILE_BYTES { Err(too_large("more")) } else { Ok(bytes) }
