@@ -87,7 +87,7 @@ fn reported_wait_while_banned_is_exact() {
     }
 }
 
-/// Returns the time by which a clock has advanced.
+/// Adds a method that returns the time by which the clock has advanced.
 trait ElapsedTime {
     fn elapsed(&self) -> Nanos;
 }
@@ -288,8 +288,8 @@ fn instants_while_banned(rule: &str, instants: &[u64]) -> Vec<u64> {
 fn ban_counts_refusals_in_a_sliding_window() {
     let rule = "- {id: r, limit: 1/day, ban: {after: 3, within: 10s, for: 60s}}\n";
     let tenths = |tenths: u64| tenths * 100_000_000;
-    // The refusals at 16.9, 17.0 and 17.1 s are within 10 s. The refusals at 7 and 17.0 s are exactly 10 s apart, so
-    // they do not start a ban together.
+    // The refusals at 16.9, 17.0 and 17.1 s are within 10 s. The refusals at 7.0 and 17.0 s are exactly 10 s apart,
+    // so they do not count towards the same ban.
     let instants = [70, 169, 170, 171].map(tenths);
     assert_eq!(instants_while_banned(rule, &instants), [tenths(171)]);
     // Refusals one nanosecond closer together start a ban.

@@ -1,4 +1,4 @@
-//! Rule changes at run time.
+//! Tests of rule changes at run time.
 
 use crate::support;
 
