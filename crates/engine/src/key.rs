@@ -306,14 +306,14 @@ mod tests {
         let placed = |key: &[u8]| String::from_utf8_lossy(partition_key(key)).into_owned();
         assert_eq!(placed(&rule_key("api", "a", &["k"], &[Some("v")])), "v");
         assert_eq!(placed(&rule_key("web", "b", &["k", "l"], &[Some("v"), Some("w")])), "v");
-        assert_eq!(placed(&rule_key("api", "a", &["k"], &[None])), "a", "a key without a value is placed by its rule");
+        assert_eq!(placed(&rule_key("api", "a", &["k"], &[None])), "a", "the rule id selects the server");
         assert_eq!(placed(&rule_key("api", "a", &[], &[])), "a");
         assert_eq!(placed(&inline_key("api", "user")), "user");
         assert_eq!(placed(b"anything"), "anything");
         let mut keys = rule_key("api", "a", &["k"], &[Some("v")]);
         let own = keys.len();
         push_side_key(&mut keys, 0..own, SideCounter::Ban);
-        assert_eq!(placed(&keys[own..]), "v", "a ban is placed with its counter");
+        assert_eq!(placed(&keys[own..]), "v", "a ban is on the server of its counter");
     }
 
     #[test]

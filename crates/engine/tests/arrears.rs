@@ -107,7 +107,7 @@ fn arrears_above_the_debt_limit_are_charged_later() {
     clock.advance(DAY);
     nodes.iter().for_each(|node| poll_once(node.engine.repay()));
     (0..2).for_each(|_| clock.advance(DAY));
-    assert_eq!(nodes[0].remaining(&[]), [0], "more than 30 were charged");
+    assert_eq!(nodes[0].remaining(&[]), [0], "more than 30 tokens were charged");
 }
 
 /// A memory store that can be unavailable, or can hang without answering.

@@ -126,7 +126,7 @@ fn allow_and_deny_need_no_limits() {
         assert_eq!((decision.rule(), decision.reports().count()), (Some("others"), 0));
         assert!(decision.receipt().is_empty());
     });
-    assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 3600s".into()), "none of them was counted");
+    assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 3600s".into()), "nothing was counted");
     bench.put("- {id: foes, when: {ip: '1'}, deny: true, on_exceed: shadow}\n- {id: all, limit: 1/h}\n");
     bench.advance(Nanos::from_secs(3_600));
     bench.decide(&[("ip", "1")], None, |decision| assert!(decision.is_admitted() && decision.is_shadow_refused()));

@@ -19,8 +19,8 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 }
 
 fn date_of_day(day: i64) -> (i64, i64, i64) {
-    let year = (2026..2030).rfind(|year| days_since_1970(*year, 1, 1) <= day).expect("a date of these years");
-    let month = (1..=12).rfind(|month| days_since_1970(year, *month, 1) <= day).expect("a date of these years");
+    let year = (2026..2030).rfind(|year| days_since_1970(*year, 1, 1) <= day).expect("a date in these years");
+    let month = (1..=12).rfind(|month| days_since_1970(year, *month, 1) <= day).expect("a date in these years");
     (year, month, day - days_since_1970(year, month, 1) + 1)
 }
 

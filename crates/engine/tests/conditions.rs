@@ -37,7 +37,7 @@ fn requests_are_counted_by_the_captured_segment() {
 fn requests_are_counted_by_the_first_present_alternative() {
     let mut bench = bench("- {id: r, limit: 1/h, per: [user or client_ip]}\n");
     assert_eq!(bench.check(&[("user", "1.2.3.4"), ("client_ip", "5.6.7.8")]), "allow");
-    assert_eq!(bench.check(&[("client_ip", "1.2.3.4")]), "allow", "an address is not a listed name");
+    assert_eq!(bench.check(&[("client_ip", "1.2.3.4")]), "allow", "an address is not a user with the same value");
     assert_eq!(bench.check(&[("client_ip", "9.9.9.9"), ("user", "1.2.3.4")]), "deny 3600s");
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.check(&[]), "deny 3600s");
@@ -120,7 +120,7 @@ fn cost_differs_by_kind_of_request_over_one_quota() {
     assert_eq!(left(&[("path", "/"), ("method", "GET")]), 99, "no case matches");
     assert_eq!(left(&[("path", "/search/x"), ("method", "GET")]), 94);
     assert_eq!(left(&[("path", "/export"), ("method", "GET")]), 44);
-    assert_eq!(left(&[("path", "/export"), ("method", "POST")]), 44, "refused: 50 do not fit");
+    assert_eq!(left(&[("path", "/export"), ("method", "POST")]), 44, "a cost of 50 does not fit");
     assert_eq!(left(&[("path", "/"), ("method", "POST")]), 42);
     assert_eq!(left(&[("path", "/export"), ("plan", "pro")]), 892, "costs and overrides are independent");
     let export = [("key", "k"), ("path", "/export"), ("plan", "pro")];

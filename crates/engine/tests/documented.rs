@@ -143,7 +143,7 @@ fn count_refused_records_refusals_of_its_own_log_during_a_ban() {
     );
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
     bench.advance(from_seconds(9));
-    assert_eq!(bench.check(&[]), "deny 60s", "recorded at 9 s, so it has to wait until 69 s");
+    assert_eq!(bench.check(&[]), "deny 60s", "the refusal is recorded at 9 s, so the wait ends at 69 s");
     bench.advance(from_seconds(59));
     assert_eq!(bench.remaining(&[]), [0]);
     bench.advance(from_seconds(1));

@@ -33,7 +33,7 @@ fn explanation_lists_matching_rules_and_failed_conditions() {
     bench.check(&ask);
     bench.decide(&ask, None, |decision| {
         let names: Vec<String> = decision.counters().map(|counter| counter.name(100)).collect();
-        assert_eq!(names, ["client_ip=192.0.2.1", ""], "only the alternative that was present");
+        assert_eq!(names, ["client_ip=192.0.2.1", ""], "only the alternative that was present is named");
     });
     assert_eq!(
         explanation_text(&mut bench, &ask),

@@ -78,7 +78,7 @@ fn each_listed_value_has_its_limit_and_others_have_none() {
     assert_eq!(service.count_passing(&[("table", "other")]), 60);
     assert_eq!(service.count_passing(&[("table", "unnamed")]), ABOVE_EVERY_LIMIT, "a value without a limit");
     service.advance(1);
-    assert_eq!(service.count_passing(&[("table", "orders")]), 50, "in the next second");
+    assert_eq!(service.count_passing(&[("table", "orders")]), 50, "the next window begins after a second");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn matching_limit_replaces_named_limits_without_charging_them() {
     assert_eq!(
         count_passing_all(&service, &[searching, reading]),
         10,
-        "in any order, even if a replaced limit is exhausted"
+        "the order does not matter, nor does an exhausted limit that is replaced"
     );
 }
 
@@ -354,7 +354,7 @@ fn one_quota_with_capacity_is_enough_and_other_limits_apply() {
     assert_eq!(import_report(config), "");
     let [a, b, c]: [DescriptorEntries<'_>; 3] = [&[("a", "x")], &[("b", "x")], &[("c", "x")]];
     let service = ImportedService::new(config);
-    assert_eq!(count_passing_all(&service, &[a, b, c]), 5, "the larger of both quotas");
+    assert_eq!(count_passing_all(&service, &[a, b, c]), 5, "the larger of the two quotas");
     assert_eq!(
         (service.count_passing(a), service.count_passing(b), service.count_passing(c)),
         (0, 0, 4),

@@ -200,7 +200,7 @@ fn included_files_replace_their_directive() {
     );
     assert!(
         left_out.as_slice()[1].to_detailed_text().contains("  | limit_req_log_level warn;\n"),
-        "with its source line"
+        "the mistake has its source line"
     );
 }
 

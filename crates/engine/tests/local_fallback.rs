@@ -300,7 +300,7 @@ fn amount_that_refills_during_the_stall_is_not_charged() {
     }
     assert_ne!(check_in_fallback(&mut bench, 1), "allow");
     bench.engine.store().recover();
-    assert_eq!(bench.remaining(&[]), [0], "600 refilled and were spent in six minutes, after the first 100");
+    assert_eq!(bench.remaining(&[]), [0], "after the first 100, 600 refilled and were spent in six minutes");
     bench.advance(Nanos::from_secs(6));
     assert_eq!(bench.remaining(&[]), [10]);
 }
@@ -508,7 +508,7 @@ fn override_in_the_fallback_includes_usage_under_other_limits() {
         let mut bench = bench(rules, 2);
         assert_eq!(bench.check_cost(&pro, 600), "allow");
         if refused_in_the_store {
-            assert_ne!(bench.check(&[]), "allow", "600 of 100 are spent");
+            assert_ne!(bench.check(&[]), "allow", "600 are spent under a limit of 100");
         }
         stall_store(&bench);
         assert_ne!(bench.check(&[]), "allow", "a refused request changes nothing");

@@ -65,7 +65,7 @@ fn export_costs_fifty_of_a_shared_quota() {
         bench.decide(attributes, cost, |decision| decision.is_admitted())
     };
     assert!(allowed(&mut bench, &call, None) && allowed(&mut bench, &export, None));
-    assert_eq!(bench.remaining(&export), [8, 949], "remaining of the rate and of the quota");
+    assert_eq!(bench.remaining(&export), [8, 949], "the remaining amounts of the rate and of the quota");
     assert!(!allowed(&mut bench, &export, Some(50)), "a cost stated by the request applies to the rate too");
     assert!(allowed(&mut bench, &[("path", "/v1/list"), ("method", "POST"), ("api_key", "k")], None));
     assert_eq!(bench.remaining(&call), [7, 947]);

@@ -170,7 +170,7 @@ fn refusing_rule_without_suffices_determines_the_wait() {
          - {id: all, limit: 60/m, burst: 1}\n",
     );
     assert_eq!(bench.check(&[]), "allow");
-    assert_eq!(bench.check(&[]), "deny 1s", "the wait is not until tomorrow, because `a` is not needed");
+    assert_eq!(bench.check(&[]), "deny 1s", "the wait ends before tomorrow, because `a` is not needed");
     assert_eq!(bench.remaining(&[]), [8, 0]);
 }
 
@@ -189,7 +189,7 @@ fn one_sufficient_rule_is_enough_without_the_store() {
         let (outcome, exactness) = ask(&[]);
         assert_eq!((&*outcome, exactness), (said, Exactness::Fallback));
     }
-    assert_eq!(ask(&[("free", "")]), ("allow".into(), Exactness::Fallback), "an open rule has capacity");
+    assert_eq!(ask(&[("free", "")]), ("allow".into(), Exactness::Fallback), "a rule with `on_fault: open` has capacity");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn banned_counter_has_no_capacity() {
     bench.advance(tollgate::core::Nanos::from_secs(10));
     assert_eq!(bench.check(&both), "allow", "the limit of `x` has capacity again, but `x` is still banned");
     assert_eq!((bench.check(&[("x", "")]), bench.check(&both)), ("deny 3590s".into(), "allow".into()));
-    assert!(bench.check(&both).starts_with("deny"), "`y` is exhausted after three");
+    assert!(bench.check(&both).starts_with("deny"), "`y` is exhausted after three requests");
 }
 
 #[test]

@@ -39,7 +39,8 @@ impl TakeMode {
             (Self::UpTo, [item]) if item.cost.is_some() => Ok(()),
             (Self::UpTo, [_]) => Err(RequestError::NoAmount),
             (Self::UpTo, items) => {
-                Err(RequestError::TooMany { what: "items to take from at once", given: items.len(), max: 1 })
+                let what = "items in a request that takes up to an amount";
+                Err(RequestError::TooMany { what, given: items.len(), max: 1 })
             }
         }
     }

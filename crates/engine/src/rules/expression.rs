@@ -355,7 +355,7 @@ mod tests {
         check("path.foo()", &format!("character 1: unknown function `foo`; {methods}"));
         check(
             "double(plan) > 1",
-            "character 1: unknown function `double` (numbers are whole; `int` parses them); available: `size`, `int` and `has`",
+            "character 1: unknown function `double` (only whole numbers are supported; `int` parses them); available: `size`, `int` and `has`",
         );
         check("1.5 > int(plan)", "character 1: fractions are not supported");
         check("plan + 'x' == 'y'", "character 6: `+` needs numbers; write `int(plan)` for a number");

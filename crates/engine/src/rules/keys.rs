@@ -69,7 +69,7 @@ pub const RULE_KEYS: &[Key] = &[
     ),
     key(
         "when",
-        "attributes with a condition for each",
+        "a map from attributes to conditions",
         "all requests",
         "the requests that the rule matches; all conditions must hold",
         "{id: api, when: {path: /v1/**, method: [GET, POST]}, limit: 100/s}",
@@ -169,7 +169,7 @@ pub const RULE_KEYS: &[Key] = &[
         "on_exceed",
         "`deny`, `shadow`, `drop` or `delay: {max_wait: …}`",
         "`deny`",
-        "what happens to a request above the limits: refused; admitted and reported; refused without a reply; or admitted after a wait",
+        "whether a request above the limits is refused, admitted and reported, refused without a reply, or admitted after a wait",
         "{id: smooth, limit: 10/s, on_exceed: {delay: {max_wait: 2s}}}",
     ),
     key(
@@ -211,12 +211,12 @@ pub const RULE_KEYS: &[Key] = &[
         "ban",
         "a map with `after`, `within` and `for`",
         "none",
-        "refuses a key entirely, for a time, after too many refusals",
+        "refuses all requests of a key for some time, after too many refusals",
         "{id: login, per: [client_ip], limit: 5/m, ban: {after: 20, within: 10m, for: 1h}}",
     ),
     key(
         "schedule",
-        "a map, or a list of them",
+        "a map, or a list of maps",
         "always",
         "when the rule applies: days of the week and times of day, in a time zone",
         "{id: busy, limit: 10/s, schedule: {days: [mon, tue, wed, thu, fri], from: '09:00', to: '17:00', zone: Europe/Paris}}",

@@ -50,7 +50,7 @@ const AVAILABLE_FUNCTIONS: &str = "available: `size`, `int` and `has`";
 const UNSUPPORTED_FUNCTIONS: &[(&[&str], &str)] = &[
     (&["matches"], "regular expressions are not supported; use a pattern in `when`"),
     (&["all", "exists", "exists_one", "map", "filter"], "loops are not supported; lists occur only after `in`"),
-    (&["double", "uint"], "numbers are whole; `int` parses them"),
+    (&["double", "uint"], "only whole numbers are supported; `int` parses them"),
     (
         &["string", "bytes", "lowerAscii", "upperAscii", "replace", "split", "substring", "format"],
         "expressions cannot create strings",

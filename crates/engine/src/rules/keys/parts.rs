@@ -15,7 +15,7 @@ pub const LIMIT_KEYS: &[Key] = &[
         "algorithm",
         "a name",
         "`token_bucket`",
-        "the algorithm that counts",
+        "the algorithm of the limit",
         "{id: a, limit: 5/m, algorithm: sliding_log}",
     ),
 ];
@@ -39,7 +39,7 @@ pub const LIMIT_OPTIONS: &[Key] = &[
     key(
         "max_wait",
         "a duration",
-        "the time of a full burst; 0 for `interval_bucket`",
+        "the time in which a full burst leaks; 0 for `interval_bucket`",
         "the longest wait of a request, for buckets that delay requests",
         "{id: a, limit: 10/s, algorithm: leaky_bucket, max_wait: 500ms}",
     ),
@@ -85,7 +85,13 @@ pub const LIMIT_OPTIONS: &[Key] = &[
         "the time after which an unreleased slot becomes free, for concurrency",
         "{id: a, limit: 3, algorithm: concurrency, lease: 10s}",
     ),
-    key("initial", "a whole number", "the capacity", "the tokens of a new key", "{id: a, limit: 100/h, initial: 10}"),
+    key(
+        "initial",
+        "a whole number",
+        "the capacity",
+        "the number of tokens of a new key",
+        "{id: a, limit: 100/h, initial: 10}",
+    ),
     key(
         "max_debt",
         "a whole number",
@@ -96,14 +102,14 @@ pub const LIMIT_OPTIONS: &[Key] = &[
     key(
         "zone",
         "a time zone like `Europe/Paris`",
-        "UTC for `month`, `year` and with `anchor`",
+        "UTC for `month` and `year`, and with `anchor`",
         "aligns a fixed window with the calendar of the zone: it ends with the minute, hour, day, week, month or year",
         "{id: a, limit: 100/day, algorithm: fixed_window, zone: Europe/Paris}",
     ),
     key(
         "anchor",
         "a day of the month, a weekday, or `MM-DD`",
-        "the first, Monday, `01-01`",
+        "the 1st of the month, Monday, or `01-01`",
         "the first day of the month, week or year, such as a billing day; 31 is the last day of shorter months",
         "{id: a, limit: 10k/month, algorithm: fixed_window, anchor: 15}",
     ),

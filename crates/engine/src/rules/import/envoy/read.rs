@@ -149,7 +149,7 @@ impl EnvoyParser<'_> {
         if let Some(position) = share_threshold.filter(|_| !value.as_ref().is_some_and(|value| value.contains('*'))) {
             self.notes.add(position, "`share_threshold` needs a value with a star");
         }
-        let why = "metrics have no labels with values from requests; `/v1/top` lists the values charged most";
+        let why = "metrics have no labels with values from requests; `/v1/top` lists the values that are charged most";
         for name in ["detailed_metric", "value_to_metric"] {
             if let Some(position) = self.position_if_true(&fields, name) {
                 self.left_out.add_with_help(position, format!("`{name}` is not imported"), why);
