@@ -34,7 +34,7 @@ impl Contender {
         }
     }
 
-    /// Makes one request for the given key. Returns whether it passes.
+    /// Makes one request for the given key, and returns whether the request passes.
     pub(crate) async fn ask(&self, key: u32) -> Result<bool> {
         match self {
             Self::Ours(_, ours) => ours.ask(key).await,

@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     std::process::exit(missed.into())
 }
 
-/// Prints whether a goal is met, and returns whether it is missed.
+/// Prints whether a goal is met, and returns whether the goal is missed.
 fn check_goal(what: &str, value: f64, holds: bool, goal: &str) -> bool {
     println!("{} {what}: {value:.2} ({goal})", if holds { "ok    " } else { "MISSED" });
     !holds

@@ -51,7 +51,7 @@ pub enum Hop {
 pub enum Route {
     /// On this node.
     Here,
-    /// On the given node, or on the node to which it forwards the request.
+    /// On the given node, or on a node to which the given node forwards the request.
     To(NodeId),
     /// Nowhere: the rule's `on_fault` applies.
     Unavailable(Unavailable),

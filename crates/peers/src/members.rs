@@ -66,7 +66,7 @@ struct Dial {
     dialling: bool,
     /// Whether the address accepts connections.
     answers: bool,
-    /// The last node that answered at this address. If the address is this node's own, this node's id.
+    /// The last node that answered at this address, which may be this node itself.
     node: Option<NodeId>,
 }
 

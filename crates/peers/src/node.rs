@@ -52,7 +52,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Ends asks whose deadline has passed, and then sends the asks that were held until those asks were answered.
+/// Ends asks whose deadline has passed, and then sends the asks that were waiting for their answers.
 async fn expire_asks(shared: &Shared) {
     loop {
         for peer in shared.asks.expire().await {

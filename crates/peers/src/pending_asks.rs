@@ -90,7 +90,7 @@ pub(crate) struct PendingAsk<'a> {
     asks: &'a PendingAsks,
     pub(crate) id: u64,
     is_pending: bool,
-    /// Whether no other ask was unanswered when this ask was made.
+    /// Whether this ask was the only unanswered ask when it was made.
     pub(crate) is_only: bool,
 }
 

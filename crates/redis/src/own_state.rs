@@ -199,8 +199,8 @@ pub(crate) fn leases_left(last_end: u64, now: &Now<'_>, lease: Nanos) -> Nanos {
 pub(crate) fn read_bucket_ticks(bucket: &BucketParams, bytes: &mut ByteCursor<'_>) -> Result<u128, TooShort> {
     let unit = UnitTime::new(bucket);
     let (whole, part) = (bytes.take_number(7)?, bytes.take_number(6)?);
-    let per_micro = u128::from(unit.ticks) * u128::from(unit.coarser);
-    Ok(u128::from(whole) * per_micro + u128::from(part) * u128::from(unit.coarser))
+    let per_micro = u128::from(unit.ticks) * u128::from(unit.core_ticks_per_tick);
+    Ok(u128::from(whole) * per_micro + u128::from(part) * u128::from(unit.core_ticks_per_tick))
 }
 
 /// Reads the slice counts and writes the state words. Returns the end of the current slice.

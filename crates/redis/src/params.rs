@@ -184,16 +184,17 @@ pub(crate) struct UnitTime {
     pub(crate) whole: u64,
     /// Remaining ticks, less than a microsecond.
     pub(crate) part: u64,
-    /// Number of core ticks per tick. Core has `rate.count()` ticks per nanosecond.
-    pub(crate) coarser: u64,
+    /// Number of ticks of `tollgate-core` in one tick of the script. In `tollgate-core`, a nanosecond has
+    /// `rate.count()` ticks.
+    pub(crate) core_ticks_per_tick: u64,
 }
 
 impl UnitTime {
     pub(crate) fn new(bucket: &BucketParams) -> Self {
         let (count, per) = (u64::from(bucket.rate.count()) * 1_000, bucket.rate.per().as_nanos());
-        let coarser = greatest_common_divisor(count, per);
-        let (ticks, unit) = (count / coarser, per / coarser);
-        Self { ticks, whole: unit / ticks, part: unit % ticks, coarser }
+        let core_ticks_per_tick = greatest_common_divisor(count, per);
+        let (ticks, unit) = (count / core_ticks_per_tick, per / core_ticks_per_tick);
+        Self { ticks, whole: unit / ticks, part: unit % ticks, core_ticks_per_tick }
     }
 }
 

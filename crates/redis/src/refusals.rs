@@ -44,10 +44,10 @@ pub(crate) struct Refusals {
 struct Refusal {
     charges: Arc<[RefusedCharge]>,
     marks: u64,
-    /// The refusal is repeated until this instant. The wait counts from before the request was sent, so the store
-    /// would also refuse until this instant.
+    /// The refusal is repeated until this instant. The wait is added to an instant before the request was sent, so the
+    /// store would also refuse until this instant.
     until: Instant,
-    /// When the answer arrived. Repeated waits count from this instant, so they are never too short.
+    /// When the answer arrived. Repeated waits are computed from this instant, so they are never too short.
     answered: Instant,
     at: Time<Wall>,
 }

@@ -9,8 +9,8 @@
 //! links may break at any time, and every delta still counts once.
 //!
 //! - **Age.** A delta contains its age, computed when it is sent, so clocks need not agree. The receiver charges the
-//!   delta as of the time when it was taken. A delta older than a second never takes a balance below zero, so a long
-//!   fault is not followed by a long debt.
+//!   delta as of the time when its charges were taken. A delta older than a second never takes a balance below zero, so
+//!   a long fault is not followed by a long debt.
 //! - **Snapshot.** A node that joins, or that missed more than a ring holds, pulls the state from one other node in
 //!   parts. The *vector* lists, for each node, the last of its deltas that the snapshot contains. The vector is read
 //!   before the first part, so no delta is lost. A delta that reaches the sender during the transfer may count twice at

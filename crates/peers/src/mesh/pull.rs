@@ -181,8 +181,8 @@ impl Mesh {
         if self.state != MemberState::Joining {
             return;
         }
-        // A snapshot that makes progress gets more time. A large snapshot takes seconds, and so do the deltas that were
-        // made meanwhile and arrive after it.
+        // A snapshot that makes progress gets more time. A large snapshot takes seconds. The deltas that were made
+        // during the transfer arrive after the snapshot, and also take seconds.
         let has_begun = self.has_joined || self.pull.as_ref().is_some_and(|pull| pull.next > 0);
         let wait = if has_begun { MAX_JOIN_TIME } else { JOIN_TIMEOUT };
         let is_late = at >= self.started_at.saturating_add(wait);

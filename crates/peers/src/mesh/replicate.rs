@@ -184,7 +184,7 @@ impl Mesh {
             actions.push(Action::Close { peer: node, why: "refers to unknown limits" });
             return;
         }
-        // Resets are applied first, because the charges in the same delta were taken after them.
+        // Resets are applied first, because the charges in the same delta were taken after the resets.
         body.resets.iter().for_each(|(key, generation)| self.table.apply_reset(now, *key, *generation));
         let age = Nanos::from_nanos(delta.age);
         for (number, items) in &body.blocks {

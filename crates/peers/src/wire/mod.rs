@@ -160,7 +160,7 @@ pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
     encode_with(out, |out| frames::put(frame, out));
 }
 
-/// Appends a frame whose kind and fields `put` appends, with its length prefix.
+/// Appends a frame with its length prefix. The closure `put` appends the kind and the fields.
 fn encode_with(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);

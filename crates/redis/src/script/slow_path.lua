@@ -255,7 +255,7 @@ local function stamp_of(limit, stamps, index)
   return limit.kind == CONCURRENCY and stamp[1] * 1000 + stamp[2] or stamp[1]
 end
 
--- Returns the number of limits that a charge with these stamps had. The key may have more limits by now.
+-- Returns the number of limits that the key had when these stamps were made. The key may have more limits by now.
 local function count_of(limits, stamps)
   return stamps and min(limits.count, #stamps) or limits.count
 end

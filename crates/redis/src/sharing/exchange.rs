@@ -31,7 +31,7 @@ const MAX_EXCHANGES_PER_SWEEP: usize = 1_024;
 /// Maximum number of concurrent exchanges while a stopping node returns its leases.
 const MAX_CONCURRENT_RETURNS: usize = 256;
 
-/// A grant, and when the store made it.
+/// A grant, with the time at which the store made it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TimedGrant {
     pub(super) grant: Grant,

@@ -94,7 +94,7 @@ fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() 
         proxy.stall();
         load.wait_for_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
         proxy.clear_faults();
-        // The time counts from the beginning, because the excess includes the overshoot without a fault.
+        // The time is measured from the beginning, because the excess includes the overshoot without a fault.
         let length = epoch.elapsed().as_nanos() as u64;
         wait_until_up(&nodes[0]).await;
         nodes[0].flush().await;
@@ -176,7 +176,7 @@ fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
         server.pause();
         load.wait_for_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
         server.resume();
-        // The time counts from the beginning, because the excess includes the overshoot without a fault.
+        // The time is measured from the beginning, because the excess includes the overshoot without a fault.
         let length = epoch.elapsed().as_nanos() as u64;
         load.wait_until_refused().await;
         let history = load.end().await;

@@ -93,7 +93,7 @@ impl Model {
         }
     }
 
-    /// Returns the limits that the state of a key belongs to.
+    /// Returns the limits of a key's stored state.
     pub(crate) fn limits_of_state(&self, key: &[u8]) -> Option<&Limits> {
         self.states.get(key).map(|state| &state.own)
     }

@@ -289,7 +289,7 @@ fn parse_head(input: &[u8]) -> Result<CheckHead<'_>, FastPathStep> {
     Ok(CheckHead { host, token: authorization.and_then(bearer_token), body_start, body_end })
 }
 
-/// Parses a `Content-Length` value. Returns `None` if it is not a number of one to four digits.
+/// Parses a `Content-Length` value. Returns `None` if the value is not a number of one to four digits.
 fn parse_content_length(value: &[u8]) -> Option<usize> {
     let is_short = matches!(value.len(), 1..=4) && value.iter().all(u8::is_ascii_digit);
     is_short.then(|| value.iter().fold(0, |length, digit| 10 * length + usize::from(digit - b'0')))

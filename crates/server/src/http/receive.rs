@@ -19,8 +19,8 @@ pub(super) async fn read_body(body: Incoming, max: usize, time_limit: Duration) 
 }
 
 /// Same as [`read_body`], but if `kilobytes` is given, acquires one of its permits for each received kilobyte. If the
-/// time limit passes while the server waits for the client, returns a 408. If it passes while the server waits for
-/// permits, returns a 503.
+/// time limit passes while the server waits for the client, returns a 408. If the time limit passes while the server
+/// waits for permits, returns a 503.
 pub(super) async fn read_body_with_permits<B: Body<Data = Bytes, Error: Display> + Unpin>(
     mut body: B,
     max: usize,

@@ -148,7 +148,7 @@ impl ConnectionBuffers {
                 return Ok(AfterAnswer::Close);
             }
             self.filled += read;
-            // The flag is loaded before the commands are answered. If the server stops while they are answered, the
+            // The flag is loaded before the commands are answered. If the server stops while commands are answered, the
             // rest of a partial command is still awaited.
             let (received, was_stopping) = (self.filled, guard.is_stopping());
             match self.answer_all(stream, app, session).await? {

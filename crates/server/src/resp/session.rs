@@ -70,8 +70,8 @@ impl Session {
         matches!(self.access, Access::Token(_))
     }
 
-    /// Sets the token of the session if the token is valid. Returns whether it is valid. As in Redis, an invalid token
-    /// changes nothing.
+    /// Sets the token of the session if the token is valid. Returns whether the token is valid. As in Redis, an invalid
+    /// token changes nothing.
     pub(super) fn use_token(&mut self, auth: &Authenticator, token: &[u8], wall_ms: impl FnOnce() -> i64) -> bool {
         let mut cached = CachedToken::default();
         auth.set_token(&mut cached, token);

@@ -244,8 +244,8 @@ impl<S: Store + 'static> RlsSession<S> {
         }
     }
 
-    /// Updates the number of body bytes that the connection holds. If this number has grown and the total of all
-    /// connections is too large, closes the connection, unless it holds few bytes.
+    /// Updates the number of body bytes that the connection holds. If the connection holds more bytes than before and
+    /// the total of all connections is too large, closes the connection, unless it holds few bytes.
     fn update_held_bodies(&mut self) {
         let held = self.http2.held_bytes() as usize;
         if held == self.held_body_bytes {

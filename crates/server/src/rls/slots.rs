@@ -27,8 +27,8 @@ const REFUSAL_EXPIRY: Nanos = Nanos::from_secs(5);
 #[derive(Debug, Default)]
 pub struct HeldSlots {
     descriptors: Mutex<DescriptorSlots>,
-    /// Whether a slot was ever held or refused. Relaxed ordering suffices: a caller that reads a stale `false` was
-    /// refused before the first slot was taken.
+    /// Whether a slot was ever held or refused. Relaxed ordering suffices: if a caller reads a stale `false`, its
+    /// refusal counts as one from before the first slot was taken.
     was_ever_used: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl HeldSlots {
         self.was_ever_used.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a slot was ever held or refused. If it returns false, callers can skip the lookup.
+    /// Returns whether a slot was ever held or refused. Callers can skip the lookup if this method returns false.
     pub(super) fn was_ever_used(&self) -> bool {
         self.was_ever_used.load(Ordering::Relaxed)
     }

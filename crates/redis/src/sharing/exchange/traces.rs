@@ -142,7 +142,7 @@ impl Trace<'_> {
         let ExchangeAnswer::Granted(grant) = said else { panic!("{said:?} {place}") };
         assert_eq!(grant, expected, "{place}");
         self.is_absent = false;
-        // Holders adopt the epoch of the pool that they reported to.
+        // Holders adopt the epoch of the pool to which they reported.
         let now = self.nanos();
         for settle in exchange.settle.iter().filter(|settle| settle.held > 0 && settle.slice_expiry > now) {
             self.leases.push((grant.epoch, settle.slice_expiry, settle.held));
