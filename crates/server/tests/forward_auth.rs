@@ -103,5 +103,5 @@ fn proxy_token_is_separate_from_the_client_token() {
     assert_eq!(status(&format!("/v1/forward-auth/api?token={token}"), &[]), "200");
     assert_eq!(status("/v1/forward-auth/api", &[&authorization]), "401");
     let with_slash = format!("/v1/forward-auth/api/?token={token}");
-    assert_eq!(status(&with_slash, &[]), "401", "after the slash, the query is the client's own");
+    assert_eq!(status(&with_slash, &[]), "401", "after the slash, the query belongs to the client");
 }

@@ -331,8 +331,8 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     }
     let [exact, seen, used_up] = load.finish();
     assert_eq!(used_up.len(), 0, "a used-up key stays used up");
-    // With `strict`, up to two servers are the home of a key at the same time, so one server is additional. With
-    // `eventual`, all three servers decide, so two servers are additional.
+    // With `strict`, up to two servers may be the home of a key at the same time, so one additional server may
+    // admit requests. With `eventual`, all three servers decide, so two additional servers may.
     for (history, kind, others) in [(exact, "strict", 1), (seen, "eventual", 2)] {
         let excess = others * FAULT_FREE_EXCESS;
         assert_eq!(excess_observed(&bound_with_excess(excess), &history), None, "{kind}: {} admitted", history.len());

@@ -268,7 +268,7 @@ impl Client {
         self.send(encode_command(args));
     }
 
-    /// Reads as many bytes as `expected` has, and asserts that they are equal.
+    /// Reads `expected.len()` bytes and asserts that they equal `expected`.
     pub fn expect(&mut self, expected: impl AsRef<[u8]>) {
         let expected = expected.as_ref();
         let mut received = vec![0; expected.len()];

@@ -268,7 +268,7 @@ async fn size_limits_are_exact(database: Arc<TestDatabase>) {
     assert!(matches!(long, Err(ControlError::Full(_))));
 }
 
-/// Returns the JSON text of list values with `bytes` bytes in total, without the first and the last quotation mark.
+/// Returns `bytes` bytes of JSON: the values of a list, without the first and the last quotation mark.
 fn long_list(bytes: usize) -> String {
     let mut list = String::new();
     while list.len() + 1003 < bytes {

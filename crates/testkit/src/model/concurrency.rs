@@ -12,7 +12,7 @@ pub struct LeaseParams {
     pub limit: u64,
     /// Length of a lease.
     pub lease: Nanos,
-    /// Additional weight that charges may hold as debt.
+    /// Maximum debt, in addition to `limit`.
     pub max_debt: u64,
 }
 

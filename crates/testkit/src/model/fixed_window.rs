@@ -13,7 +13,7 @@ pub struct WindowParams {
     pub limit: u64,
     /// Length of a window in nanoseconds.
     pub length: u64,
-    /// Additional amount that charges may count as debt.
+    /// Maximum debt, in addition to `limit`.
     pub max_debt: u64,
     /// Remaining amount of a new key.
     pub initial: u64,

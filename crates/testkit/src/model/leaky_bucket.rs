@@ -17,7 +17,7 @@ pub struct LeakyParams {
     pub free: u64,
     /// Longest wait.
     pub max_wait: Nanos,
-    /// Additional amount that charges may add as debt.
+    /// Maximum debt, in addition to `burst`.
     pub max_debt: u64,
     /// Initial free capacity of a new key.
     pub initial: u64,
@@ -50,7 +50,7 @@ impl LeakyBucketModel {
     }
 
     /// Changes the parameters. The level is kept up to burst plus debt. The kept level is rounded up to the resolution
-    /// of the new bucket: a rate of n per p nanoseconds in lowest terms counts in p-ths of a unit.
+    /// of the new bucket. For a rate of n per p nanoseconds in lowest terms, the resolution is 1/p of a unit.
     pub fn change_params(&mut self, params: LeakyParams, now: &Now<'_>) {
         let part = to_exact(params.rate.per().as_nanos());
         let level = (self.level_at(now) * &part).ceil() / part;

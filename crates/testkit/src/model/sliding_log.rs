@@ -23,7 +23,7 @@ pub struct LogParams {
     pub limit: u64,
     /// Length of the window in nanoseconds.
     pub length: u64,
-    /// Additional amount that charges may take as debt.
+    /// Maximum debt, in addition to `limit`.
     pub max_debt: u64,
     /// Remaining amount of a new key.
     pub initial: u64,

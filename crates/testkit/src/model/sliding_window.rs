@@ -25,8 +25,8 @@ impl SlidingWindowModel {
     }
 
     /// Changes the parameters. Windows of the same length keep their counts, unless the previous count exceeds the new
-    /// limit plus debt. In all other cases the estimate, rounded up and cut to limit plus debt, counts in the current
-    /// window.
+    /// limit plus debt. In all other cases, the estimate is rounded up, capped at limit plus debt, and counted in the
+    /// current window.
     pub fn change_params(&mut self, params: WindowParams, now: &Now<'_>) {
         let at = now.wall().as_nanos();
         let most = params.limit + params.max_debt;

@@ -50,7 +50,8 @@ impl TokenBucketModel {
     }
 
     /// Changes the parameters. The spent amount is kept up to burst plus debt. The kept amount is rounded up to the
-    /// resolution of the new bucket: a rate of n per p nanoseconds in lowest terms counts in p-ths of a token.
+    /// resolution of the new bucket. For a rate of n per p nanoseconds in lowest terms, the resolution is 1/p of a
+    /// token.
     pub fn change_params(&mut self, params: TokenParams, now: &Now<'_>) {
         let part = to_exact(params.rate.per().as_nanos());
         let spent = ((to_exact(self.params.burst) - self.tokens_at(now)) * &part).ceil() / part;

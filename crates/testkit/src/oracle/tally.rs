@@ -1,4 +1,4 @@
-//! Result counts of a replay.
+//! Counts of the results of a replay.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};

@@ -39,7 +39,7 @@ fn check_step(pause: u64, cost: u64) -> Step {
     request_step(pause, Verb::Check, None, cost)
 }
 
-/// Returns one limit per algorithm with this count, per week or with week-long leases.
+/// Returns a limit of each algorithm: `count` per week, or `count` slots with week-long leases.
 fn every_algorithm(count: u64) -> Vec<Limit> {
     let algorithms = [
         token_bucket(),

@@ -133,7 +133,7 @@ pub fn peek_changes_nothing<S: RuleSubject>(subject: &mut S, traces: u64) {
 }
 
 /// Asserts that refused requests change no other answer. Leaves out bans, initial amounts and logs that count refusals,
-/// because refusals change those.
+/// because refusals affect them.
 ///
 /// # Panics
 /// Panics if the law does not hold.

@@ -1,8 +1,8 @@
 //! One limit: its parameters, and the decision about one request under them.
 //!
-//! A state may belong to other parameters than the request's own; [`State`] stores the parameters it belongs to. The
-//! request's parameters determine the admitted amount and the longest wait. The state's parameters determine the
-//! spent amount and when it decreases.
+//! A state may have other parameters than the request. [`State`] stores the parameters of the state. The request's
+//! parameters determine the admitted amount and the longest wait. The state's parameters determine the spent amount
+//! and when it decreases.
 
 use tollgate_core::{Nanos, Outcome, Report, Retry};
 
@@ -247,7 +247,8 @@ impl Limit {
     fn gap_ends(&self, state: &State, ask: Ask) -> u64 {
         match (ask, &self.algorithm) {
             (Ask::Exactly(1..), Algorithm::SlidingLog { gap, .. }) => {
-                // A log under other parameters keeps the request for the log's own period or gap.
+                // A log keeps its last request only for its own period or its own gap, whichever is
+                // longer.
                 let remembered = match state.limit.algorithm {
                     Algorithm::SlidingLog { gap: own, .. } => own.max(state.limit.period),
                     _ => 0,

@@ -226,8 +226,8 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("a listener has an address").port()
 }
 
-/// Returns a free port for a server of a TLS cluster, which also listens on the port number 10,000
-/// higher.
+/// Returns a free port for a server of a TLS cluster. The server also listens on this port plus
+/// 10,000.
 fn free_tls_port() -> u16 {
     (0..1_000).map(|_| free_port()).find(|port| *port < 55_000).expect("some ports are below 55,000")
 }

@@ -74,8 +74,8 @@ impl Postgres {
     /// on the server's port until [`Postgres::restart`].
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // With `runuser`, the server is a grandchild process, so its process id is read from its
-            // file.
+            // With `runuser`, the server is a grandchild process, so its process id is read from
+            // `postmaster.pid`.
             let id = std::fs::read_to_string(self.data_directory().join("postmaster.pid")).unwrap_or_default();
             if let Some(id) = id.lines().next() {
                 let _ = Command::new("kill").args(["-QUIT", id]).status();

@@ -163,7 +163,7 @@ impl Sentinel {
             }
         }
         let file = directory.path().join("sentinel.conf");
-        std::fs::write(&file, text).expect("a temporary directory takes files");
+        std::fs::write(&file, text).expect("files can be created in a temporary directory");
         let mut command = Command::new(kind.program());
         command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", kind.installation_hint()));

@@ -65,7 +65,8 @@ impl Slices {
         *self = Self { length: precision * slices, precision, counts: self.slices_inside(at).copied().collect() };
     }
 
-    /// Refunds in the slice of the charge if it still counts. Without a stamp, refunds in the current slice.
+    /// Refunds in the slice of the charge if that slice still counts. Without a stamp, refunds in the
+    /// current slice.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let present = self.current_slice_end(at);
         let length = self.length;

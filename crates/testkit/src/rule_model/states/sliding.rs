@@ -55,8 +55,8 @@ impl SlidingWindows {
         Stamp::Time(self.end())
     }
 
-    /// Refunds in the window of the charge if it still counts. Without a stamp, refunds in the
-    /// current window.
+    /// Refunds in the window of the charge if that window still counts. Without a stamp, refunds in
+    /// the current window.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         *self = self.advanced_to(at);
         let end = self.end();
