@@ -231,7 +231,11 @@ fn headers_of_envoy_are_added_beside_ours_except_retry_after() {
     };
     // Envoy omits periods that are not a unit of the protocol.
     assert_eq!(headers(&[]), ["1", "0", "\"quarter\";q=1;w=900"]);
-    assert_eq!(headers(&["--rls-headers", "x-ratelimit"]), ["1 1", "0 0", ""], "both send the same values");
+    assert_eq!(
+        headers(&["--rls-headers", "x-ratelimit"]),
+        ["1 1", "0 0", ""],
+        "Envoy and Tollgate send the same values"
+    );
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn use_up(servers: &[Server], key: &str) {
         let key = format!("marker {key} {index}");
         assert!(passes(server, "eventual", &key));
         for other in servers {
-            eventually("all know the charge", || {
+            eventually("all servers know the charge", || {
                 send_verb(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3
             });
         }
@@ -127,7 +127,9 @@ fn unplugged_hosts_refuse_and_keep_their_counts_when_they_return() {
     hosts.network.unplug(3);
     hosts.network.unplug(4);
     for (host, server) in servers.iter().enumerate() {
-        eventually("three of five hosts are a majority, two are not", || peer_status(server)["majority"] == (host < 3));
+        eventually("three of five hosts are a majority, but two are not", || {
+            peer_status(server)["majority"] == (host < 3)
+        });
     }
     eventually("the majority agrees about homes", || servers[..3].iter().all(|server| is_used_up(server, "used")));
     let answer = send_verb(&servers[4], "check", "strict", "new");
@@ -140,7 +142,7 @@ fn unplugged_hosts_refuse_and_keep_their_counts_when_they_return() {
     let seconds = (load.elapsed() - cut_at).as_secs() + 1;
     load.wait_until_admitted(0, 20);
     for server in &servers {
-        eventually("the others' charges are known", || is_used_up(server, "new"));
+        eventually("the charges of the other servers are known", || is_used_up(server, "new"));
         assert!(!passes(server, "strict", "used"), "the key was used up before the cut");
     }
     let [history] = load.finish();

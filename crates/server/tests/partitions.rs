@@ -149,7 +149,7 @@ fn healed_partition_of_five_servers_resets_no_key() {
         let key = format!("marker {index}");
         assert!(passes(server, "eventual", &key));
         for other in &servers {
-            eventually("all know the charge", || {
+            eventually("all servers know the charge", || {
                 send_verb(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3
             });
         }
@@ -157,7 +157,7 @@ fn healed_partition_of_five_servers_resets_no_key() {
     let is_minority = |index: usize| index < 2;
     network.cut(|from, to| is_minority(from) != is_minority(to));
     for (index, server) in servers.iter().enumerate() {
-        eventually("three of five are a majority, two are not", || {
+        eventually("three of five servers are a majority, but two are not", || {
             peer_status(server)["majority"] == !is_minority(index)
         });
     }
@@ -171,7 +171,7 @@ fn healed_partition_of_five_servers_resets_no_key() {
     network.cut(|_, _| false);
     wait_until_linked(&servers);
     for server in &servers {
-        eventually("the others' charges are known", || is_used_up(server, "new"));
+        eventually("the charges of the other servers are known", || is_used_up(server, "new"));
         assert!(!passes(server, "strict", "used"), "the key was used up before the cut");
     }
 }

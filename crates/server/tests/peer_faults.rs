@@ -82,7 +82,9 @@ fn killed_server_loses_at_most_its_last_tick_of_eventual_charges() {
         let key = format!("key {turn}");
         assert_eq!(send_checks_at_once(&servers[2], &key, 100), 100);
         let left = |server: &Server| send_verb(server, "peek", "seen-many", &key)["limits"][0]["remaining"].as_u64();
-        eventually("the others know the charges", || servers[..2].iter().all(|server| left(server) == Some(900)));
+        eventually("the other servers know the charges", || {
+            servers[..2].iter().all(|server| left(server) == Some(900))
+        });
         assert_eq!(send_checks_at_once(&servers[2], &key, 50), 50);
         signal(servers[2].id(), "KILL");
         servers.pop();
@@ -116,5 +118,5 @@ fn stopping_all_servers_at_once_resets_their_limits() {
     servers.iter().for_each(|server| server.signal("TERM"));
     drop(servers);
     let after = used_up(&three.start_all());
-    assert_eq!((before, after), (50, 50), "all usage is lost: one more burst, but no more");
+    assert_eq!((before, after), (50, 50), "all usage is lost, so one more burst passes, but no more");
 }

@@ -346,7 +346,7 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
 pub(crate) fn wait_until_others_know_all(servers: &[Server]) {
     assert!(passes(&servers[2], "eventual", "marker"));
     for server in &servers[..2] {
-        eventually("the others know all its charges", || {
+        eventually("the other servers know all charges of the third server", || {
             send_verb(server, "peek", "eventual", "marker")["limits"][0]["remaining"] == 3
         });
     }

@@ -71,7 +71,11 @@ fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     assert_eq!(bucket.check(2), Outcome::Delay(from_millis(100)), "the wait lasts until the second unit leaves");
     assert_eq!(bucket.check(1), Outcome::Delay(from_millis(200)));
     let before = bucket.state.clone();
-    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(from_millis(50))), "the wait would be 300 ms, above 250");
+    assert_eq!(
+        bucket.check(1),
+        Outcome::Deny(Retry::After(from_millis(50))),
+        "the wait would be 300 ms, above the maximum of 250 ms"
+    );
     assert_eq!(bucket.state, before);
     assert_eq!(bucket.wait(from_millis(50)).check(1), Outcome::Delay(from_millis(250)));
 
@@ -157,7 +161,7 @@ fn aligned_windows_follow_the_wall_clock_and_never_go_back() {
     assert!(key.passes(10), "the next minute starts");
     key.clock.step_wall(-30_000_000_000);
     assert!(!key.passes(1), "the previous minute does not start again");
-    assert_eq!(key.report(1).retry, Retry::After(Nanos::from_secs(90)), "until the later minute ends");
+    assert_eq!(key.report(1).retry, Retry::After(Nanos::from_secs(90)), "the wait lasts until the later minute ends");
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn commands_without_arguments_are_skipped() {
         let other = json!({"at_ns": 1, "op": "redis_command", "args": args, "result": {"reply": "OK"}});
         case_json("gcra", &json!({"start_ns": 0}), &json!([step, other]))
     };
-    for title in ["redis_cell, step by step", "redis_cell, free from first to last"] {
+    for title in ["redis_cell, step by step", "redis_cell, without loading states"] {
         assert_eq!(skips_of(replay_by_title(title), &throttle(json!({"argv": []}))), [(Skip::Error, 1)]);
         run_case(replay_by_title(title), &throttle(json!({})));
         run_case(replay_by_title(title), &throttle(Value::Null));

@@ -29,7 +29,10 @@ fn refusal_after_a_clock_step_back_writes_the_capped_amount() {
     assert!(limit.decide(&mut state, &Now::at(3600 * SECOND), Ask::Exactly(Cost::new(10))).is_admitted());
     let refused = limit.decide(&mut state, &Now::at(0), ONE).outcome();
     assert_eq!(refused, Outcome::Deny(Retry::After(Nanos::from_millis(100))));
-    assert!(limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_admitted(), "after the advertised wait");
+    assert!(
+        limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_admitted(),
+        "the request passes after the advertised wait"
+    );
 }
 
 /// If the minimum gap refuses a `take_up_to`, the wait is the time until one unit is available. The wait is not the

@@ -3,7 +3,7 @@
 //! `TOLLGATE_MODEL_DECISIONS` sets the number of compared decisions, and `TOLLGATE_MODEL_SEED` sets the
 //! first seed.
 
-#![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
+#![allow(clippy::print_stdout, reason = "a long run prints the number of compared decisions")]
 
 use tollgate_testkit::rule_model::lockstep;
 use tollgate_testkit::rule_model::memory::InMemory;

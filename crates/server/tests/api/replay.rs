@@ -114,7 +114,7 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
         .expect_status(200)
         .json();
     assert_eq!((&report["against"]["newly_refused"], &report["against"]["relieved"]), (&40.into(), &45.into()));
-    assert_eq!(counts_of_rule(&report, "c")[1..], [0, 30], "30 of the 60 requests of the client that is not refused");
+    assert_eq!(counts_of_rule(&report, "c")[1..], [0, 30], "the shadow rule would refuse 30 requests");
 
     // Limits for each client are suggested only if requested.
     assert_eq!(report["suggestion"], Value::Null);

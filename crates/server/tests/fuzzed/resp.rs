@@ -25,7 +25,7 @@ fn parse_in_parts(input: &[u8], step: usize) -> Commands {
                 }
                 Ok(RespFrame::Incomplete(more)) => {
                     assert!(more > end - at, "no more bytes are requested while enough are available");
-                    assert!(more <= MAX_COMMAND_BYTES + 1, "no more is requested than the buffer may hold");
+                    assert!(more <= MAX_COMMAND_BYTES + 1, "no more bytes are requested than the buffer may hold");
                     needed = more;
                 }
                 Err(error) => return (commands, Err(error)),

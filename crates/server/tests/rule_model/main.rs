@@ -3,7 +3,7 @@
 //!
 //! Waits are compared in milliseconds, the resolution of the protocols. `TOLLGATE_MODEL_DECISIONS` sets the number of
 //! decisions that are compared per protocol. `TOLLGATE_MODEL_SEED` sets the first seed.
-#![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
+#![allow(clippy::print_stdout, reason = "a long run prints the number of compared decisions")]
 
 #[path = "../common/mod.rs"]
 mod common;

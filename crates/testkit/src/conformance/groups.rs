@@ -67,7 +67,7 @@ pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
         answers.iter().map(|group| group.as_ref().unwrap().iter().map(|answer| answer.passed()).collect()).collect();
     assert_eq!(passed[..2], [vec![false], vec![true]]);
     assert!(!passed[2].iter().all(|passed| *passed));
-    assert_eq!(passed[3], [true, false], "the third group was refused and did not charge a");
+    assert_eq!(passed[3], [true, false], "the third group was refused and did not charge the key a");
 }
 
 /// Checks that the groups of a batch are decided in order.
@@ -116,7 +116,7 @@ pub async fn large_groups_and_unusual_keys_are_decided(subject: &mut impl Subjec
         assert_eq!(answers.iter().all(|answer| answer.passed()), passes);
     }
     let other = harness.new_charge(limits_id, "k20");
-    assert!(harness.check(&other).await.passed(), "keys are not confused");
+    assert!(harness.check(&other).await.passed(), "another key has its own counter");
 }
 
 /// Checks that concurrent callers together take at most the burst.

@@ -25,13 +25,13 @@ pub(super) fn limit_of_each_algorithm(limit: u64) -> Vec<(&'static str, Limit)> 
         }),
         ("leaky bucket", LeakyBucket::new(rate, limit).expect("a bucket").free(limit).expect("a free part").into()),
         ("fixed window", fixed.into()),
-        ("fixed window from the first request on", fixed.phase(Phase::FirstRequest).into()),
+        ("fixed window that starts with the first request", fixed.phase(Phase::FirstRequest).into()),
         ("fixed window spread", fixed.phase(Phase::Spread).into()),
         ("sliding window", SlidingWindow::new(limit, YEAR).expect("a window").into()),
         ("sliding log", SlidingLog::new(limit, YEAR).expect("a log").into()),
         ("concurrency", Concurrency::new(limit, YEAR).expect("leases").into()),
         ("interval bucket", interval.into()),
-        ("interval bucket from the first request on", interval.steps(Steps::FirstRequest).into()),
+        ("interval bucket that starts with the first request", interval.steps(Steps::FirstRequest).into()),
         ("sliding slices", SlidingSlices::new(limit, YEAR, Nanos::from_secs(7 * 86_400)).expect("slices").into()),
     ]
 }
@@ -161,7 +161,7 @@ pub async fn log_keeps_minimum_gap_and_counts_refusals_if_configured(subject: &m
     let charge = harness.new_charge_with_limit(stubborn, "stubborn");
     assert!(harness.check(&charge).await.passed());
     harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
-    assert!(!harness.check(&charge).await.passed(), "refused, and the attempt counts");
+    assert!(!harness.check(&charge).await.passed(), "the refused attempt counts");
     harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
     assert!(!harness.check(&charge).await.passed(), "the first entry has expired, but the attempt has not");
     harness.subject.wait(Nanos::from_nanos(4 * unit.as_nanos())).await;

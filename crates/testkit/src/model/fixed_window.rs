@@ -92,7 +92,7 @@ impl FixedWindowModel {
     /// Returns the start and end of the window that contains `at`.
     fn window_around(&self, now: &Now<'_>, at: u64) -> (i128, i128) {
         if let Phase::Given(position) = self.params.phase {
-            let window = now.window(position).expect("`now` has the calendar window");
+            let window = now.window(position).expect("`now` contains the calendar window");
             return (window.start().as_nanos().into(), window.end().as_nanos().into());
         }
         let (length, origin) = (i128::from(self.params.length), i128::from(self.origin));

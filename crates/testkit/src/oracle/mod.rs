@@ -55,11 +55,7 @@ pub const REPLAYS: &[Replay] = &[
     Replay { file: "guava_rate_limiter", title: "guava_rate_limiter", new_player: guava::new_player },
     Replay { file: "resilience4j_atomic", title: "resilience4j_atomic", new_player: resilience4j::new_player },
     Replay { file: "redis_cell", title: "redis_cell, step by step", new_player: redis_cell::new_stepwise_player },
-    Replay {
-        file: "redis_cell",
-        title: "redis_cell, free from first to last",
-        new_player: redis_cell::new_free_player,
-    },
+    Replay { file: "redis_cell", title: "redis_cell, without loading states", new_player: redis_cell::new_free_player },
     Replay { file: "rolling_rate_limiter", title: "rolling_rate_limiter", new_player: rolling::new_player },
     Replay { file: "nginx_limit_req", title: "nginx_limit_req", new_player: nginx::new_player },
     Replay { file: "python_limits", title: "python_limits", new_player: python::new_player },

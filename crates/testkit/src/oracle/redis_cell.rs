@@ -26,11 +26,11 @@ const FORGOTTEN_EARLY: KnownDifference = KnownDifference {
     reason: "the key expires up to a millisecond early, so a request passes; Tollgate keeps the key and refuses",
 };
 const CREDIT_ABOVE_BURST: KnownDifference = KnownDifference {
-    name: "more than full",
-    reason: "credit above the burst gives remaining above the limit and a past reset; Tollgate stops at the burst",
+    name: "credit above the burst",
+    reason: "with such a credit, more than the limit remains and the reset is in the past; Tollgate caps the credit",
 };
 const MORE_THAN_A_MILLION_PER_SECOND: KnownDifference = KnownDifference {
-    name: "remaining above a million per second",
+    name: "rate above a million per second",
     reason: "redis-cell divides by an interval of zero microseconds; Tollgate is exact",
 };
 

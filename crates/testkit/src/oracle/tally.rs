@@ -31,7 +31,7 @@ impl fmt::Display for Skip {
         f.write_str(match self {
             Self::Error => "returned an error",
             Self::ClockBack => "after the clock went back",
-            Self::Extreme => "64-bit limit as argument",
+            Self::Extreme => "smallest or largest 64-bit number as argument",
             Self::ImpossibleState => "state that our limit cannot have",
             Self::RefusedLimit => "limit that our types refuse",
             Self::BeforeTime => "clock before 1970",

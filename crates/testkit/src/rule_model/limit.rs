@@ -348,7 +348,7 @@ impl Limit {
     }
 }
 
-#[expect(non_snake_case, reason = "has the name of the variant that it creates")]
+#[expect(non_snake_case, reason = "the function has the name of the variant that it creates")]
 const fn After(wait: u64) -> Retry {
     Retry::After(Nanos::from_nanos(wait))
 }

@@ -126,7 +126,7 @@ impl Namespaces {
         let lines: String = names.iter().map(line).collect();
         // Writes the file in place, because programs on the host see this inode.
         fs::write(self.etc_folder(host).join("hosts"), format!("127.0.0.1 localhost\n{lines}"))
-            .expect("a file for names");
+            .expect("the file of host names can be written");
     }
 
     fn switch_name(&self) -> String {
