@@ -19,7 +19,7 @@ pub(crate) const WIDE_RATE_PER_SECOND: u32 = 1_000;
 /// Burst of the wide limit.
 pub(crate) const WIDE_BURST: u32 = u32::MAX;
 
-/// Period of the limit in every denied case: one per day.
+/// Period of the limit in the cases that refuse requests: one token per day.
 pub(crate) const DENY_PERIOD_SECONDS: u64 = 86_400;
 
 /// One limiter in one configuration.

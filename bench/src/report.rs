@@ -132,7 +132,8 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Returns whether nothing was measured: the filter matches no case, or only cases that need a missing valgrind.
+    /// Returns whether nothing was measured: the filter matches no case, or only cases that need valgrind, which is not
+    /// installed.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

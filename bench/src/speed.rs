@@ -186,8 +186,8 @@ fn compare_algorithms(report: &mut Report, plan: Plan) -> Result<()> {
 /// Returns all keyed contenders, each filled with the keys `0..population`.
 fn keyed_contenders(population: u64) -> Result<Contenders> {
     let capacity = usize::try_from(population)?.max(1_000);
-    // The batched contender has its own table. In a shared table it would find the other contender's entries in the
-    // cache.
+    // The batched contender has its own table. In a shared table, the batched contender would find the other
+    // contender's entries in the cache.
     let mut contenders: Contenders = vec![
         Box::new(ours::Keyed::new(capacity)?),
         Box::new(governor::Keyed::new()),

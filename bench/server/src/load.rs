@@ -53,8 +53,8 @@ pub(crate) fn load_script(server: &Server, script: &str) -> anyhow::Result<Strin
 pub(crate) enum Expected {
     /// Only status 200.
     Admitted,
-    /// At least one response with another status. The first request of each key is admitted, so the first run on a
-    /// server refuses only some requests.
+    /// At least one response has a status other than 200. The first request of each key is admitted, so the first run
+    /// on a server refuses only some requests.
     Refused,
 }
 

@@ -1,9 +1,9 @@
 //! Compares the server with floors (servers that decide nothing) and with its peers. The same load runs on each server
 //! in turn, several times, and the medians are reported.
 //!
-//! On a small machine, the load generator competes with the server for CPU time. The server's CPU time per answer is
-//! therefore printed beside the answers per second, because it varies less. Ratios within one run apply to other
-//! machines; absolute values do not.
+//! On a small machine, the load generator competes with the server for CPU time. The server's CPU time per answer
+//! varies less than the answers per second, so both are printed. Ratios within one run apply to other machines;
+//! absolute values do not.
 
 mod load;
 mod neighbour;
@@ -217,7 +217,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Compares two matching rules out of 10 with two out of 10,000, and with `CL.THROTTLE`.
+    /// Compares requests that match two of 10 rules with requests that match two of 10,000 rules, and with
+    /// `CL.THROTTLE`.
     fn compare_rule_counts(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let folder = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
@@ -354,7 +355,7 @@ fn start_redis(more: &[&str]) -> anyhow::Result<Option<Server>> {
     Server::start(&mut command, address).map(Some)
 }
 
-/// Starts throttlecrab-server, if `TOLLGATE_THROTTLECRAB` is its path.
+/// Starts throttlecrab-server, if `TOLLGATE_THROTTLECRAB` contains its path.
 fn start_throttlecrab(protocol: &str) -> anyhow::Result<Option<Server>> {
     let Some(program) = std::env::var_os("TOLLGATE_THROTTLECRAB") else { return Ok(None) };
     let address = free_address()?;

@@ -61,7 +61,7 @@ struct AskHold {
 }
 
 impl AskHold {
-    /// Returns whether an ask made at `now` is held. The expected answer to an earlier ask then releases it.
+    /// Returns whether an ask made at `now` is held. The expected answer to an earlier ask then releases the held ask.
     fn should_hold(&self, now: Instant) -> bool {
         self.answers_fast && self.sent_at.is_some_and(|at| now < at + MAX_HOLD)
     }
@@ -313,7 +313,7 @@ impl Outbox {
     }
 }
 
-/// A guard. Dropping it ends the link, even if the peers thread panics.
+/// A guard that ends the link when the guard is dropped, even if the peers thread panics.
 pub(crate) struct EndOutbox<'a>(&'a Outbox);
 
 impl Drop for EndOutbox<'_> {

@@ -188,7 +188,7 @@ impl ChargeContext<'_> {
     }
 
     /// Computes the answer from a state that keeps its own parameters, which differ from the charge's parameters. For a
-    /// verb that takes or peeks, this is the state before the charge.
+    /// verb that takes or peeks, `own` is the state before the charge.
     fn answer_from_own_state(
         &self,
         limits: &Limits,

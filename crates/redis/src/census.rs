@@ -5,9 +5,9 @@
 //! entries. A node that stops removes its entry; the entry of a crashed node expires. During an outage the last count
 //! is used. The census has its own connection, and decisions never wait for the census.
 //!
-//! If the count is too low, the nodes together admit too much. If the count is too high, they admit too little. So a
-//! higher count is used immediately. A lower count is used only after several lower counts in a row, because nodes
-//! return one by one after a store stall.
+//! If the count is too low, the nodes together admit too much. If the count is too high, the nodes together admit too
+//! little. So a higher count is used immediately. A lower count is used only after several lower counts in a row,
+//! because nodes return one by one after a store stall.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

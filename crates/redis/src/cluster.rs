@@ -191,8 +191,8 @@ impl Cluster {
     }
 
     /// Reads the lane count from lane 0, which every store uses. If the store has no lane count, records this node's
-    /// count, or two lanes per primary. Checks that the count in the store equals this node's count, if this node has
-    /// one.
+    /// count, or two lanes per primary if this node has no count either. If this node has a count, checks that the
+    /// count in the store is equal.
     async fn check_lane_count(&self, addresses: &[Option<String>]) -> Result<(), LaneCountError> {
         let Some((host, port)) = addresses.first().and_then(|address| split_address(address.as_deref()?)) else {
             return Err(LaneCountError::Unchecked("lane 0 has no primary".to_owned()));

@@ -16,7 +16,7 @@ const MAX_ENCODED: usize = 1 << 15;
 pub(crate) struct EncodedLimitsCache(RwLock<HashMap<u32, Arc<EncodedLimits>>>);
 
 impl EncodedLimitsCache {
-    /// Returns the encoded limits of a charge. Encodes them if they are not in the cache.
+    /// Returns the encoded limits of a charge, and encodes the limits if they are not in the cache.
     pub(crate) fn get(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&charge.limits_id).cloned();
         // Ids wrap around after four billion limits.

@@ -2,7 +2,7 @@
 //!
 //! A refused group is refused again until its wait has passed, for at most one second. Repeating the refusal is
 //! correct, because only time restores capacity, and further charges only use up more capacity. A key under attack
-//! therefore costs the store almost nothing. A refusal that the release of a lease can end is not repeated.
+//! therefore costs the store almost nothing. A refusal is not repeated if the release of a lease could end it.
 //!
 //! A remembered refusal is dropped when capacity may have been restored earlier. Capacity may be restored by a refund,
 //! a renewal or a reset of one of its keys, or by a charge of one of its keys under other parameters. Capacity may also
@@ -142,7 +142,7 @@ impl Refusals {
         Some(Repetition { charges: refusal.charges.clone(), passed, at: refusal.at.saturating_add(passed) })
     }
 
-    /// Remembers the store's answer if it is a refusal that no release of a lease can end.
+    /// Remembers the store's answer if it is a refusal, unless the release of a lease could end the refusal.
     pub(crate) fn remember(&self, group: &Group<'_>, lookup: &RefusalLookup, answer: &GroupAnswer<'_>, now: Instant) {
         let wait = match answer.outcome() {
             Outcome::Deny(Retry::After(wait)) => MAX_REPEAT_TIME.min(wait.into()),

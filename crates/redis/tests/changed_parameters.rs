@@ -159,7 +159,7 @@ fn charged_switches_cost_less_than_a_microsecond_each() {
                 [0]
             .reset;
         }
-        // The last charge is at 991 per hour. The reset is also rounded up to a microsecond.
+        // The last charge has the limit of 991 per hour. The reset is also rounded up to a microsecond.
         let exact = 100 * HOUR.as_nanos() / 991;
         assert!((exact..exact + 100 + 1_000).contains(&reset.as_nanos()), "{reset}");
     });

@@ -412,8 +412,8 @@ fn replace_primary(consistency: Consistency) {
     });
 }
 
-/// The other servers of a cluster cannot reach a primary and replace it. The primary keeps serving, because its own
-/// `cluster-node-timeout` is longer, and a node keeps using it.
+/// The other servers of a cluster cannot reach a primary, so they replace it. The primary keeps serving, because its
+/// own `cluster-node-timeout` is longer, and a node keeps using it.
 #[test]
 fn replaced_cluster_primary_that_keeps_serving_admits_at_most_one_additional_bucket() {
     block_on(replace_primary_of_cluster(Consistency::Strict));

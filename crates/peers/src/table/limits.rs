@@ -10,8 +10,8 @@ use tollgate_share::tally::with_debt;
 use super::Table;
 use crate::wire::limits::{LimitsCode, decode_limits, encode_limits};
 
-/// Maximum number of limit sets in each map of the interner. When the maximum is reached, the map is cleared and limits
-/// are interned again on use.
+/// Maximum number of limit sets in each map of the interner. When the maximum is reached, the map is cleared, and
+/// limits are interned again when they are next used.
 const MAX_LIMITS: usize = 1 << 16;
 
 /// The limits of a rule, in the form that nodes share.

@@ -6,7 +6,7 @@ use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Rate, Win
 use super::WireError;
 use super::codec::{Reader, put_varint};
 
-/// Maximum length of encoded limits. Eight limits with five numbers of ten bytes each fit.
+/// Maximum length of encoded limits. This length is enough for eight limits with five numbers of ten bytes each.
 pub const MAX_LIMITS_BYTES: usize = 512;
 
 /// Encoded limits. Equal limits have equal bytes.

@@ -38,10 +38,11 @@
 --          (2), and the parameters of the state as in ARGV. A value of version 1, which was never released, is treated as a new
 --          key. `special.lua` marks some values; this script removes the mark. A value of version 3 has a pool before the
 --          state (see `pool.lua`). The pool's floor is applied to every write.
--- Law      a state has the parameters of its last charge, called its own parameters. The state refills or expires under them. A
---          charge under other parameters is admitted if the used amount plus the cost is at most the capacity of the charge's
---          parameters. Only then is the state converted. A refusal keeps the state under its own parameters, and writes at most
---          refused attempts and the repair of a clock step. Refunds and renewals are applied under the state's own parameters.
+-- Law      a state has the parameters of its last charge, called its own parameters. The state refills or expires by its own
+--          parameters. A charge under other parameters is admitted if the used amount plus the cost is at most the capacity of
+--          the charge's parameters. Only then is the state converted. A refusal keeps the state under its own parameters, and
+--          writes at most refused attempts and the repair of a clock step. Refunds and renewals are applied under the state's
+--          own parameters.
 -- Expiry   set by every write: one second after the state becomes unused, rounded up to a quarter of a second. If a key has lost
 --          its expiry, the next write sets one. Until then the key is harmless: states contain instants, so an old state is unused.
 --

@@ -20,7 +20,7 @@
 --            1        the bit of the limit that refuses; equal to the status, because there is one limit
 --            13       the cells after the charge
 --
--- Value    as in `main.lua`, so nodes can mix both scripts freely, even nodes of a version without this script. When a key is used
+-- Value    as in `main.lua`, so nodes with and without this script can share keys. When a key is used
 --          again, its value is *marked*: the kind of the limit, 1, is encoded as the two bytes 204 1, which represent the same
 --          number in MessagePack. `main.lua` accepts marked values and writes them without the mark.
 -- Expiry   of an unmarked value: as in `main.lua`. The expiry of a marked value is a function of its cells: the end of the
@@ -125,7 +125,7 @@ while position <= #runs do
       reply[replies + 1], reply[replies + 2] = REFUSED, earlier or sub(value, -13)
       replies = replies + 2
     else
-      -- A value that this script does not handle, or a new key and a cost above the burst.
+      -- This script does not handle the value, or the key is new and the cost is above the burst.
       found = nil
     end
     if not found then

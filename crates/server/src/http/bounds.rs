@@ -40,7 +40,7 @@ pub const HALF_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// accepted above the connection limit, for health checks only.
 pub const RESERVED_CONNECTION_LIFETIME: Duration = Duration::from_secs(5);
 
-/// Maximum number of requests that one list may ask to explain.
+/// Maximum number of requests in one list that may ask for an explanation.
 pub const MAX_EXPLAINED_REQUESTS: usize = 100;
 
 /// Size of the response to a list, in bytes, above which the remaining requests are not decided.

@@ -1,8 +1,8 @@
 //! The fast path of `POST /v1/check`: reads, decides and answers ordinary requests without hyper.
 //!
-//! For each request, hyper builds a header map, a body channel and a boxed future. Together they cost several times as
-//! much as the decision. The fast path parses the bytes of a complete request in place and appends the response to a
-//! buffer. One write usually sends the responses to all pipelined requests that were read together.
+//! For each request, hyper builds a header map, a body channel and a boxed future. Together, these objects cost several
+//! times as much as the decision. The fast path parses the bytes of a complete request in place and appends the
+//! response to a buffer. One write usually sends the responses to all pipelined requests that were read together.
 //!
 //! A request is ordinary if all of these conditions hold:
 //! - The request line is [`CHECK_REQUEST_LINE`].

@@ -37,8 +37,8 @@ pub(super) fn to_input<'a, S: Store>(
     }
 }
 
-/// Refuses the fields that do not belong to a settlement. If they were ignored, a refund with a cost would return more
-/// than the caller expects.
+/// Refuses the fields that do not belong to a settlement. If these fields were ignored, a refund with a cost would
+/// return more than the caller expects.
 fn check_settlement_fields(op: Op, item: &WireRequest<'_>) -> Result<(), OpError> {
     let WireRequest { domain, attributes, cost, key, limit, burst, algorithm, wait_ms, receipt: _ } = item;
     if cost.is_some() && op != Op::Commit {

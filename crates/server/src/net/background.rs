@@ -69,7 +69,7 @@ const BACKGROUND_NICE: i32 = 10;
 
 /// Lowers the priority of the current thread below the worker threads.
 pub(super) fn lower_priority() {
-    // On Linux this affects only the current thread. A failure is harmless. `nice` is not used, because it is relative
-    // to the inherited value.
+    // On Linux, this call affects only the current thread. A failure is harmless. `nice` is not used, because it is
+    // relative to the inherited value.
     let _ = rustix::process::setpriority_process(None, BACKGROUND_NICE);
 }

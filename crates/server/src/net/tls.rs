@@ -1,6 +1,6 @@
 //! TLS for all protocols.
 //!
-//! Certificates are renewed every few weeks, so the server watches the certificate files. When they change, new
+//! Certificates are renewed every few weeks, so the server watches the certificate files. When the files change, new
 //! connections use the new certificate, and open connections continue. Invalid files are logged and ignored, because
 //! the old certificate usually remains valid for some days.
 

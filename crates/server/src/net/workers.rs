@@ -18,7 +18,7 @@ use super::background::lower_priority;
 /// Maximum number of queued connections per thread. Further connections stay in the kernel's accept queue.
 const MAX_QUEUED_CONNECTIONS: usize = 128;
 
-/// Number of threads for blocking work per worker thread. If all of them are busy, further work is queued.
+/// Number of threads for blocking work per worker thread. If all of these threads are busy, further work is queued.
 const BLOCKING_THREADS: usize = 2;
 
 /// Worker threads, each with a queue of new connections.

@@ -1,4 +1,4 @@
-//! The concurrency slots that descriptors hold until they are released by negative hits.
+//! The concurrency slots that descriptors hold until negative hits release the slots.
 //!
 //! A proxy charges a descriptor when a stream begins, and sends the same descriptor with negative hits when the stream
 //! ends. Releasing a slot requires its receipt, so this module stores receipts by domain and descriptor entries. If the

@@ -33,7 +33,7 @@ pub enum HeadError {
 #[derive(Debug)]
 pub struct HeadBuilder {
     head: RequestHead,
-    /// The service's paths. A request for one of them borrows the path, so that it needs no allocation.
+    /// The service's paths. A request with such a path borrows it from this list, without an allocation.
     known_paths: &'static [&'static str],
     /// Number of further bytes allowed in the header list, or `None` if the list is too large.
     remaining_bytes: Option<usize>,

@@ -225,8 +225,8 @@ fn take_string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     Ok(())
 }
 
-/// A dynamic-table size update to 0. At the start of a header block, it announces that the sender uses no dynamic
-/// table.
+/// A dynamic-table size update to 0. At the start of a header block, this update announces that the sender uses no
+/// dynamic table.
 pub const NO_DYNAMIC_TABLE: u8 = 0x20;
 
 /// Appends a literal field without indexing.

@@ -17,7 +17,7 @@ enum Reaction {
     /// A complete call: its stream and its body.
     Call(u32, Vec<u8>),
     Refused(u32, CallError),
-    /// The headers or trailers of a response. The flag says whether they end the stream.
+    /// The headers or trailers of a response. The flag is true if the headers or trailers end the stream.
     Headers(u32, bool),
     Data(u32, usize),
     Reset(u32, u8),
