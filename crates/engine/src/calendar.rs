@@ -1,4 +1,5 @@
-//! Calendar windows in a time zone, including 23-hour days, months and billing days.
+//! Calendar windows in a time zone, from minutes to years. A day may have 23 hours, and a month may
+//! begin on a billing day.
 //!
 //! Each window ends where the next one begins. A day begins at its first instant in the zone: if the clock skips from
 //! midnight to one o'clock, the day begins at one o'clock. Days, weeks, months and years are contiguous across clock
@@ -154,8 +155,8 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns a year that begins on this month and day; `None` if the date does not exist even in a leap year. In
-    /// other years, 29 February becomes 28 February.
+    /// Returns the unit for years that begin on this month and day; `None` if the date does not exist even in a
+    /// leap year. In other years, 29 February becomes 28 February.
     pub(crate) fn year_from(month: i8, day: i8) -> Option<Self> {
         Date::new(2024, month, day).ok().map(|_| Self::Year(month, day))
     }

@@ -110,7 +110,7 @@ pub enum RequestError {
     },
     /// A count or length exceeds its maximum.
     TooMany {
-        /// The thing counted, such as "items".
+        /// The name of the counted things, such as "items".
         what: &'static str,
         /// The value in the request.
         given: usize,

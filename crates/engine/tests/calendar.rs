@@ -60,8 +60,8 @@ fn utc_offset(zone: &str, at: i64) -> i64 {
             );
             if summer { -4 * 3_600 } else { -5 * 3_600 }
         }
-        // Summer time is half an hour, and lasts from the first Sunday in October to the first Sunday in April. The
-        // clock changes at 2:00 local time.
+        // Summer time adds half an hour, and lasts from the first Sunday in October to the first Sunday in April.
+        // The clock changes at 2:00 local time.
         "Australia/Lord_Howe" => {
             let winter = between(
                 nth_sunday(year, 4, Some(1)) * 86_400 - 11 * 3_600 + 2 * 3_600,

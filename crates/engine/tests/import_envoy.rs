@@ -274,7 +274,7 @@ fn matching_limit_replaces_named_limits_without_charging_them() {
     assert_eq!(
         count_passing_all(&service, &[searching, reading]),
         10,
-        "the order does not matter, nor does an exhausted limit that is replaced"
+        "the order does not matter, even if a replaced limit is exhausted"
     );
 }
 

@@ -29,8 +29,8 @@ fn take_snapshot(bench: &Bench) -> Vec<u8> {
     bytes
 }
 
-/// Restores an engine from a snapshot, `later` after it was written. The monotonic clock has another origin, as in a
-/// new process.
+/// Restores an engine from a snapshot. The engine's clock shows a time `later` after the snapshot was written. The
+/// monotonic clock has another origin, as in a new process.
 fn restore(bytes: &[u8], before: &Bench, later: Nanos, rules: &str) -> Result<Bench, RestoreError> {
     let clock = Arc::new(ManualClock::at(before.clock.mono().as_nanos() / 3));
     clock.step_wall((START - START / 3) as i64);

@@ -11,7 +11,7 @@
 //!
 //! If the outcome of the last request to a place (server or lane) is unknown, this node sends its next request to that
 //! place without arrears. That request resolves the doubt: either the place answers, or it is known to be unreachable
-//! and nothing is sent to it.
+//! and receives no arrears.
 //!
 //! A request that was repaid can still be refunded. The table remembers the latest repayment of each key, so that the
 //! refund is also sent to the store.

@@ -254,7 +254,8 @@ async fn run_groups<S: Store>(
     scratch.charges = emptied_charges(charges);
 }
 
-/// Records in the plan the index of each charge's answer, starting with the group `first`.
+/// Records in the plan the index of each charge's answer. The group of the first span has the index
+/// `first`.
 #[inline]
 fn link_answers<S: Store, F: Store>(
     engine: &Engine<S, F>,
@@ -311,7 +312,8 @@ fn record_store_error<S: Store, F: Store>(
     }
 }
 
-/// Records the store's reports, starting with the group `first`, for rules that decide from them during a store outage.
+/// Records the store's reports for rules that decide by these reports during an outage. The group of the first span has
+/// the index `first`.
 pub(super) fn record_reports_for_outages<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,

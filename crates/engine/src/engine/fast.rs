@@ -1,8 +1,8 @@
 //! The fast path, which decides most requests. It handles a single request that charges only plain limits in memory, or
 //! only one plain limit that this node decides without contacting its store.
 //!
-//! The fast path gives the same results and counts as the phases in `decide.rs`, without building lists of charges and
-//! answers. `tests/fast_path.rs` compares both paths on random requests.
+//! The fast path gives the same results as the phases in `decide.rs` and updates the same counts, but builds no lists
+//! of charges and answers. `tests/fast_path.rs` compares both paths on random requests.
 
 use super::decide::record_reports_for_outages;
 use super::plan::{AnswerSource, SmallList, Span};

@@ -30,8 +30,8 @@ pub(super) struct LastSeen {
     hasher: RandomState,
 }
 
-/// Records that share a lock. The tags are contiguous: a lookup reads one cache line of tags, and another for the
-/// record.
+/// Records that share a lock. The tags are contiguous: a lookup reads one cache line of tags, and another cache
+/// line for the record.
 #[derive(Debug, Default)]
 struct RecordSet {
     /// The hash of key and limit for each record; zero if the entry is empty.

@@ -22,7 +22,7 @@
 //! failure never makes a decision fail: the rule's `on_fault` decides (`policy.rs`). With `on_fault: local`, the node
 //! uses its share of the last known remaining amount (`last_seen.rs`, `shares.rs`). When the store recovers, it is
 //! charged for these admissions (`arrears.rs`). Shadow rules are a separate group, charged after the request was
-//! admitted, so they cannot refuse it.
+//! admitted, so they cannot refuse the request.
 //!
 //! **Cost.** In memory a decision allocates nothing: plans, answers and results are in buffers that the caller reuses
 //! ([`Decisions`](crate::Decisions)).

@@ -146,8 +146,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    /// Records arrears for the groups that the fallback admitted, starting with the group `first`, if `is_owed` returns
-    /// true for the request.
+    /// Records arrears for the groups that the fallback admitted, except for requests for which `is_owed` returns
+    /// false. The group of the first span has the index `first`.
     fn record_admitted(
         &self,
         locals: &[LocalCharge<'_>],

@@ -10,8 +10,8 @@
 //!
 //! A banned counter has no capacity. A `closed` rule refuses during a store outage even if it is marked `suffices`.
 //!
-//! Because the first attempt charges all rules, a log with `count_refused` records a request that it refused even if
-//! another rule admits the request.
+//! Because the first attempt charges all rules, a log with `count_refused` records every request that it refuses,
+//! even a request that another rule admits.
 
 use std::mem::take;
 use std::ops::Range;

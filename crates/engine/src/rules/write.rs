@@ -152,7 +152,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Moves a comment from the end of a map's line to before the map, if the map is written over several lines.
+    /// Moves a comment from the end of a map's line to the line before the map, if the map is written over
+    /// several lines.
     fn move_comment_before_map(&mut self, node: &Node, level: Level) {
         let Value::Map(pairs) = &node.value else { return };
         let of_a_pair = pairs.iter().any(|(key, _)| key.position == node.position);
@@ -275,7 +276,7 @@ fn needs_no_quotes(text: &str, context: StringContext) -> bool {
     };
     let colons = || {
         text.char_indices().filter(|(_, letter)| *letter == ':').all(|(at, _)| {
-            // Some parsers read times as numbers, and a trailing colon as a key.
+            // Some parsers read a time as a number, and a string with a trailing colon as a key.
             text[at + 1..]
                 .starts_with(|next: char| !next.is_whitespace() && (context == StringContext::Line || next != ','))
                 && !text.starts_with(|first: char| first.is_ascii_digit())

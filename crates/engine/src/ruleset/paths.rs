@@ -1,11 +1,11 @@
 //! Matches many path patterns together with a tree of segments. The search time depends on the path and hardly on the
 //! number of patterns.
 //!
-//! Each pattern is a path from the root, with one step per segment. Patterns with a common beginning share its steps. A
-//! search has a set of current nodes. For each segment, the search follows three kinds of steps from every current
-//! node: the literal step with that name, `*`, and matching steps such as `a*b`. It finds literal steps with one hash
-//! lookup, and steps such as `a*b` by prefix and suffix. A node after `**` also stays current. Therefore, a search for
-//! a path of a few segments needs a few lookups, and visits each node at most once per segment.
+//! Each pattern is a sequence of steps from the root, with one step per segment. Patterns with a common beginning share
+//! its steps. A search has a set of current nodes. For each segment, the search follows three kinds of steps from every
+//! current node: the literal step with that name, `*`, and matching steps such as `a*b`. It finds literal steps with
+//! one hash lookup, and steps such as `a*b` by prefix and suffix. A node after `**` also stays current. Therefore, a
+//! search for a path of a few segments needs a few lookups, and visits each node at most once per segment.
 //!
 //! Where only one pattern remains, the tree ends, and the rest of the pattern is compared directly. Most patterns
 //! contain a unique name early, so most searches end this way. While only literal steps follow, a search has a single
