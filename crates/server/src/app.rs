@@ -70,7 +70,8 @@ pub struct App<S> {
     pub source: SourceStatus,
     /// Determines a client's address behind trusted proxies.
     pub client: ClientIp,
-    /// Maximum age of a rate-limit-service connection. When it closes, the client may reconnect to another server.
+    /// Maximum age of a rate-limit-service connection. When such a connection closes, the client may reconnect to
+    /// another server.
     pub max_connection_age: Duration,
     /// The concurrency slots held by callers of the rate-limit service.
     pub held_slots: HeldSlots,

@@ -150,7 +150,7 @@ fn markdown_table() -> String {
         ),
         ("rules service: keys that a replay counts exactly", api::MAX_LOG_KEYS.to_string()),
         (
-            "rules service: time for a replay; after that, it reports on the part of the log that it has read",
+            "rules service: time for a replay; after that, the replay reports on the part of the log that it has read",
             seconds(api::REPLAY_TIMEOUT),
         ),
         ("rules service: nodes that wait for a change", api::MAX_WAITING_NODES.to_string()),

@@ -62,8 +62,8 @@ impl Client {
         // Redirects are not followed, because they could send the token to another server.
         let mut http =
             reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).redirect(Policy::none());
-        // A long poll takes up to 30 s. Without keepalive probes, the client would detect a dead server only after that
-        // time.
+        // A long poll takes up to 30 s. Without keepalive probes, the client would detect a dead server only at the end
+        // of the poll.
         http =
             http.tcp_keepalive(KEEPALIVE_INTERVAL).tcp_keepalive_interval(KEEPALIVE_INTERVAL).tcp_keepalive_retries(2);
         if let Some(ca) = ca {

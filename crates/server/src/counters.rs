@@ -81,7 +81,7 @@ impl SnapshotStatus {
 /// The in-memory counters of a server: the engine for rules, and the table for `CL.THROTTLE`.
 pub type Counters = (Engine<MemoryStore>, RedisCellTable);
 
-/// A lock on the data directory. Dropping it releases the directory.
+/// A lock on the data directory. Dropping the lock releases the directory.
 #[derive(Debug)]
 pub struct DirectoryLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] Option<File>);
 

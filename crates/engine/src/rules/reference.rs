@@ -204,10 +204,10 @@ refuses them, and with `invalid: ignore` the rule does not match.
 ";
 
 const OVERRIDE_PROSE: &str = r"An override changes the limit, not the counter: the amount spent under the rule is also spent under the
-override, and vice versa. An override may have the same keys as a limit. With a `limit`, it inherits the other
-keys from the rule, except `burst`, `free`, `initial` and `max_debt`, which belong to the rule's own count.
-Without a `limit`, it changes only the keys that it contains. The lookup time does not depend on the number of
-overrides.
+override, and vice versa. An override may have the same keys as a limit. With a `limit`, the override inherits
+the other keys from the rule, except `burst`, `free`, `initial` and `max_debt`, which belong to the rule's own
+count. Without a `limit`, the override changes only the keys that it contains. The lookup time does not depend
+on the number of overrides.
 
 ";
 
@@ -326,8 +326,8 @@ starts, the count of refusals restarts at zero.
 
 A ban lasts exactly `for` by the store's clock: to the nanosecond in memory, to the microsecond on
 Redis. A request at the instant at which a ban ends is decided by the limits, and its refusal counts
-towards the next ban. Requests during a ban spend nothing and do not prolong it; `reset` lifts it.
-While the store does not answer, bans are neither enforced nor started.
+towards the next ban. Requests during a ban spend nothing and do not prolong the ban; `reset` lifts
+a ban. While the store does not answer, bans are neither enforced nor started.
 
 A rule counts refusals by its own limits, including refusals of requests that the ban of another rule
 also refuses. Refusals by other rules, by `deny`, by the rule's own ban and by `on_fault: closed` do not
@@ -354,9 +354,9 @@ behave the same, and decide exactly.
 | `eventual` | in memory, from a local view of the key | B + r·T + (N − 1)·(B + r·δ) | `token_bucket`, `fixed_window`, `sliding_window`, `sliding_slices`, without calendar windows |
 
 With `leased`, the store grants tokens to a node in advance, about as many as the node is likely to need in
-the next second. The node spends them without asking the store. The node asks for more when less than a
-quarter is left, reports every second, and returns unneeded tokens when it is idle, when another node needs
-them, and when it stops.
+the next second. The node spends these tokens without asking the store. The node asks for more when less
+than a quarter is left, reports every second, and returns unneeded tokens when it is idle, when another
+node needs them, and when it stops.
 
 - Leases pay off for keys in steady use, from about 50 requests per second and a burst of 8 per node.
   `tollgate check` warns about smaller limits.
@@ -390,11 +390,11 @@ even if the connection fails.
 
 const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothing. Such a request is refused only by a rule with
   `deny`, by a ban and by a limit in debt; `minimum_gap` does not apply to it.
-- **`phase: first_request`**: a window starts with the first request counted in it. After it ends, the
-  next window starts with the next counted request. A refused request, a peek and a cost of 0 start no
-  window. While there is debt, windows follow each other without a gap. The steps of an interval bucket
-  start with the request that takes from a full bucket, and repeat every period until the bucket is full
-  again.
+- **`phase: first_request`**: a window starts with the first request counted in it. After a window ends,
+  the next window starts with the next counted request. A refused request, a peek and a cost of 0 start
+  no window. While there is debt, windows follow each other without a gap. The steps of an interval
+  bucket start with the request that takes from a full bucket, and repeat every period until the bucket
+  is full again.
 - **`count_refused`**: the log records every request that it refuses, with its cost, even if other limits
   or a ban also refuse the request. A `commit` above its reservation charges the excess like `charge`,
   so a log that refuses the excess records it. The log does not record a request that it would admit but

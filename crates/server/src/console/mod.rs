@@ -1,8 +1,8 @@
 //! The web console at `/console`: its static files, and browser sessions.
 //!
 //! The console is an ordinary client of the public API without special privileges. The pages are the static files of
-//! `crates/server/console/`; those that every page needs are joined into one module. A browser session has the rights
-//! of the token with which it was opened.
+//! `crates/server/console/`; the files that every page needs are joined into one module. A browser session has the
+//! rights of the token with which it was opened.
 //!
 //! Every server refuses requests from web pages (`http/web.rs`). Requests from the console are accepted if they meet
 //! three conditions:

@@ -199,8 +199,8 @@ async fn apply_in_transaction(write: &mut Write<'_>, taken: SplitFiles, others: 
     for domain in std::mem::take(&mut changes.domains) {
         let name = domain.name.clone();
         apply_domain(write, domain, &orphans).await?;
-        // The file was checked without the stored rules. A request may match rules of both, so the stored rules and the
-        // rules of the file are checked together.
+        // The file was checked without the stored rules. A request may match stored rules and rules of the file, so
+        // both are checked together.
         if others == OtherRules::Keep {
             check_match_limit(write, &name, "").await?;
         }

@@ -322,8 +322,8 @@ pub fn sqlite_url(path: &Path) -> String {
     format!("sqlite:{}?mode=rwc", percent_encode(path.as_os_str().as_encoded_bytes(), ENCODED_IN_PATH))
 }
 
-/// Creates the directory and the file of a SQLite URL. Only their owner may read them, because the file contains token
-/// digests.
+/// Creates the directory and the file of a SQLite URL. Only the owner may read the directory and the file, because the
+/// file contains token digests.
 fn create_private_file(url: &str) -> io::Result<()> {
     let Some(path) = sqlite_file_path(url) else { return Ok(()) };
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {

@@ -22,8 +22,8 @@ pub enum ControlError {
     Taken(String),
     /// The write would exceed a maximum size or count.
     Full(String),
-    /// The database is unreachable or full. The operator must fix this. If the connection broke during a commit, the
-    /// write was made either completely or not at all.
+    /// The database is unreachable or full. The operator must fix the database. If the connection broke during a
+    /// commit, the write was made either completely or not at all.
     Database(sqlx::Error),
 }
 

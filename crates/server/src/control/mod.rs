@@ -72,7 +72,8 @@ const INSTALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Control {
     /// Opens the database at `sqlite:PATH?mode=rwc` (see [`sqlite_url`]) or `postgres://…` and migrates its tables.
-    /// Must be called within a Tokio runtime, on which it spawns the task that polls for writes by other processes.
+    /// Must be called within a Tokio runtime, because the function spawns a task that polls for writes by other
+    /// processes.
     ///
     /// # Errors
     /// Returns an error if the database is unreachable or was written by a later version of this program.

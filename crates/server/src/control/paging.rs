@@ -1,5 +1,5 @@
 //! Pagination of lists. A page starts after the last item of the previous page. A database index finds that item, so
-//! the items before it are not read again.
+//! earlier items are not read again.
 
 use sqlx::any::AnyRow;
 

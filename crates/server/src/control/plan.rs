@@ -211,8 +211,8 @@ fn mark_moved_rules(ranks: &[usize], count: usize) -> Vec<bool> {
     moved
 }
 
-/// Returns warnings about rules in the file that are valid but probably mistaken. Compares their limits with the stored
-/// rules.
+/// Returns warnings about rules in the file that are valid but probably mistaken. Also compares the limits of the file
+/// with the limits of the stored rules.
 pub(super) fn plan_warnings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mistake> {
     let (Ok(store), Ok(fallback)) = (MemoryStore::new(1), MemoryStore::new(1)) else { return Vec::new() };
     let engine = Engine::with_fallback(store, fallback);
@@ -225,8 +225,8 @@ pub(super) fn plan_warnings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mis
         (&**domain, texts)
     });
     let changing = entry::to_json(changing.filter(|(_, texts)| !texts.is_empty()));
-    // Stored rules were validated when they were written, but this program version may refuse them. If it refuses one,
-    // limits are not compared.
+    // Stored rules were validated when they were written, but this program version may refuse them. If this version
+    // refuses a stored rule, limits are not compared.
     if let Ok(running) = Rules::read(&[Source { name: "stored", text: changing.as_bytes() }]) {
         let _ = engine.put(&running);
     }

@@ -1,5 +1,5 @@
-//! The total size of all rules and overrides. Nodes read them as one file of limited size, so a write that would exceed
-//! the limit is refused.
+//! The total size of all rules and overrides. Nodes read all rules and overrides as one file of limited size, so a
+//! write that would exceed the limit is refused.
 
 use tollgate_engine::rules::{MAX_FILE_BYTES, MAX_NODES};
 

@@ -83,7 +83,7 @@ impl Tokens<'_> {
         build_page(&rows, limit, read_token, |last| Cursor { number: last.created_ms, name: last.id.clone() })
     }
 
-    /// Revokes a token. Revoking it again changes nothing. The last valid admin token cannot be revoked, so that
+    /// Revokes a token. Revoking a token again changes nothing. The last valid admin token cannot be revoked, so that
     /// administrators cannot lock themselves out by accident.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Tokens<'_> {
     }
 }
 
-/// Returns the digests and grants of all valid tokens. Nodes verify tokens with them.
+/// Returns the digests and grants of all valid tokens. Nodes verify tokens with these digests.
 pub(super) async fn load_verifiers(connection: &mut AnyConnection) -> Result<Vec<Verifier>> {
     let mut query = Sql::new("SELECT digest, ");
     query

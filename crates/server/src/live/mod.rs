@@ -54,7 +54,8 @@ impl Default for LiveData {
 }
 
 impl LiveData {
-    /// Sets the background thread that serves the history and the rules. If it is not set, worker threads serve them.
+    /// Sets the background thread that serves the history and the rules. If no thread is set, worker threads serve the
+    /// history and the rules.
     pub fn set_background(&self, background: Handle) {
         // An error means that the thread was already set, so it is ignored.
         let _ = self.background.set(background);

@@ -7,13 +7,14 @@ use rustix::process::{Resource, getrlimit};
 
 use super::metrics::MetricsText;
 
-/// The unit of times in `/proc`. On Linux it is always 1/100 s, independent of the kernel's own tick.
+/// The unit of times in `/proc`. On Linux the unit is always 1/100 s, independent of the kernel's own tick.
 const TICKS_PER_SECOND: u64 = 100;
 const BYTES_PER_KIB: u64 = 1024;
 
 /// Writes the process metrics. Metrics that cannot be read are left out.
 pub(super) fn write(page: &mut MetricsText) {
-    // The program name is in parentheses and may contain any character. The fields after it contain no parentheses.
+    // The program name is in parentheses and may contain any character. The fields after the name contain no
+    // parentheses.
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<u64> = stat
         .rsplit(')')

@@ -5,11 +5,11 @@
 //! count is therefore too low, each count has an error bound, and every key with more than 1/`KEPT_KEYS` of the total
 //! is kept.
 //!
-//! Each thread counts all of its first `DECISIONS_BEFORE_SAMPLING` decisions. After that, it counts a random sample:
-//! one decision in `SAMPLING_INTERVAL`, with the weight `SAMPLING_INTERVAL`. Counts are then estimates that may also be
-//! too low, but heavy keys still appear in the sample, and uncounted decisions cost almost nothing. Counts are halved
-//! every `HALF_LIFE`, so that old traffic fades. The table stores only a hash or the first `MAX_NAME_CHARS` characters
-//! of each key.
+//! Each thread counts all of its first `DECISIONS_BEFORE_SAMPLING` decisions. After that, a thread counts a random
+//! sample: one decision in `SAMPLING_INTERVAL`, with the weight `SAMPLING_INTERVAL`. Counts are then estimates that may
+//! also be too low, but heavy keys still appear in the sample, and uncounted decisions cost almost nothing. Counts are
+//! halved every `HALF_LIFE`, so that old traffic fades. The table stores only a hash or the first `MAX_NAME_CHARS`
+//! characters of each key.
 
 use std::cell::Cell;
 use std::collections::HashMap;

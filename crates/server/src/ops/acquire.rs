@@ -51,7 +51,7 @@ struct CounterQueue {
     member_count: usize,
 }
 
-/// Membership in a queue. Dropping it leaves the queue.
+/// Membership in a queue. Dropping the membership leaves the queue.
 struct QueueMember<'w> {
     waiters: &'w Waiters,
     counter: Box<[u8]>,
@@ -59,7 +59,7 @@ struct QueueMember<'w> {
     head_guard: Option<OwnedMutexGuard<()>>,
 }
 
-/// One of the [`MAX_WAITERS`] waiter slots. Dropping it frees the slot.
+/// One of the [`MAX_WAITERS`] waiter slots. Dropping this value frees the slot.
 struct WaiterSlot<'w>(&'w Waiters);
 
 impl Waiters {
@@ -132,7 +132,7 @@ impl Drop for WaiterSlot<'_> {
 }
 
 /// Decides a request. If the request would be refused, waits up to `wait` for capacity. Does not wait if no capacity
-/// can become available in that time.
+/// can become available within `wait`.
 pub async fn acquire<S: Store>(
     app: &App<S>,
     protocol: Protocol,

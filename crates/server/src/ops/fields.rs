@@ -3,7 +3,7 @@
 //! A view passes its fields to a [`FieldWriter`] one by one. Field names are constants that are already encoded for
 //! each protocol. A writer therefore copies a name of known length, and no list of fields is built. For a decision by
 //! two rules, building the view and writing the RESP reply takes 2,639 instructions. With a list of names and values,
-//! it took 4,223.
+//! the same work took 4,223 instructions.
 
 use super::view::DecisionView;
 

@@ -107,7 +107,7 @@ impl ServerPage {
 }
 
 impl Verb {
-    /// Returns how the verb takes its cost. Returns `None` if it takes nothing.
+    /// Returns how the verb takes its cost. Returns `None` if the verb takes nothing.
     pub const fn take_mode(self) -> Option<TakeMode> {
         match self {
             Self::Check | Self::Reserve => Some(TakeMode::Exactly),

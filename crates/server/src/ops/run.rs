@@ -83,7 +83,7 @@ pub(crate) const MAX_TURN: Nanos = Nanos::from_micros(100);
 /// decides a part in one round trip.
 const LIST_PART_SIZE: usize = 64;
 
-/// A list of calls that is run in parts. Between parts, it may yield to other connections.
+/// A list of calls that is run in parts. Between parts, the list may yield to other connections.
 struct ListRun<'a, S> {
     app: &'a App<S>,
     caller: Caller<'a>,
@@ -294,7 +294,7 @@ fn reply_and_store(
     }
 }
 
-/// Decides the requests of some calls.
+/// Decides the requests of the calls in one part of a list.
 async fn decide_part<S: Store>(app: &App<S>, caller: Caller<'_>, verb: Verb, calls: &[Call<'_>]) -> PooledDecisions {
     let mut decisions = PooledDecisions::take();
     if let [call] = calls {

@@ -329,8 +329,8 @@ impl Default for MergedSequence {
 }
 
 impl MergedSequence {
-    /// Adds the next request unless its time is far too early. Returns whether the request is in order. If it is not,
-    /// `problem` contains the reason.
+    /// Adds the next request unless its time is far too early. Returns whether the request is in order. If the request
+    /// is not in order, `problem` contains the reason.
     #[inline]
     fn add_request(&mut self, mut request: LoggedRequest, has_whole_seconds: bool) -> bool {
         let late = self.last_logged.saturating_sub(request.logged_at);
@@ -359,8 +359,8 @@ impl MergedSequence {
         late == 0
     }
 
-    /// Spreads the pending requests of the current second. If the second `is_over`, they fill the remaining time;
-    /// otherwise only half of it, because more requests may follow.
+    /// Spreads the pending requests of the current second. If the second `is_over`, the requests fill its remaining
+    /// time. Otherwise they fill only half of that time, because more requests may follow.
     fn end_second(&mut self, is_over: bool) {
         let start = std::mem::replace(&mut self.second_start, self.batch.slots.len());
         let slots = &mut self.batch.slots[start..];

@@ -1,4 +1,4 @@
-//! The result of a replay as serialisable data. The option `--json` prints it.
+//! The result of a replay as serialisable data. The option `--json` prints this data.
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -27,7 +27,7 @@ const CANDIDATE_RATES: [(&str, u64); 4] = [("10/m", 60_000), ("1/s", 10_000), ("
 const LEVEL_UNIT_NANOS: u64 = 100_000;
 /// The intervals for which peaks are counted, with their lengths in units.
 const PEAK_INTERVALS: [(&str, u64); 3] = [("second", 10_000), ("minute", 600_000), ("hour", 36_000_000)];
-/// The suggested burst may be too small for one in this many clients.
+/// The suggested burst may be too small for one client in this number of clients.
 const CLIENTS_PER_EXCEPTION: usize = 1_000;
 
 /// The levels of a client's buckets, one for each rate.

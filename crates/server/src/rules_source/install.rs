@@ -29,7 +29,7 @@ pub enum InstallOutcome {
 /// Maximum number of warnings that are logged for each rule set.
 const MAX_WARNINGS: usize = 100;
 
-/// Installs a snapshot. Compiles its rules on a blocking thread.
+/// Installs a snapshot. Compiles the snapshot's rules on a blocking thread.
 pub async fn install_snapshot<S: Store + 'static>(app: &Arc<App<S>>, snapshot: &Arc<Snapshot>) -> InstallOutcome {
     let compiled = tokio::task::spawn_blocking({
         let (app, snapshot) = (app.clone(), snapshot.clone());

@@ -156,7 +156,7 @@ pub const CONDITION_KEYS: &[Key] = &[
         "file",
         "a file name, relative to the rule file",
         "",
-        "the value matches a line of the file: strings, addresses and networks; `#` begins a comment",
+        "the value matches a line of the file, which is a string, an address or a network; `#` begins a comment",
         "",
     ),
     key(

@@ -311,7 +311,7 @@ mod tests {
              - limit: 1/s\n1 to create, 1 to change, 1 to delete, 2 unchanged\n"
         );
         plan.changes.extend((0..20).map(|n| change(&format!("n{n}"), Action::Create, "+ limit: 1/s\n")));
-        assert_eq!(shown(&plan).matches("limit:").count(), 2, "only updates are shown whole");
+        assert_eq!(shown(&plan).matches("limit:").count(), 2, "only updates are shown in full");
         plan.changes.clear();
         assert_eq!(shown(&plan), "nothing to change: 2 rules unchanged\n");
     }

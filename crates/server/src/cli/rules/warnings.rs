@@ -1,4 +1,5 @@
-//! Warnings about a stored override. `tollgate check` cannot report them, because the override is not in a file.
+//! Warnings about a stored override. `tollgate check` cannot report these warnings, because the override is not in a
+//! file.
 
 use std::net::IpAddr;
 
@@ -26,7 +27,8 @@ pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &St
     let one = EntryOverride { attribute, value, effect: &effect, until: until.as_deref() };
     let rules = parse_single_rule(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
     let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
-    // `with_overrides` appends the override as the last key of the rule, so warnings after its position belong to it.
+    // `with_overrides` appends the override as the last key of the rule, so warnings after its position are about the
+    // override.
     let start = rules.domains().first()?.rules().first()?.overrides().first()?.position;
     let of_override = engine.warnings(&rules).into_iter().filter(|warning| warning.position >= start);
     found.extend(of_override.map(|warning| match warning.help {

@@ -163,7 +163,7 @@ pub(in crate::cli) struct ServeArgs {
 
     /// The maximum number of keys in memory, such as 500k or 10M
     ///
-    /// Memory is allocated as keys arrive, about 40 bytes each for a token bucket. When the table is full, the keys
+    /// Memory is allocated as keys arrive, about 40 bytes per key with a token bucket. When the table is full, the keys
     /// that have spent the least are evicted.
     #[arg(long, value_name = "KEYS", default_value = "1M", env = "TOLLGATE_CAPACITY")]
     pub(super) capacity: String,

@@ -1,7 +1,7 @@
 //! `tollgate snippets PROXY`: prints a configuration that puts Tollgate in front of an application.
 //!
 //! `tests/proxies.rs` and `tests/envoy.rs` run these configurations with the real proxies. Tests with a stalled server
-//! use them unchanged; tests of refusals use longer timeouts.
+//! use the configurations unchanged; tests of refusals use longer timeouts.
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! The pause before the next poll: exponential back-off with full jitter.
 //!
-//! If a service fails, all nodes are disconnected at the same moment. Without jitter they would all retry at the same
+//! If a service fails, all nodes are disconnected at the same moment. Without jitter, all nodes would retry at the same
 //! time and overload the service. The pause after a failure is therefore random, between zero and a bound that doubles
 //! with each failure.
 

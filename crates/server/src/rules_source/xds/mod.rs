@@ -1,8 +1,8 @@
 //! A state-of-the-world (SotW) xDS client. The client gets rules from `RateLimitConfig` resources, with which Envoy
 //! Gateway configures the reference rate-limit service.
 //!
-//! A gRPC stream stays open. Each response contains all resources. The client translates them to rule files of the
-//! reference service and installs all of them or none. The client's answer contains the version in force and, if the
+//! A gRPC stream stays open. Each response contains all resources. The client translates the resources to rule files of
+//! the reference service, and installs all files or none. The client's answer contains the version in force and, if the
 //! resources were refused, their mistakes. The rules in force stay while the server is unreachable.
 //!
 //! - The version may be a counter in the server's process. After a restart, the same number may identify different

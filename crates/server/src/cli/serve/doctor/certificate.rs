@@ -36,8 +36,8 @@ fn expect_element<'a>(from: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     next_element(from).filter(|element| element.0 == tag).map(|element| element.1)
 }
 
-/// Removes and returns the first element. Returns `None` if it is malformed or its length field has more than four
-/// bytes.
+/// Removes and returns the first element. Returns `None` if the element is malformed or its length field has more than
+/// four bytes.
 fn next_element<'a>(from: &mut &'a [u8]) -> Option<DerElement<'a>> {
     let (tag, rest) = from.split_first()?;
     let (first, mut rest) = rest.split_first()?;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::live::{MAX_TRACKED_RULES, MAX_VIEWERS, ONE_SECOND_POINTS};
 
-/// Returns the OpenAPI descriptions of these paths.
+/// Returns the OpenAPI descriptions of the paths for live data and browser sessions.
 pub(super) fn live_paths() -> Value {
     let query = |name: &str, schema: Value, description: &str| json!({"name": name, "in": "query", "required": false, "schema": schema, "description": description});
     let text = || json!({"type": "string"});
