@@ -15,7 +15,7 @@ use crate::rules::{Metadata, Refusal};
 use crate::ruleset::RuleSet;
 use crate::store::{Answer, Answers};
 
-/// The decisions about a batch of requests. Reuse it to avoid allocation.
+/// The decisions about a batch of requests. Reuse this value to avoid allocation.
 #[derive(Debug, Default)]
 pub struct Decisions {
     pub(crate) plan: Plan,
@@ -66,7 +66,8 @@ impl DecisionRecord {
     }
 }
 
-/// How exact a decision is: as exact as its least exact charge. The protocols call it `standing`.
+/// How exact a decision is: as exact as its least exact charge. The protocols call the exactness
+/// `standing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exactness {
     /// The store decided from the exact state.
@@ -126,7 +127,7 @@ impl Decisions {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Marks delayed requests as allowed. Call this function after the wait of these requests.
+    /// Marks delayed requests as allowed. Call this function after these requests have waited.
     pub fn finish_delays(&mut self) {
         for decided in self.decided.iter_mut().flatten() {
             if let Outcome::Delay(_) = decided.outcome {
@@ -271,7 +272,7 @@ impl<'d> Decision<'d> {
             && self.batch.charges_of(self.index).iter().any(closed)
     }
 
-    /// Returns whether a ban refused the request. Limits may have refused it too.
+    /// Returns whether a ban refused the request. Limits may have refused the request too.
     pub fn is_banned(&self) -> bool {
         let refuses = |planned: &PlannedCharge| {
             self.batch.answer(planned).is_some_and(|(answered, _)| !answered.outcome.is_admitted())
@@ -367,8 +368,8 @@ impl<'d> Decision<'d> {
         Receipt { entries: taken.collect() }
     }
 
-    /// Returns a receipt for the slots that an item took from rules with only concurrency limits. Refunding it releases
-    /// the slots. The receipt is empty if the item took no slots.
+    /// Returns a receipt for the slots that an item took from rules with only concurrency limits. Refunding the receipt
+    /// releases the slots. The receipt is empty if the item took no slots.
     pub fn slot_receipt(&self, item: usize) -> Receipt {
         let matched =
             self.batch.plan.item_matches[to_usize_range(&self.batch.plan.requests[self.index].item_matches)].iter();

@@ -112,7 +112,7 @@ pub enum RequestError {
     TooMany {
         /// The name of the counted things, such as "items".
         what: &'static str,
-        /// The value in the request.
+        /// The count or length in the request.
         given: usize,
         /// The maximum.
         max: usize,

@@ -206,7 +206,8 @@ pub struct Charge<'a> {
     /// The calendar windows that limits with phase `Given` refer to by index. If these windows do not contain the
     /// store's time, the store answers [`StoreError::Stale`].
     pub windows: &'a [Window],
-    /// How nodes that share the store agree on this key. A store in a single process ignores it.
+    /// How nodes that share the store agree on this key. A store in a single process ignores this
+    /// mode.
     pub consistency: Consistency,
 }
 

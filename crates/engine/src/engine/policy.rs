@@ -37,7 +37,7 @@ struct LocalCharge<'a> {
 }
 
 /// Decides requests that the store did not answer, by the `on_fault` of their rules. A `closed` rule refuses the whole
-/// request. Otherwise, the `local` rules decide the request as one group. `open` rules admit it.
+/// request. Otherwise, the `local` rules decide the request as one group. `open` rules admit the request.
 pub(super) fn fall_back<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,

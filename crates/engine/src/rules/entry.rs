@@ -281,7 +281,7 @@ fn write_json(node: &Node, out: &mut String) {
                 }
                 match &key.value {
                     Value::Text(text) => write_quoted(text, out),
-                    // Keys were checked to be strings.
+                    // Earlier checks ensure that keys are strings.
                     Value::Empty | Value::List(_) | Value::Map(_) => out.push_str("\"\""),
                 }
                 out.push(':');

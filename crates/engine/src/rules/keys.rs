@@ -15,7 +15,7 @@ pub use parts::{
 pub struct Key {
     /// The name in a rule file.
     pub name: &'static str,
-    /// The values it accepts.
+    /// The values that the key accepts.
     pub takes: &'static str,
     /// The value if the key is omitted.
     pub default: &'static str,

@@ -144,7 +144,7 @@ impl Rule {
         self.consistency
     }
 
-    /// Returns the ban after too many refusals.
+    /// Returns the ban that follows too many refusals.
     pub fn ban(&self) -> Option<&Ban> {
         self.ban.as_ref()
     }

@@ -348,7 +348,7 @@ impl RuleSet {
     /// Returns the indices of a domain's rules that may match these attributes, because their `when` holds; `None` if
     /// the domain is unknown. `if`, `only` and `schedule` are not evaluated.
     ///
-    /// For explanations and benchmarks. Decisions use the same lookup.
+    /// Used by explanations and benchmarks. Decisions use the same lookup.
     pub fn candidates<'m>(
         &self,
         domain: &[u8],

@@ -120,7 +120,8 @@ impl Checker<'_> {
 fn compare_as_addresses(test: &mut Test) {
     let (Test::AnyOf(patterns) | Test::NoneOf(patterns)) = test else { return };
     for pattern in patterns {
-        // A network in a string comparison matches no client. `tollgate check` warns about it.
+        // A network in a string comparison matches no client. `tollgate check` warns about such a
+        // network.
         if let Pattern::Equals(text) = pattern
             && !text.contains('/')
             && let Ok(address) = Cidr::new(text)

@@ -73,8 +73,8 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
     if one.is_some() {
         notes.add_with_help(position, "`limit` and `limits` are mutually exclusive", "put all of them into `limits`");
     }
-    // A string in `limits` was probably meant as `limit`. Read it with the options beside it, to report further
-    // mistakes.
+    // A string in `limits` was probably meant as `limit`. Read the string with the options beside `limits`, to
+    // report further mistakes.
     if let (None, Value::Text(_)) = (one, &several.value) {
         notes.add_with_help(position, "`limits` must be a list, not a string", "did you mean `limit`?");
         let limit =

@@ -23,7 +23,8 @@ pub(super) struct TreeBuilder<'b> {
     pub(super) nodes: Vec<PathNode>,
     pub(super) tails: Vec<Tail>,
     pub(super) steps: Vec<PatternSegment>,
-    /// Pattern rests by their text. Patterns with the same ending share one rest, which saves cache space.
+    /// The rests of patterns, by their text. Patterns with the same ending share one rest, which saves
+    /// cache space.
     pub(super) remains: FxHashMap<Option<Box<[u8]>>, PatternRest>,
     pub(super) texts: Vec<u8>,
     pub(super) star_segments: Vec<Box<[StarSegments]>>,
