@@ -87,7 +87,7 @@ fn markdown_table() -> String {
         ("rate-limit service: a message", bytes(rls::MAX_MESSAGE_BYTES)),
         ("rate-limit service: unanswered messages of a connection", bytes(rls::CONNECTION_RECEIVE_WINDOW as usize)),
         (
-            "rate-limit service: unanswered messages of all connections; beyond that, connections with more than 16 KiB of them are closed",
+            "rate-limit service: unanswered messages of all connections; beyond that, connections with more than 16 KiB of such messages are closed",
             bytes(rls::MAX_TOTAL_BODY_BYTES),
         ),
         (

@@ -86,8 +86,8 @@ fn write_algorithms(page: &mut String) {
 
 const INTRODUCTION: &str = r#"# The rule language
 
-This page is generated from the definitions in the code. A test compares the two, and another test
-loads every example.
+This page is generated from the definitions in the code. One test compares the page with the
+definitions, and another test loads every example.
 
 A rule limits the requests that it matches. A request has attributes: names with values, such as
 `path`, `method`, `client_ip` or `plan`. A request matches every rule whose `when`, `if`, `only` and

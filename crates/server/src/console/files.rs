@@ -45,7 +45,7 @@ const FILES: &[(&str, &str)] = include_files!(
     "try.js",
 );
 
-/// The last file of [`JOINED_FILES`]. The joined module is served under its name.
+/// The last file of [`JOINED_FILES`]. The joined module is served under this name.
 const ENTRY_FILE: &str = "main.js";
 
 /// The files that are served as one module. Each file imports only earlier files.

@@ -1,10 +1,10 @@
 //! Idempotency keys: a request that is repeated with the same key is carried out only once. A client that got no
 //! response can repeat its request without being charged twice.
 //!
-//! The table is local to this node, is bounded in entries, bytes and time, and evicts the oldest entries first. Retries
-//! to the same node within minutes are therefore covered. The output of a single call is stored only if the operation
-//! took effect, because a caller who repeats a refused request wants the current state. The results of a list are
-//! always stored.
+//! The table is local to this node, is bounded in entries, bytes and time, and evicts the oldest entries first. The
+//! table therefore covers retries to the same node within minutes. The output of a single call is stored only if the
+//! operation took effect, because a caller who repeats a refused request wants the current state. The results of a list
+//! are always stored.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};

@@ -25,7 +25,7 @@ const CANDIDATE_RATES: [(&str, u64); 4] = [("10/m", 60_000), ("1/s", 10_000), ("
 /// The unit of levels, in nanoseconds. The unit divides the refill times of all rates, and a level of 32 bits can
 /// represent almost five days.
 const LEVEL_UNIT_NANOS: u64 = 100_000;
-/// The intervals for which peaks are counted, with their lengths in units.
+/// The intervals for which peaks are counted, with their lengths in units of [`LEVEL_UNIT_NANOS`].
 const PEAK_INTERVALS: [(&str, u64); 3] = [("second", 10_000), ("minute", 600_000), ("hour", 36_000_000)];
 /// The suggested burst may be too small for one client in this number of clients.
 const CLIENTS_PER_EXCEPTION: usize = 1_000;
@@ -33,7 +33,7 @@ const CLIENTS_PER_EXCEPTION: usize = 1_000;
 /// The levels of a client's buckets, one for each rate.
 #[derive(Clone, Copy, Debug)]
 struct BucketLevels {
-    /// The time of the client's last request, in units.
+    /// The time of the client's last request, in units of [`LEVEL_UNIT_NANOS`].
     last_request: u64,
     current: [u32; CANDIDATE_RATES.len()],
     highest: [u32; CANDIDATE_RATES.len()],
@@ -44,7 +44,7 @@ impl BucketLevels {
         Self { last_request: now, current: [0; CANDIDATE_RATES.len()], highest: [0; CANDIDATE_RATES.len()] }
     }
 
-    /// Adds a request at the time `now`, in units.
+    /// Adds a request at the time `now`, in units of [`LEVEL_UNIT_NANOS`].
     fn add(&mut self, now: u64) {
         let passed = u32::try_from(now.saturating_sub(self.last_request)).unwrap_or(u32::MAX);
         for (index, (_, token)) in CANDIDATE_RATES.iter().enumerate() {

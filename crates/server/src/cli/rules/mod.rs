@@ -52,7 +52,7 @@ enum RulesCommand {
     Enable(EnableOrDisableArgs),
     /// Disable a rule without deleting it.
     Disable(EnableOrDisableArgs),
-    /// Manage limits for one customer that replace the rule's limits.
+    /// Manage overrides, which replace the rule's limits for one customer.
     #[command(after_help = overrides::EXAMPLES)]
     Overrides(overrides::OverridesArgs),
     /// List the nodes that follow the server, with their revisions; the exit status is 1 if a node refuses its rules.

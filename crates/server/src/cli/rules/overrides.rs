@@ -1,4 +1,4 @@
-//! `tollgate rules overrides`: manages limits for one customer that replace the rule's limits.
+//! `tollgate rules overrides`: manages overrides, which replace the rule's limits for one customer.
 
 use std::io::Write;
 
@@ -24,7 +24,7 @@ pub(super) struct OverridesArgs {
 enum OverridesCommand {
     /// List the overrides of a rule, or of all rules of a domain.
     List(ListOverridesArgs),
-    /// Set limits for one customer that replace the rule's limits.
+    /// Set an override, which replaces the rule's limits for one customer.
     Set(Box<SetOverrideArgs>),
     /// Delete an override. The rule's own limits apply again.
     Delete(DeleteOverrideArgs),

@@ -84,7 +84,7 @@ fn print_validation(file: &RuleFile, validation: &Validation) -> anyhow::Result<
     Ok(())
 }
 
-/// Formats a finding like `tollgate check`.
+/// Formats a finding as `tollgate check` does.
 fn format_finding(file: &RuleFile, finding: &Finding) -> String {
     let Finding { line, column, problem, help } = finding.clone();
     let position = Position { line, column };
