@@ -51,6 +51,8 @@ fn zone_keys_become_attributes_and_empty_keys_are_not_counted() {
         ("$http_x_api_key", "- id: a\n  when: {header.x-api-key: {present: true}}\n  per: [header.x-api-key]\n", ""),
         ("$cookie_sid", "- id: a\n  when: {cookie.sid: {present: true}}\n  per: [cookie.sid]\n", ""),
         ("\"$binary_remote_addr:${arg_q}\"", "- id: a\n  per: [client_ip, query.q]\n", ""),
+        ("api:$cookie_sid", "- id: a\n  per: [cookie.sid]\n", ""),
+        ("${cookie_sid}", "- id: a\n  when: {cookie.sid: {present: true}}\n  per: [cookie.sid]\n", ""),
         ("fixed", "- id: a\n", ""),
         (
             "$plan",

@@ -221,7 +221,7 @@ fn nodes_that_are_behind_and_a_key_with_nearly_all_traffic_are_reported() {
     let found = look();
     node.signal("CONT");
     assert!(
-        found.contains("warning  node          edge-1 runs revision 1, and 2 is the newest; check again"),
+        found.contains("warning  node          edge-1 runs revision 1, but the newest is 2; check again"),
         "{found}"
     );
     assert!(

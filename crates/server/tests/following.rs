@@ -287,7 +287,7 @@ fn fleet_kill_switch_reaches_every_node_and_survives_restarts() {
     assert_eq!(set(&service, "enforce").0, 200);
     node.wait_for_line("enforcement mode of the fleet changed");
     assert!(is_refusing(&node));
-    assert_eq!(service.call("POST", "/v1/check", Some(&over)).0, 429);
+    eventually("the service enforces", || service.call("POST", "/v1/check", Some(&over)).0 == 429);
     let (_, log) = service.call("GET", "/v1/audit?subject=fleet", None);
     let actions: Vec<&str> =
         log["items"].as_array().expect("a list").iter().filter_map(|entry| entry["action"].as_str()).collect();

@@ -606,3 +606,19 @@ fn replay_refuses_nearly_the_same_requests_as_nginx() {
     assert!((replayed - refused).abs() <= 8, "nginx refused {refused}, replay {replayed}");
     assert!(report["result"]["delayed"].as_u64() > Some(0), "{}", report["result"]["delayed"]);
 }
+
+#[test]
+fn closed_pipe_prints_no_error() {
+    let folder = Folder::new();
+    let request = SentRequest { at_ms: START_MS, client: 1, path: "/", method: "GET" };
+    let rules = folder.write_file("rules.yaml", RULES);
+    let log = folder.write_file("log", request.log_line("caddy"));
+    for format in [None, Some("--json")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["replay", "--rules", &rules, &log]).args(format);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("the program ends");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    }
+}

@@ -319,15 +319,13 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         // Waits for a running snapshot, because the snapshot reads the generations.
         let snapshot_lock = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
+        let (capacity, words) = (self.capacity, limit.words());
+        let longer = match words > self.table(&changes).state_words() {
+            true => Some(Table::new(capacity, words).ok_or(CapacityError { capacity })?),
+            false => None,
+        };
         // Disables the fast paths before the table is changed.
         self.flags.store(FLAGS_OF_NO_BUCKET, Ordering::Relaxed);
-        let (capacity, words) = (self.capacity, limit.words());
-        let reader = self.reader(&changes, self.clock.now());
-        let table = self.table(&changes);
-        if words > table.state_words() {
-            let table = reader.copy_to_new_table(table, capacity, words).ok_or(CapacityError { capacity })?;
-            changes.table = Some(table);
-        }
         let mut overflow = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
         let all_used =
             |changes: &LaterLimits<A>| (self.earlier.len() + changes.later.len()) as u64 == MAX_GENERATIONS - 1;
@@ -338,6 +336,10 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         }
         if all_used(&changes) {
             return Err(CapacityError { capacity });
+        }
+        if let Some(longer) = longer {
+            self.reader(&changes, self.clock.now()).move_to_longer_table(self.table(&changes), &longer);
+            changes.table = Some(longer);
         }
         let words = words.max(overflow.words.len());
         overflow.words.resize(words, 0);

@@ -9,6 +9,7 @@ use clap::Args;
 use jiff::tz::TimeZone;
 use tollgate_engine::rules::Rules;
 
+use super::remote::output;
 use super::serve::parse_count;
 use super::{exit_code, files, print_mistakes};
 use crate::replay::{Log, Mapping, ReadBounds, ReplayError, ReplayOptions, ReplayProgress, Report, replay};
@@ -223,14 +224,10 @@ fn write_report(args: &ReplayArgs, report: &Report) -> anyhow::Result<()> {
     if let (Some(path), Some(suggestion)) = (&args.write_rules, &report.suggestion) {
         save(path, &suggestion.rules)?;
     }
-    let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, report)?;
-        writeln!(out)?;
-    } else {
-        out.write_all(report.to_text().as_bytes())?;
+        return output::print_json(report);
     }
-    Ok(())
+    Ok(std::io::stdout().lock().write_all(report.to_text().as_bytes())?)
 }
 
 /// Runs `work` and shows its progress five times a second, if the standard error stream is a terminal.

@@ -247,14 +247,6 @@ impl PoolLimit {
             (_, _) => 0,
         }
     }
-
-    /// Returns whether `level` is a level of this limit's algorithm.
-    pub const fn is_level_of_same_algorithm(&self, level: &Level) -> bool {
-        matches!(
-            (self, level),
-            (Self::Bucket { .. }, Level::Bucket { .. }) | (Self::Window { .. }, Level::Window { .. })
-        )
-    }
 }
 
 fn to_u128(number: u64) -> u128 {

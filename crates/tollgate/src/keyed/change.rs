@@ -92,20 +92,17 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         result
     }
 
-    /// Copies every used entry of `from` to a new table of `capacity` entries with states of `words` words, and leaves
-    /// the old table locked. `None`: the new table does not fit in memory.
-    pub(super) fn copy_to_new_table(&self, from: &Table, capacity: usize, words: usize) -> Option<Table> {
-        let table = Table::new(capacity, words)?;
+    /// Copies every used entry of `from` to a new table with longer states, and leaves the old table locked.
+    pub(super) fn move_to_longer_table(&self, from: &Table, longer: &Table) {
         from.visit_all_and_stay_locked(self, |fingerprint, from| {
             let copy = |to: &mut LockedEntry<'_>, _| {
-                (0..words).for_each(|word| to.state.set(word, from.state.get(word)));
+                (0..longer.state_words()).for_each(|word| to.state.set(word, from.state.get(word)));
                 to.generation = from.generation;
             };
             if !self.is_unused(fingerprint, from) {
-                table.upsert(fingerprint, self, self.spent(fingerprint, from), copy);
+                longer.upsert(fingerprint, self, self.spent(fingerprint, from), copy);
             }
         });
-        Some(table)
     }
 
     /// Removes the generations without entries and renumbers the remaining generations. If more than half of the

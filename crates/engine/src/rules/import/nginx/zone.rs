@@ -42,15 +42,18 @@ impl NginxZone {
         };
         let mut per: Vec<String> = Vec::new();
         let mut skips_missing = false;
-        for variable in variable_names(&key.text) {
-            let (attribute, always) = attribute_for_variable(&variable, key.position, left_out);
+        let variables = variable_names(&key.text);
+        for variable in &variables {
+            let (attribute, always) = attribute_for_variable(variable, key.position, left_out);
             skips_missing = !always;
             if !per.contains(&attribute) {
                 per.push(attribute);
             }
         }
-        // A key of several variables is empty only if all variables are empty. A rule cannot express this condition.
-        skips_missing &= per.len() == 1;
+        // A key with other text is never empty. A key of several variables is empty only if all variables are empty, and
+        // a rule cannot express this condition.
+        let is_variable = |name: &String| key.text == format!("${name}") || key.text == format!("${{{name}}}");
+        skips_missing &= matches!(&variables[..], [name] if is_variable(name));
         Some(Self {
             file: directive.file,
             position: directive.position,
