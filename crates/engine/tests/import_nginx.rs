@@ -197,7 +197,7 @@ fn included_files_replace_their_directive() {
     let left_out = imported.left_out.unwrap();
     assert_eq!(
         left_out.to_string(),
-        "nginx.conf:2:10: cannot include `mime.types`: there is no such file; its limits are missing\n\
+        "nginx.conf:2:10: cannot include `mime.types`: no such file; its limits are missing\n\
          shared.inc:2:1: `limit_req_log_level` is not imported: refusals are counted, not logged"
     );
     assert!(

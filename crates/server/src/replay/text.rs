@@ -80,10 +80,8 @@ impl Report {
     fn write_run_result(&self, out: &mut String, run: &RunReport) {
         if run.overflowed > 0 {
             let times = format_number(run.overflowed);
-            let _ = writeln!(
-                out,
-                "! not exact: in {times} cases, a key had no table entry; choose a larger --capacity"
-            );
+            let _ =
+                writeln!(out, "! not exact: in {times} cases, a key had no table entry; choose a larger --capacity");
         }
         out.push('\n');
         let mut table = ReportTable::new(&["", "requests", "refused", "", "delayed", "shadow"]);

@@ -158,7 +158,7 @@ async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
         ("?zone=Nowhere", vec![rules, log], 400, "zone Nowhere: write it like Europe/Paris"),
         ("?map=client_ip", vec![rules, log], 400, "map client_ip: write it like attribute=value"),
         ("?map=client_ip=nothing", vec![rules, log], 400, "no such field"),
-        ("?set=plna=free", vec![rules, log], 400, "`plna` is not read"),
+        ("?set=plna=free", vec![rules, log], 400, "`plna` is not used"),
         ("?hash_keys=1", vec![rules, log], 400, "expected `true` or `false`"),
         ("?others=some", vec![rules, log], 400, "expected `keep` or `delete`"),
         ("?domian=web", vec![rules, log], 400, "unknown field `domian`"),

@@ -163,7 +163,7 @@ fn invalid_options_of_interval_buckets_and_slices_are_refused() {
     assert_limit(
         "5/m",
         &[("algorithm", "sliding_slices"), ("precision", "100ms")],
-        Err("precision: the number of slices (the length divided by the precision) is 600, \
+        Err("precision: the number of slices (the length divided by the precision) is 600; \
              it must be between 1 and 64"),
     );
     assert_limit(

@@ -75,7 +75,7 @@ impl Bandwidth {
 
     /// Returns this bandwidth as the replacement of `old`, which has the same id. The new bandwidth refills from the
     /// last refill of `old`.
-    pub(super) fn as_replacement_of(mut self, old: &Self, now: u64) -> ReadResult<Option<Self>> {
+    pub(super) fn into_replacement_of(mut self, old: &Self, now: u64) -> ReadResult<Option<Self>> {
         if self.phase.is_some() {
             let refilled = |phase: u64| phase + now.saturating_sub(phase) / old.period * old.period;
             self.phase = Some(old.phase.map_or(now, refilled));

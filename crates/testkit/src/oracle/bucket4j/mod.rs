@@ -147,7 +147,7 @@ impl Bucket4jPlayer {
         let now = step.at_nanos(1)?;
         let (Some(new), Some(old)) = (read_bandwidths(&step.args, now)?, &self.bandwidths) else { return Ok(None) };
         let place = |bandwidth: &Bandwidth| match bandwidth.index_of_replaced(old, &new) {
-            Some(place) if !is_reset(step) => bandwidth.clone().as_replacement_of(&old[place], now),
+            Some(place) if !is_reset(step) => bandwidth.clone().into_replacement_of(&old[place], now),
             _ => Ok(Some(bandwidth.clone())),
         };
         new.iter().map(place).collect()
