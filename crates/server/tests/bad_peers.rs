@@ -138,7 +138,7 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
 }
 
 /// A server that the others refuse must not accept requests. If such a server started alone, it would be its own
-/// majority and admit the whole of every limit again.
+/// majority and admit the full amount of every limit again.
 #[test]
 fn servers_with_another_secret_cluster_or_a_taken_name_do_not_start_and_are_logged_once() {
     let folder = Folder::new();

@@ -41,8 +41,9 @@ impl Rng {
     }
 }
 
-/// Sends requests of random costs that retry after the advertised wait and pause at random, but never until the bucket
-/// is full. No refill is lost, so the admitted plus the remaining amount equals the burst plus the exact refill.
+/// Sends requests of random costs, repeats refused requests after the advertised wait, and pauses at random, but never
+/// until the bucket is full. No refill is lost, so the admitted plus the remaining amount equals the burst plus the
+/// exact refill.
 #[test]
 fn token_bucket_admits_its_exact_bound_over_three_years() {
     for text in RATES {
@@ -164,9 +165,9 @@ fn windows_and_logs_admit_their_capacity_after_each_wait_over_three_years() {
     assert_total(&SlidingLog::new(77, length).expect("a limit"), length.as_nanos());
 }
 
-/// Sends requests of cost 1 that retry after the advertised wait, with a small burst and long pauses. After a pause,
-/// unit n passes at the first nanosecond at which it is refilled. A burst of 1 is excluded: such a bucket is full
-/// when the unit arrives, and by definition loses the rest of the nanosecond.
+/// Sends requests of cost 1 under a small burst, with long pauses, and repeats refused requests after the advertised
+/// wait. After a pause, unit n passes at the first nanosecond at which it is refilled. A burst of 1 is excluded:
+/// such a bucket is full when the unit arrives, and by definition loses the rest of the nanosecond.
 #[test]
 fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
     const REQUESTS_PER_PAUSE: u64 = 50;

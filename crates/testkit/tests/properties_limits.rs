@@ -52,7 +52,7 @@ fn any_group() -> impl Strategy<Value = Vec<GroupLimitParams>> {
 proptest! {
     #![proptest_config(config_with_cases(800))]
 
-    /// The group's decisions equal its definition, and a refusal changes no word unless a log counts refusals. After
+    /// The group decides as its definition says, and a refusal changes no word unless a log counts refusals. After
     /// each step, each limit reports the same as a separate limit after the same charges.
     #[test]
     fn group_is_charged_all_or_none(members in any_group(), start in any_start(), script in any_script(30)) {

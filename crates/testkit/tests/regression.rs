@@ -19,7 +19,7 @@ fn bucket_refuses_beyond_the_range_of_a_word() {
     assert!(passed <= 3, "{passed} passed at one instant");
 }
 
-/// After a clock step, the spent amount that is read is capped to burst plus debt. A refusal must write the capped
+/// After a clock step, the spent amount that is read is capped at burst plus debt. A refusal must write the capped
 /// amount. Otherwise each further refusal would read the original state again, until the clock has caught up.
 #[test]
 fn refusal_after_a_clock_step_back_writes_the_capped_amount() {
@@ -35,8 +35,8 @@ fn refusal_after_a_clock_step_back_writes_the_capped_amount() {
     );
 }
 
-/// If the minimum gap refuses a `take_up_to`, the wait is the time until one unit is available. The wait is not the
-/// time until the amount available at the request is available again.
+/// If the minimum gap refuses a `take_up_to`, the wait lasts until one unit can be taken, not until the whole
+/// amount that was available before can be taken.
 #[test]
 fn take_up_to_waits_for_one_unit() {
     let limit = SlidingLog::new(3, Nanos::from_nanos(29)).unwrap().minimum_gap(Nanos::from_nanos(2)).unwrap();

@@ -359,7 +359,7 @@ impl Client {
     }
 }
 
-/// Sends a signal to a process by its name, such as `TERM`.
+/// Sends a signal, named for example `TERM`, to a process.
 pub fn signal(process: u32, name: &str) {
     let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
     assert!(status.expect("kill runs").success());

@@ -413,7 +413,7 @@ async function helpingByKeyboard(browser) {
   await row.waitFor();
   await page.getByRole("dialog").waitFor({ state: "detached" });
   await window.tabTo("tbody button");
-  // Finds the newest token among all tokens with Tab.
+  // Presses Tab until the button of the newest token has the focus.
   for (let n = 0; n < 30 && !(await row.locator("button:focus").count()); n++) await window.press("Tab");
   await window.press("Enter");
   await window.see("Revoke the token of typed?");

@@ -27,8 +27,8 @@ pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject
     }
 }
 
-/// Checks that the spent amount is kept when the algorithm changes to any other algorithm, except to or from
-/// concurrency.
+/// Checks that the spent amount is kept when the algorithm changes. Changes to and from concurrency are not
+/// checked here.
 pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (from, old) in harness.limit_of_each_algorithm(5) {
@@ -46,7 +46,7 @@ pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject
     }
 }
 
-/// Checks that each limit of a changed list keeps the amount spent by the old limit at the same position in the list.
+/// Checks that each limit of a changed list keeps the spent amount of the old limit at the same position in the list.
 pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let window: Limit = FixedWindow::new(20, YEAR).expect("a window").into();

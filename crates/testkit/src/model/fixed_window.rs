@@ -74,7 +74,7 @@ impl FixedWindowModel {
         self.add_to_window(now, used);
     }
 
-    /// Returns the time on the clock that the windows are aligned to.
+    /// Returns the reading of the clock to which the windows are aligned.
     fn window_clock_time(&self, now: &Now<'_>) -> u64 {
         if self.params.phase == Phase::FirstRequest { now.mono().as_nanos() } else { now.wall().as_nanos() }
     }

@@ -121,7 +121,8 @@ impl IntervalBucketModel {
     }
 
     fn remaining(&self, now: i128) -> u64 {
-        // Admission is monotonic in the cost: a binary search finds the largest cost that passes.
+        // Admission is monotonic in the cost, so a binary search finds the largest cost that
+        // passes.
         let (mut low, mut high) = (0, i128::from(self.params.burst));
         while low < high {
             let middle = (low + high + 1) / 2;

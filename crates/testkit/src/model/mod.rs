@@ -60,8 +60,8 @@ pub enum Law {
     /// A cost that passes as one request also passes in single units. Exempt: limits where a later
     /// unit has to wait longer than an earlier unit.
     SinglyPasses,
-    /// One request and single units leave the same words. Exempt: algorithms that store each charge
-    /// separately.
+    /// One request and the same cost in single units leave the same state words. Exempt: algorithms
+    /// that store each charge separately.
     SameWords,
 }
 

@@ -1,5 +1,5 @@
-//! Definition of pacers in rational numbers: permits accumulate while the pacer is idle, and the area under a price
-//! curve is the time that spending them takes.
+//! Definition of pacers in rational numbers. Permits accumulate while the pacer is idle. Their price is the area
+//! under a curve.
 
 use num_traits::Zero;
 use tollgate_core::Rate;

@@ -46,7 +46,7 @@ impl LogParams {
 }
 
 impl SlidingLogModel {
-    /// Returns a log in which all but `initial` was taken at `now`.
+    /// Returns a log in which all units of the limit except `initial` were taken at `now`.
     pub fn new(params: LogParams, now: &Now<'_>) -> Self {
         let mut new = Self { params, units: Vec::new(), initial_units: 0, charge_times: Vec::new() };
         new.restart(now);

@@ -66,7 +66,8 @@ pub(super) fn new_player(case: &Case) -> ReadResult<Box<dyn Player>> {
 struct Resilience4jPlayer {
     limit: i128,
     period: u64,
-    /// Construction time, by a clock with any origin. All other times are relative to this time.
+    /// Construction time, on a clock with an arbitrary origin. All other times are relative to this
+    /// time.
     start: i64,
     timeout: u64,
     /// Last recorded state, and its time.

@@ -13,7 +13,7 @@ use super::{Case, Comparison, Fields, KnownDifference, Player, ReadResult, Skip,
 
 const FRACTIONAL_MAXIMUM: KnownDifference = KnownDifference {
     name: "fractional maximum",
-    reason: "waits are NaN and remaining amounts are fractions; Tollgate uses whole numbers and refuses the same attempts",
+    reason: "waits are NaN and remaining amounts are fractions; Tollgate uses integers and refuses the same attempts",
 };
 const INTERVAL_BEYOND_TIMER: KnownDifference = KnownDifference {
     name: "interval beyond the runtime's timer",

@@ -8,7 +8,7 @@ use std::fmt::{self, Debug};
 pub enum Skip {
     /// The operation returned an error, so nothing was decided.
     Error,
-    /// The clock went back earlier in the case.
+    /// Earlier in the case, the clock went back.
     ClockBack,
     /// An argument is the smallest or largest 64-bit number.
     Extreme,

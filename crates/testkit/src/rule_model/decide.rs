@@ -305,7 +305,7 @@ impl RuleModel {
         receipt.taken.push(CounterCharge { rule, key: charge.key.clone(), cost: amount, stamps, shadow, limits });
     }
 
-    /// Returns the amount that a log with counted refusals records for this request. Returns 0 if the log does not
+    /// Returns the amount that a log that counts refusals records for this request. Returns 0 if the log does not
     /// refuse the request, or would always refuse it.
     fn refused_amount_to_record(&self, verb: Verb, charge: &Charge, position: usize, limit: &Limit) -> u64 {
         let Algorithm::SlidingLog { count_refused: true, .. } = limit.algorithm else { return 0 };

@@ -186,7 +186,8 @@ fn long_delay() -> Trace {
     trace_of(rules, vec![check_step(0, 12), check_step(0, 1), check_step(SECOND, 30)])
 }
 
-/// The window is 10 s and the precision 6 s. A request admitted at 0 expires at 15 s, not at 18 s.
+/// The window is 10 s and the precision 6 s. A request admitted at 0 s expires at 15 s, not at 18
+/// s.
 fn uneven_slices() -> Trace {
     let slices = limit(1, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(6 * SECOND) });
     let rules = vec![rule_with_limits("r0", vec![slices])];

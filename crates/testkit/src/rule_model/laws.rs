@@ -50,7 +50,7 @@ pub enum OperationResult {
     Nothing,
 }
 
-/// A model in the role of the program under test, which records all calls.
+/// A model that takes the role of the program under test and records all calls.
 #[derive(Debug)]
 struct Recorder {
     tick: u64,

@@ -197,8 +197,8 @@ fn expect_equal<T: PartialEq + std::fmt::Debug>(
     Err(format!("{}\n  the model says {expected:#?}\n  and the program {said:#?}", what()))
 }
 
-/// Drops steps and rules from a trace while it still shows a difference. Returns the shortened trace and its
-/// difference. If no run repeats the difference, returns the trace and `found`.
+/// Drops steps and rules from a trace as long as the trace still shows a difference. Returns the shortened
+/// trace and its difference. If no run repeats the difference, returns the trace and `found`.
 pub fn shorten_trace<S: RuleSubject>(subject: &mut S, mut trace: Trace, mut found: Difference) -> (Trace, Difference) {
     trace.steps.truncate(found.step + 1);
     let mut size = trace.steps.len() / 2;

@@ -1,9 +1,9 @@
 //! A seeded discrete-event simulator that drives the protocols of `tollgate-share` and `tollgate-peers`.
 //!
-//! A run is a function of its seed: nodes, links, a store and their faults are drawn from it. Events happen in virtual
-//! time, and every admitted request is added to a history. The history is then checked with exact integers. Every
-//! interval must be within `B + r·T + E` or, for window limits, every window within the limit plus `E`. The protocol's
-//! module header states the excess `E` for each kind of fault.
+//! A run is a function of its seed: nodes, links, a store and their faults are drawn from the seed. Events happen in
+//! virtual time, and every admitted request is added to a history. The history is then checked with exact integers.
+//! Every interval may admit at most `B + r·T + E`. For window limits, every window may admit at most the limit plus
+//! `E`. The protocol's module header states the excess `E` for each kind of fault.
 //!
 //! | drawn from the seed | how |
 //! |---|---|
@@ -25,7 +25,8 @@ mod world;
 
 pub use world::{EventQueue, Random, SimulatedClock, SimulatedLink};
 
-/// Returns the seeds to run: `ordinary` seeds, or the number of seeds set by `TOLLGATE_SEEDS`.
+/// Returns the seeds to run. Their number is `ordinary`, unless `TOLLGATE_SEEDS` sets another
+/// number.
 pub fn seeds_to_run(ordinary: u64) -> std::ops::Range<u64> {
     let given = std::env::var("TOLLGATE_SEEDS").ok().and_then(|text| text.parse().ok());
     0..given.unwrap_or(ordinary)

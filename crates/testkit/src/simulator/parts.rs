@@ -73,7 +73,7 @@ struct PartsGroup {
     cost: u64,
     /// Time of each part's last charge.
     charged_at: Vec<Option<u64>>,
-    /// Number of the message in which each part was last asked.
+    /// For each part, the number of the last message that asked it.
     ask_numbers: Vec<u64>,
     admitted: bool,
 }

@@ -34,7 +34,7 @@ enum SharesEvent {
 
 struct SharesNode {
     clock: SimulatedClock,
-    /// The number of nodes that this node assumes.
+    /// Number of nodes in the fleet, according to this node.
     nodes: u32,
     /// Time until which the node cannot reach the store.
     lost_until: u64,
@@ -215,9 +215,9 @@ impl SharesSimulation {
         verdict
     }
 
-    /// Checks `E ≤ Σ(⌈B/Nᵢ⌉ + c) + Σ min(B, r·P)`. The first sum is over the nodes, where node `i` believes that there
-    /// are `Nᵢ` nodes and `c` is the largest cost. The second sum is over the faults, of length `P`, and applies only
-    /// to buckets.
+    /// Checks `E ≤ Σ(⌈B/Nᵢ⌉ + c) + Σ min(B, r·P)`. The first sum is over the nodes. `Nᵢ` is the number of nodes
+    /// according to node `i`, and `c` is the largest cost. The second sum is over the faults, of length `P`, and
+    /// applies only to buckets.
     fn check(&self) -> Result<(), String> {
         let capacity = self.limits.capacity();
         let shares: u64 = self.nodes.iter().map(|node| capacity.div_ceil(node.nodes.into()) + self.max_cost).sum();

@@ -91,7 +91,7 @@ pub struct TallySimulation {
     history: Vec<(u64, u64)>,
     /// Amount taken by each incarnation of a node.
     taken: BTreeMap<u64, u64>,
-    /// Part of that amount that the store applied.
+    /// Amount of each incarnation that the store applied.
     applied: BTreeMap<u64, u64>,
     /// Longest time for which a deciding node did not hear from the store.
     longest_silence: u64,
@@ -378,9 +378,10 @@ impl TallySimulation {
     }
 
     /// Checks that the excess of a bucket is at most `(N − 1)·(B + r·δ)` plus tolerances. Each crashed node loses its
-    /// unsent charges and adds another `B + r·δ`. Each loss of the store's state adds the same amount. Clocks may be 1%
-    /// fast, and estimates of the store's clock vary by the link delay, which adds the refill of these times. A forward
-    /// step `σ` of the store's clock adds `min(B, r·σ)`. Windows are checked against a bound per window.
+    /// unsent charges and adds another `B + r·δ`. Each loss of the store's state adds the same amount. The tolerances
+    /// are the refills caused by clocks that are up to 1% fast, and by estimates of the store's clock, which vary by
+    /// the link delay. A forward step `σ` of the store's clock adds `min(B, r·σ)`. Windows are checked against a bound
+    /// per window.
     fn check_history(&self) -> Result<(), String> {
         let delta = self.longest_silence + self.sync_every;
         // A store that lost its state starts full.

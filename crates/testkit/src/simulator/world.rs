@@ -96,7 +96,7 @@ impl<E> EventQueue<E> {
 #[derive(Clone, Debug)]
 pub struct SimulatedLink {
     delay: (u64, u64),
-    /// Loss in percent of messages.
+    /// Percentage of messages that are lost.
     loss: u64,
     /// Intervals in which no message passes.
     cuts: Vec<(u64, u64)>,

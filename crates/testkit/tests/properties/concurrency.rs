@@ -22,8 +22,8 @@ impl Subject for LeaseParams {
         parameters.boxed()
     }
 
-    /// Checks that at most `limit` is admitted within any lease length, because nothing is
-    /// released.
+    /// Checks that at most `limit` is admitted within any interval of a lease's length, because the
+    /// test releases nothing.
     fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         for (nth, last) in events.iter().enumerate() {
             let inside = |at: u64| last.passes - at < self.lease.as_nanos();

@@ -25,7 +25,7 @@ impl Subject for LeakyParams {
         parameters.boxed()
     }
 
-    /// Checks that at most `burst + rate × T` is admitted in any interval `T`.
+    /// Checks that at most `burst + rate × T` is admitted in any interval of length `T`.
     fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.asked, event.cost)).collect();
         prop_assert_eq!(first_excess_by_pairs(&Bound::from_rate(self.rate, self.burst), &events), None);

@@ -22,8 +22,8 @@ impl Subject for TokenParams {
         parameters.boxed()
     }
 
-    /// Checks that at most `burst + rate × T` is admitted in any interval `T`, up to the end of
-    /// representable time.
+    /// Checks that at most `burst + rate × T` is admitted in any interval of length `T`, up to the
+    /// end of representable time.
     fn check_admitted(&self, events: &[AdmittedRequest]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.passes, event.cost)).collect();
         let bound = Bound::from_rate(self.rate, self.burst);

@@ -164,7 +164,7 @@ impl BandwidthStep<'_> {
         i128::from(self.bandwidth.limit.report(&self.state, &self.now(), Cost::ONE).remaining)
     }
 
-    /// Returns whether bucket4j's `tokens`, cut to our capacity, equal our remaining amount.
+    /// Returns whether bucket4j's `tokens`, capped at our capacity, equal our remaining amount.
     pub(super) fn equals_when_cut_to_capacity(&self, tokens: i128) -> bool {
         tokens.clamp(0, i128::from(self.bandwidth.capacity)) == self.remaining()
     }

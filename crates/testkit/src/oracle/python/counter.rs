@@ -41,7 +41,7 @@ impl PythonSlidingCounter {
     }
 }
 
-/// Counts recorded before a call, and its time in nanoseconds.
+/// Counts recorded before a call, and the time of the call in nanoseconds.
 struct RecordedCounts {
     previous: i128,
     current: i128,

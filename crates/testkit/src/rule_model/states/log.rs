@@ -8,7 +8,7 @@ use super::{Stamp, When};
 pub(super) struct Log {
     length: u64,
     gap: u64,
-    /// Maximum number of stored units: the limit plus all debt.
+    /// Maximum number of stored units: the limit plus the maximum debt.
     max_units: usize,
     /// Oldest first.
     units: Vec<LogUnit>,

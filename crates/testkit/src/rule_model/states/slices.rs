@@ -20,8 +20,7 @@ impl Slices {
         new
     }
 
-    /// Returns whether the slices of `limit` have the same length as these slices, and whether its window is at least
-    /// as long.
+    /// Returns whether `limit` has slices of the same length and a window that is at least as long.
     pub(super) fn fits_slices_of(&self, limit: &Limit) -> bool {
         let (precision, slices) = limit.slices();
         precision == self.precision && precision * slices >= self.length

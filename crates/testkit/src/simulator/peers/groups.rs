@@ -207,8 +207,8 @@ impl PeersSimulation {
         self.perform_group_actions(now, number, actions);
     }
 
-    /// Checks that every group charged all of its keys or none: if nothing failed, the charges equal the admitted
-    /// groups. The bucket does not refill during a run.
+    /// Checks that every group charged all of its keys or none. If nothing failed, the charges of each key must
+    /// equal the cost of its admitted groups. The bucket does not refill during a run.
     pub(super) fn check_all_or_none(&self, end: u64) -> Result<(), String> {
         if self.group_size < 2 || self.has_faults || self.faults.unanswered + self.faults.joined_without_snapshot > 0 {
             return Ok(());
