@@ -269,5 +269,5 @@ export function ago(ms) {
   return `${Math.floor(seconds / 86_400)} days ago`;
 }
 
-/** `1 rule`, `2 rules`. @param {number} number @param {string} noun */
+/** Formats a number with its noun: `1 rule`, `2 rules`. @param {number} number @param {string} noun */
 export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;

@@ -137,7 +137,7 @@ function topTables(all, filter) {
 
 /** @param {string} domain @param {any} key */
 export function keyRow(domain, key) {
-  // The server writes the attributes that a rule counts by as `a=b, c=d`.
+  // In the server's reply, the attributes by which a rule counts have the form `a=b, c=d`.
   const given = key.key.split(", ").map((/** @type {string} */ pair) => pair.split(/=(.*)/s));
   const attributes = given.filter((/** @type {string[]} */ pair) => pair.length > 1).map((/** @type {string[]} */ [name, value]) => /** @type {[string, string]} */ ([name, value]));
   const text = h("code", {}, key.key || "(all requests)");

@@ -277,7 +277,7 @@ export function plot({ label, step, points, start, format = short, height = 180 
     );
   }
 
-  /** Selects a point, counted from the right. `null` shows the newest point, or totals. @param {number | null} back */
+  /** Selects a point, counted from the right. `null` shows the newest point, or totals if the data is historical. @param {number | null} back */
   function point(back) {
     pointed = back === null ? null : Math.min(points - 1, Math.max(0, back));
     draw();

@@ -4,7 +4,7 @@ import { call, clock, count, fill, h, percent, plural, span } from "./base.js";
 import { badge, card, code, empty, errorBox, field, input, plot, table } from "./parts.js";
 import { may, needs, session } from "./server.js";
 
-/** Maximum size of an upload, which contains the log and the rules, in bytes. */
+/** Maximum size in bytes of an upload, which contains the log and the rules. */
 const MAX_UPLOAD_BYTES = 32 * 1024 * 1024;
 
 /** Maximum number of keys in each list. */

@@ -1,7 +1,8 @@
 //! The web console: its TypeScript types, its pages in a real browser, sessions, and the live data stream.
 //!
-//! `scripts/test` installs Chromium, and playwright-core, axe-core and typescript into `TOLLGATE_TEST_NODE_MODULES`.
-//! With `TOLLGATE_CONSOLE_PICTURES=DIR`, the browser test saves a screenshot of every page there.
+//! `scripts/test` installs Chromium. It also installs playwright-core, axe-core and typescript into the folder
+//! `TOLLGATE_TEST_NODE_MODULES`. With `TOLLGATE_CONSOLE_PICTURES=DIR`, the browser test saves a screenshot of every
+//! page in that folder.
 
 use crate::common;
 

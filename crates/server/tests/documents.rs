@@ -317,9 +317,9 @@ fn tests_that_the_faults_page_names_exist() {
     }
 }
 
-/// Checks that each fault in the page's upper tables has a row in the last table, which names its tests. The row begins
-/// with the first words of the fault. A prefix such as `peers: ` precedes these words, except for faults on a shared
-/// store.
+/// Checks that each fault in the page's upper tables has a row in the last table. The row names the tests of the fault.
+/// The row begins with the first words of that fault. A prefix such as `peers: ` precedes these words, except for
+/// faults on a shared store.
 #[test]
 fn every_line_of_the_faults_page_names_a_test() {
     let page = read_document("docs/faults.md");

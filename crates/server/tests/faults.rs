@@ -161,7 +161,7 @@ fn tokens_leased_to_a_killed_node_are_usable_soon_after_the_lease_expires() {
     let lost = Instant::now();
     assert!(send_request(&other, "peek", "k", 1).1 < 2_000, "the killed node's lease still holds tokens");
     eventually("the whole limit is usable", || send_request(&other, "peek", "k", 1).1 == 2_000);
-    // A lease lasts 5 s, rounded up to a whole second, and a refill takes up to 2 s. The remaining time is a margin for
-    // a busy machine.
+    // A lease lasts 5 s, its expiry is rounded up to a whole second, and a refill takes up to 2 s. The remaining time
+    // is a margin for a busy machine.
     assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
 }

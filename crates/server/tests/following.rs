@@ -241,7 +241,8 @@ fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
         output.contains("cannot create the data directory /proc/nothing; choose another with --data DIR"),
         "{output}"
     );
-    // Uses another directory, because a write-ahead log next to the first database could restore it.
+    // Uses another directory, because a write-ahead log next to the first database could restore
+    // that database.
     let data = folder.join("damaged");
     std::fs::create_dir(&data).expect("a directory");
     let text = "this text is not a database, and it is long enough to be noticed".repeat(100);

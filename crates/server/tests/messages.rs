@@ -23,7 +23,7 @@ fn run_tollgate(folder: &Folder, line: &str) -> CommandResult {
     CommandResult::run(command.current_dir(folder.path()).args(line.split_whitespace()), b"")
 }
 
-/// Replaces every word that starts with `start` by `with`, to hide words that differ between runs.
+/// Hides words that differ between runs: every word that begins with `start` becomes `with`.
 fn hide_words(text: &str, start: &str, with: &str) -> String {
     let mut parts = text.split(start);
     let mut hidden = parts.next().unwrap_or_default().to_owned();

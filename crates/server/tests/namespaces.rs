@@ -1,6 +1,6 @@
-//! Real servers on separate hosts (network namespaces) that share limits over TLS links. The tests unplug cables, block
-//! one direction of a link, restart all servers one by one, move a DNS name to other addresses, and set clocks an hour
-//! apart.
+//! Real servers that share limits over TLS links, each on a separate host (a network namespace). The tests unplug
+//! cables, block one direction of a link, restart all servers one by one, move a DNS name to other addresses, and set
+//! clocks an hour apart.
 //!
 //! Network namespaces need root and `ip`. If the namespaces cannot be created, the tests print the reason and pass.
 

@@ -12,7 +12,7 @@ use tollgate_testkit::servers::{Kind, Server as StoreServer};
 /// Number of checks for one key while the store does not answer.
 const REQUESTS_DURING_FAULT: usize = 50;
 
-/// Maximum number of requests until the store must decide again after its recovery.
+/// After the store recovers, it must decide one of this many requests.
 const MAX_REQUESTS_TO_RECOVER: usize = 100_000;
 
 /// Sends a check. Returns whether the check was admitted, and its standing. If the reply comes far too late, the

@@ -29,8 +29,8 @@ fn cut_under_load(is_cut: impl Fn(usize, usize) -> bool, asked: [usize; 2], is_n
     let cut_at = load.elapsed();
     network.cut(is_cut);
     eventually("the servers have noticed the cut", || is_noticed(&servers));
-    // Two servers that each admit the rule's rate take five seconds for this amount. One server would admit half as
-    // much.
+    // Two servers that each admit requests at the rule's rate take five seconds to admit this amount. One server
+    // would admit half as much.
     load.wait_until_admitted(0, 200);
     network.cut(|_, _| false);
     wait_until_linked(&servers);

@@ -84,7 +84,7 @@ fn check_proxy(name: &str, features: &ProxyFeatures) {
 
     // A client can neither disguise the path nor forge the headers that describe its request.
     for path in DISGUISED_PATHS {
-        // 400 is accepted too, because a proxy may refuse such a path itself.
+        // The status 400 is accepted too, because a proxy may refuse such a path itself.
         let status = proxy.send("GET", path, &[("x-api-key", "one")]).status;
         assert!(status == 429 || status == 400, "{name}: {path}: {status}");
     }

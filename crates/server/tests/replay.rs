@@ -582,10 +582,10 @@ fn replay_refuses_nearly_the_same_requests_as_nginx() {
     let decided = std::fs::read_to_string(decisions).expect("decisions");
     assert_eq!(decided.lines().count(), lines.len());
 
-    // Compares line by line. The clock in nginx's log differs from the clock by which nginx limits. Of two requests
-    // in the same millisecond, nginx logs the refused one first. A request may therefore pass one millisecond earlier
-    // or later in the replay. At any line, the numbers of admitted requests of a key differ by only a few, and the
-    // differences do not accumulate.
+    // Compares line by line. The clock in nginx's log differs from the clock by which nginx limits requests. Of two
+    // requests in the same millisecond, nginx logs the refused one first. A request may therefore pass one
+    // millisecond earlier or later in the replay. At any line, the numbers of admitted requests of a key differ by
+    // only a few, and the differences do not accumulate.
     let mut passed: std::collections::HashMap<&str, i64> = std::collections::HashMap::new();
     let mut same = 0;
     for (fields, answer) in lines.iter().zip(decided.lines()) {

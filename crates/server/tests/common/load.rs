@@ -87,7 +87,8 @@ impl<const KINDS: usize> Load<KINDS> {
         Self { clients, epoch: Instant::now(), over: Arc::default(), running: Vec::new() }
     }
 
-    /// Starts the clients of a server. The clients end when their connections fail, or with [`finish`](Self::finish).
+    /// Starts the clients of a server. The clients end when their connections fail or [`finish`](Self::finish) is
+    /// called.
     pub fn send_to(&mut self, address: SocketAddr) {
         self.running.push(self.clients.each_ref().map(|clients| {
             let (clients, epoch, over) = (clients.clone(), self.epoch, self.over.clone());

@@ -172,7 +172,7 @@ impl Server {
     }
 
     /// Returns the resident memory in bytes, without the pages of the program file. The kernel loads those pages when
-    /// code first runs, and their number depends on other users of the machine's memory.
+    /// code first runs, and their number depends on the memory use of other programs.
     pub fn resident_memory(&self) -> usize {
         self.memory_status("RssAnon:")
     }
@@ -359,7 +359,7 @@ impl Client {
     }
 }
 
-/// Sends a signal, named for example `TERM`, to a process.
+/// Sends the signal `name`, such as `TERM`, to a process.
 pub fn signal(process: u32, name: &str) {
     let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
     assert!(status.expect("kill runs").success());

@@ -20,8 +20,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy in front of `app` that calls Tollgate at `server`. `edit` changes the proxy's snippet (for
-    /// HAProxy, also its Lua action).
+    /// Starts a proxy in front of `app`. The proxy calls Tollgate at `server`. `edit` changes the proxy's
+    /// snippet (for HAProxy, also its Lua action).
     pub fn start(name: &str, server: SocketAddr, app: SocketAddr, edit: impl Fn(String) -> String) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let snippet = |name: &str| {

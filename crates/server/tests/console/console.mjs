@@ -259,7 +259,7 @@ async function byKeyboard(browser) {
   await window.close();
 }
 
-/** Reads a plot by keyboard: arrows, Home and End select a point, Escape leaves the plot. */
+/** Reads a plot by keyboard: arrows, Home and End select a point, and Escape leaves the plot. */
 async function plotsByKeyboard(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.reader);
@@ -524,7 +524,7 @@ async function granting(browser) {
   await window.close();
 }
 
-/** A wrong token shows an error; logging out ends the session. */
+/** Checks that a wrong token shows an error, and that logging out ends the session. */
 async function sessions(browser) {
   const window = await Window.open(browser, origin);
   await window.page.goto(`${origin}/console/rules`);

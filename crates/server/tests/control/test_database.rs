@@ -1,5 +1,5 @@
-//! The databases of the test cases. A SQLite database is deleted when its case ends, a PostgreSQL database when the
-//! last concurrent case ends.
+//! The databases of the test cases. A SQLite database is deleted when its case ends. A PostgreSQL database is
+//! deleted when the last concurrent case ends.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -93,7 +93,7 @@ pub fn compare_fast_and_slow_path(sent: &[u8], step: usize, then: AfterSending) 
     fast
 }
 
-/// Checks the bytes sent as a whole and sent in parts.
+/// Checks the responses to the bytes, sent as a whole and in parts.
 pub fn check(sent: &[u8]) {
     let steps: &[usize] = if sent.len() < 1_000 { &[usize::MAX, 1, 7, 64] } else { &[usize::MAX, 1_000] };
     for step in steps {
