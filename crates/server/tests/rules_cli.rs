@@ -143,13 +143,13 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
 }
 
 /// A `tollgate rules apply` process at a terminal, waiting at its confirmation prompt.
-struct AtTerminal {
+struct ApplyAtTerminal {
     child: Child,
     shown: String,
 }
 
-impl AtTerminal {
-    fn apply(cli: &Cli, file: &str) -> Self {
+impl ApplyAtTerminal {
+    fn start(cli: &Cli, file: &str) -> Self {
         let command = format!("{} rules apply {file}", env!("CARGO_BIN_EXE_tollgate"));
         let mut script = Command::new("script");
         script.args(["-qec", &command, "/dev/null"]).env("TOLLGATE_SERVER", &cli.server);
@@ -176,24 +176,24 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     let folder = Folder::new();
     let (_server, cli) = start_with_database(&folder, &[]);
     let file = folder.write_file("api.yaml", TWO_RULES);
-    let asked = AtTerminal::apply(&cli, &file);
+    let asked = ApplyAtTerminal::start(&cli, &file);
     assert!(asked.shown.contains("\x1b[32m+ create api/a\x1b[0m"), "in colour: {}", asked.shown);
     let (output, code) = asked.answer_prompt("n");
     assert!(code == Some(1) && output.contains("nothing was changed"), "{output}");
     assert_eq!(cli.run(&["rules", "list"]).expect_success(), "no rules\n");
-    let (output, code) = AtTerminal::apply(&cli, &file).answer_prompt("y");
+    let (output, code) = ApplyAtTerminal::start(&cli, &file).answer_prompt("y");
     assert!(code == Some(0) && output.contains("applied, revision 1"), "{output}");
 
     // A concurrent change that does not affect the plan is ignored.
     folder.write_file("api.yaml", TWO_RULES.replace("5/s", "6/s"));
-    let asked = AtTerminal::apply(&cli, &file);
+    let asked = ApplyAtTerminal::start(&cli, &file);
     cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).expect_success();
     let (output, code) = asked.answer_prompt("y");
     assert!(code == Some(0) && output.contains("applied, revision 3"), "{output}");
 
     // After a concurrent change to a rule in the plan, the plan is not applied.
     folder.write_file("api.yaml", TWO_RULES.replace("5/s", "7/s"));
-    let asked = AtTerminal::apply(&cli, &file);
+    let asked = ApplyAtTerminal::start(&cli, &file);
     cli.run(&["rules", "rollback", "api", "a"]).expect_success();
     let (output, code) = asked.answer_prompt("y");
     assert!(code == Some(1) && output.contains("nothing was applied") && output.contains("-limit: 5/s"), "{output}");

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::calendar::format_timestamp;
 use super::limit::Limit;
-use super::text::format_length;
+use super::text::format_duration;
 
 pub use super::calendar::Schedule;
 
@@ -229,13 +229,16 @@ impl Rule {
         match self.on_exceed {
             OnExceed::Deny => {}
             OnExceed::Shadow => put("on_exceed", "shadow".into()),
-            OnExceed::Delay(wait) => put("on_exceed", format!("{{delay: {{max_wait: {}}}}}", format_length(wait))),
+            OnExceed::Delay(wait) => put("on_exceed", format!("{{delay: {{max_wait: {}}}}}", format_duration(wait))),
         }
         if self.on_change == OnChange::Reset {
             put("on_change", "reset".into());
         }
         if let Some(Ban { after, within, length: lasts }) = self.ban {
-            put("ban", format!("{{after: {after}, within: {}, for: {}}}", format_length(within), format_length(lasts)));
+            put(
+                "ban",
+                format!("{{after: {after}, within: {}, for: {}}}", format_duration(within), format_duration(lasts)),
+            );
         }
         if let Some(schedule) = &self.schedule {
             put("schedule", schedule.text());

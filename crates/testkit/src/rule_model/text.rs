@@ -17,7 +17,7 @@ impl Limit {
             Algorithm::FixedWindow(Windows::Calendar(calendar)) => {
                 put("limit", format!("{}/{}", self.count, calendar.unit()));
             }
-            _ => put("limit", format!("{}/{}", self.count, format_length(self.period))),
+            _ => put("limit", format!("{}/{}", self.count, format_duration(self.period))),
         }
         let name = match &self.algorithm {
             Algorithm::TokenBucket { .. } => "token_bucket",
@@ -34,16 +34,16 @@ impl Limit {
             Algorithm::TokenBucket { .. } | Algorithm::SlidingWindow | Algorithm::FixedWindow(Windows::Epoch) => {}
             Algorithm::LeakyBucket { free, max_wait } => {
                 put("free", free.to_string());
-                max_wait.iter().for_each(|wait| put("max_wait", format_length(*wait)));
+                max_wait.iter().for_each(|wait| put("max_wait", format_duration(*wait)));
             }
             Algorithm::IntervalBucket { grid, max_wait } => {
                 match grid {
                     StepAlignment::Aligned(0) => {}
-                    StepAlignment::Aligned(offset) => put("offset", format_length(*offset)),
+                    StepAlignment::Aligned(offset) => put("offset", format_duration(*offset)),
                     StepAlignment::FirstRequest => put("phase", "first_request".into()),
                 }
                 if *max_wait > 0 {
-                    put("max_wait", format_length(*max_wait));
+                    put("max_wait", format_duration(*max_wait));
                 }
             }
             Algorithm::FixedWindow(Windows::Spread) => put("phase", "spread".into()),
@@ -53,17 +53,17 @@ impl Limit {
                 calendar.anchor().into_iter().for_each(|anchor| put("anchor", anchor));
             }
             Algorithm::SlidingSlices { precision } => {
-                precision.iter().for_each(|slice| put("precision", format_length(*slice)));
+                precision.iter().for_each(|slice| put("precision", format_duration(*slice)));
             }
             Algorithm::SlidingLog { gap, count_refused } => {
                 if *gap > 0 {
-                    put("minimum_gap", format_length(*gap));
+                    put("minimum_gap", format_duration(*gap));
                 }
                 if *count_refused {
                     put("count_refused", "true".into());
                 }
             }
-            Algorithm::Concurrency { lease } => put("lease", format_length(*lease)),
+            Algorithm::Concurrency { lease } => put("lease", format_duration(*lease)),
         }
         for (key, value) in [("burst", self.burst), ("initial", self.initial), ("max_debt", self.max_debt)] {
             value.iter().for_each(|value| put(key, value.to_string()));
@@ -73,7 +73,7 @@ impl Limit {
 }
 
 /// Formats a duration in the largest unit that divides it.
-pub(super) fn format_length(nanos: u64) -> String {
+pub(super) fn format_duration(nanos: u64) -> String {
     let units = [
         (86_400_000_000_000, "day"),
         (3_600_000_000_000, "h"),

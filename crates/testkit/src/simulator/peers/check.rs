@@ -46,7 +46,7 @@ pub(super) fn check(mut run: PeersSimulation, end: u64) -> Result<PeersOutcome, 
 
 /// Returns the longest time until a charge is known to the other linked nodes (`δ`).
 fn propagation_time(run: &PeersSimulation) -> u64 {
-    run.longest_lag.max(run.net.round_trip()) + TICK
+    run.longest_lag.max(run.net.longest_round_trip()) + TICK
 }
 
 /// Returns the longest time for which a crashed node's charge may have been unknown to all other nodes.

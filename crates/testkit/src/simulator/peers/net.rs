@@ -78,7 +78,7 @@ impl SimulatedNetwork {
     }
 
     /// Returns the longest round trip of any link, without cuts.
-    pub(super) fn round_trip(&self) -> u64 {
+    pub(super) fn longest_round_trip(&self) -> u64 {
         2 * self.directions.iter().map(|direction| direction.delay.1).max().unwrap_or(0)
     }
 
