@@ -189,7 +189,7 @@ fn one_sufficient_rule_is_enough_without_the_store() {
         let (outcome, exactness) = ask(&[]);
         assert_eq!((&*outcome, exactness), (said, Exactness::Fallback));
     }
-    assert_eq!(ask(&[("free", "")]), ("allow".into(), Exactness::Fallback), "a rule with `on_fault: open` has capacity");
+    assert_eq!(ask(&[("free", "")]), ("allow".into(), Exactness::Fallback), "the `on_fault: open` rule has capacity");
 }
 
 #[test]
