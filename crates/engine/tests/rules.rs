@@ -246,7 +246,7 @@ fn inline_limit_needs_no_rules() {
     let items = [Item::inline("k", &one)];
     let mut decisions = Decisions::default();
     let decision = poll_once(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap();
-    assert_eq!((decision.is_admitted(), decision.rule()), (true, Some("")), "the key without a domain is another counter");
+    assert_eq!((decision.is_admitted(), decision.rule()), (true, Some("")), "without a domain, it is another key");
     let receipt: Receipt = decision.receipt().to_string().parse().unwrap();
     assert_eq!(poll_once(bench.engine.refund(&receipt)).unwrap().get(), 1);
     assert!(poll_once(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap().is_admitted());
