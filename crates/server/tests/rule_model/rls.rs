@@ -5,7 +5,7 @@ use tollgate_testkit::rule_model::lockstep::RuleSubject;
 use tollgate_testkit::rule_model::settle::Settlement;
 use tollgate_testkit::rule_model::{Answer, LimitAnswer, Request, RuleSet, Verb};
 
-use crate::common::frame_client::{FrameClient, PATH};
+use crate::common::frame_client::{FrameClient, METHOD_PATH};
 use crate::protocols::Http;
 use crate::subject::OverNetwork;
 
@@ -26,7 +26,7 @@ impl OverRls {
 
     /// Makes a call with one descriptor.
     fn call(&mut self, request: &Request) -> CallResult {
-        self.calls.call(self.stream, PATH, &call_body(request));
+        self.calls.call(self.stream, METHOD_PATH, &call_body(request));
         let (stream, response) = self.calls.next_answer();
         assert_eq!((stream, response.field("grpc-status")), (self.stream, "0"), "{response:?}");
         self.stream += 2;

@@ -35,7 +35,6 @@ fn report_group(group: &[&Rule], count: usize, notes: &mut Notes) {
     let Some(last) = group.last() else { return };
     notes.set_file(&last.position().file);
     let problem = format!("too many rules that match the same requests: {count} (maximum {})", Item::MAX_RULES);
-    let help =
-        "a request that matches more rules is invalid; use `overrides`, or several values in `per`, instead of separate rules";
+    let help = "a request that matches more rules is invalid; use `overrides`, or several values in `per`, instead of separate rules";
     notes.add_with_help(last.position().position, problem, help);
 }
