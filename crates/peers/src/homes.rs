@@ -89,14 +89,14 @@ impl Homes {
         if hop == Hop::Last {
             return Route::Here;
         }
-        match self.highest_ranked(key, |_, _| true) {
+        match self.highest_ranked(key, |_| true) {
             Some((_, Reach::Own)) => return Route::Here,
             Some((home, Reach::Linked)) => return Route::To(home),
             Some((_, Reach::Alive)) | None => {}
         }
         // The home is alive but not linked. The origin sends the request to the next-ranked linked node, which may have
         // a link to the home and otherwise decides.
-        let next = self.highest_ranked(key, |_, reach| match reach {
+        let next = self.highest_ranked(key, |reach| match reach {
             Reach::Own => hop == Hop::FromOrigin,
             Reach::Linked => true,
             Reach::Alive => false,
@@ -111,7 +111,7 @@ impl Homes {
 
     /// Returns the home of a key, even if this node has no link to it.
     pub(crate) fn home(&self, key: Fingerprint) -> Option<NodeId> {
-        self.highest_ranked(key, |_, _| true).map(|(node, _)| node)
+        self.highest_ranked(key, |_| true).map(|(node, _)| node)
     }
 
     /// Returns the number of nodes that share the limits, which is at least 1.
@@ -129,9 +129,15 @@ impl Homes {
         self.own
     }
 
-    fn highest_ranked(&self, key: Fingerprint, fits: impl Fn(NodeId, Reach) -> bool) -> Option<(NodeId, Reach)> {
-        let fitting = self.candidates.iter().copied().filter(|(node, reach)| fits(*node, *reach));
-        fitting.max_by_key(|(node, _)| (rank(*node, key), *node))
+    fn highest_ranked(&self, key: Fingerprint, fits: impl Fn(Reach) -> bool) -> Option<(NodeId, Reach)> {
+        let mut highest: Option<((u64, NodeId), Reach)> = None;
+        for (node, reach) in &self.candidates {
+            let rank = (rank(*node, key), *node);
+            if fits(*reach) && highest.is_none_or(|(highest, _)| rank > highest) {
+                highest = Some((rank, *reach));
+            }
+        }
+        highest.map(|((_, node), reach)| (node, reach))
     }
 }
 

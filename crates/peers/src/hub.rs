@@ -3,7 +3,7 @@
 //! Almost all of this code runs on the peers thread, so the hub's lock is rarely contended. Threads that decide
 //! requests use the table, the [`Homes`] and the outboxes without taking the hub's lock.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     pub(crate) table: Arc<Table>,
     pub(crate) clock: PreciseClock,
     pub(crate) homes: ArcSwap<Homes>,
-    pub(crate) outboxes: ArcSwap<HashMap<NodeId, Arc<Outbox>>>,
+    pub(crate) outboxes: ArcSwap<BTreeMap<NodeId, Arc<Outbox>>>,
     pub(crate) asks: PendingAsks,
     /// Wakes the peers thread, for example because many charges are unsent or a link ended.
     pub(crate) urgent: Notify,

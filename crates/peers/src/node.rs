@@ -299,6 +299,10 @@ impl Receive for LinkReceiver<'_> {
         {
             return Ok(());
         }
+        if let Some(answer) = wire::decode_answer(whole) {
+            self.answers.push(answer);
+            return Ok(());
+        }
         if greeting::is_link_frame(whole) {
             return match greeting::decode(whole).map_err(|malformed| malformed.to_string())? {
                 LinkFrame::Gossip(records) => {

@@ -12,7 +12,9 @@
 //!
 //! Asks are batched further. While an ask is unanswered, later asks are held until an answer arrives, and then share
 //! one write. The system calls and wake-ups of a write cost more CPU time than several decisions. Asks to a peer that
-//! needs more than [`MAX_HOLD`] for an answer are not held, because they could miss their deadline.
+//! needs more than [`MAX_HOLD`] for an answer are not held, because they could miss their deadline. Held asks do not also
+//! wait for the next asks of the answered callers: this raised the asks per write from 16 to 23 with 64 callers and two
+//! homes, and saved no CPU time.
 //!
 //! The queue is bounded by [`MAX_QUEUED_BYTES`], and a write without progress for [`WRITE_TIMEOUT`] ends the link. A
 //! peer that never reads therefore costs bounded memory for a bounded time and does not affect other links.

@@ -52,12 +52,15 @@ struct State {
     is_closed: bool,
 }
 
+/// The result is not part of the state, because a move of the large result would copy it.
 struct Slot {
     id: u64,
-    content: SlotContent,
+    state: SlotState,
+    /// The result of an ended ask.
+    result: Result<Answer, AskError>,
 }
 
-enum SlotContent {
+enum SlotState {
     Free,
     Waiting {
         /// The node that was asked.
@@ -66,7 +69,7 @@ enum SlotContent {
         waiter: Waiter,
     },
     /// The caller has not taken the result yet.
-    Ended(Result<Answer, AskError>),
+    Ended,
 }
 
 enum Waiter {
@@ -95,11 +98,12 @@ pub(crate) struct PendingAsk<'a> {
 }
 
 impl PendingAsk<'_> {
-    /// Waits for the answer.
-    pub(crate) async fn answer(mut self) -> Result<Answer, AskError> {
-        let answer = poll_fn(|context| self.asks.state().poll_answer(self.id, context)).await;
+    /// Waits for the answer, and returns what `read` returns for it. `read` is called while all asks are locked, so that
+    /// the answer does not have to be moved.
+    pub(crate) async fn answer<R>(mut self, mut read: impl FnMut(Result<&mut Answer, AskError>) -> R) -> R {
+        let read = poll_fn(|context| self.asks.state().poll_answer(self.id, context, &mut read)).await;
         self.is_pending = false;
-        answer
+        read
     }
 }
 
@@ -133,7 +137,7 @@ impl PendingAsks {
     /// Adds an ask. Returns its id, and whether it is the only unanswered ask.
     fn add(&self, peer: NodeId, deadline: Instant, waiter: Waiter) -> Option<(u64, bool)> {
         let mut state = self.state();
-        let id = state.add(SlotContent::Waiting { peer, deadline, waiter })?;
+        let id = state.add(SlotState::Waiting { peer, deadline, waiter })?;
         let is_earlier = state.search_at.is_none_or(|at| deadline < at);
         if is_earlier {
             state.search_at = Some(deadline);
@@ -229,7 +233,7 @@ impl PendingAsks {
 
 impl State {
     /// Puts an ask into a free slot and returns its id. Returns `None` if there is no free slot.
-    fn add(&mut self, content: SlotContent) -> Option<u64> {
+    fn add(&mut self, state: SlotState) -> Option<u64> {
         if self.is_closed {
             return None;
         }
@@ -237,12 +241,13 @@ impl State {
         let id = match self.free.pop_back() {
             Some(index) => {
                 let id = id(index.into());
-                self.slots[usize::from(index)] = Slot { id, content };
+                let slot = &mut self.slots[usize::from(index)];
+                (slot.id, slot.state) = (id, state);
                 id
             }
             None if self.slots.len() < MAX_ASKS => {
                 let id = id(self.slots.len());
-                self.slots.push(Slot { id, content });
+                self.slots.push(Slot { id, state, result: Err(AskError::Lost) });
                 id
             }
             None => return None,
@@ -281,43 +286,48 @@ impl State {
     /// waiter.
     fn end_if(&mut self, id: u64, is_over: impl FnOnce(NodeId, Instant) -> bool) -> Option<(NodeId, Waiter)> {
         let slot = self.slot(id)?;
-        match &slot.content {
-            SlotContent::Waiting { peer, deadline, .. } if is_over(*peer, *deadline) => {}
+        match &slot.state {
+            SlotState::Waiting { peer, deadline, .. } if is_over(*peer, *deadline) => {}
             _ => return None,
         }
-        let ended = std::mem::replace(&mut slot.content, SlotContent::Ended(Err(AskError::Lost)));
+        let ended = std::mem::replace(&mut slot.state, SlotState::Ended);
         self.waiting -= 1;
         match ended {
-            SlotContent::Waiting { peer, waiter, .. } => Some((peer, waiter)),
-            SlotContent::Free | SlotContent::Ended(_) => None,
+            SlotState::Waiting { peer, waiter, .. } => Some((peer, waiter)),
+            SlotState::Free | SlotState::Ended => None,
         }
     }
 
     /// Stores the result of an ended ask until the caller takes it.
     fn set_result(&mut self, id: u64, result: Result<Answer, AskError>) {
         if let Some(slot) = self.slot(id) {
-            slot.content = SlotContent::Ended(result);
+            slot.result = result;
         }
     }
 
-    /// Takes the result of an ask and frees its slot. Stores the waker if there is no result yet.
-    fn poll_answer(&mut self, id: u64, context: &Context<'_>) -> Poll<Result<Answer, AskError>> {
-        let Some(slot) = self.slot(id) else { return Poll::Ready(Err(AskError::Lost)) };
-        match &mut slot.content {
-            SlotContent::Waiting { waiter: Waiter::Caller(waker), .. } => {
+    /// Passes the result of an ask to `read` and frees its slot. Stores the waker if there is no result yet.
+    fn poll_answer<R>(
+        &mut self,
+        id: u64,
+        context: &Context<'_>,
+        mut read: impl FnMut(Result<&mut Answer, AskError>) -> R,
+    ) -> Poll<R> {
+        let Some(slot) = self.slot(id) else { return Poll::Ready(read(Err(AskError::Lost))) };
+        match &mut slot.state {
+            SlotState::Waiting { waiter: Waiter::Caller(waker), .. } => {
                 match waker {
                     Some(waker) => waker.clone_from(context.waker()),
                     None => *waker = Some(context.waker().clone()),
                 }
                 Poll::Pending
             }
-            SlotContent::Ended(result) => {
-                let result = std::mem::replace(result, Err(AskError::Lost));
+            SlotState::Ended => {
+                let read = read(slot.result.as_mut().map_err(|error| *error));
                 self.remove(id);
-                Poll::Ready(result)
+                Poll::Ready(read)
             }
-            SlotContent::Free | SlotContent::Waiting { waiter: Waiter::Relay { .. }, .. } => {
-                Poll::Ready(Err(AskError::Lost))
+            SlotState::Free | SlotState::Waiting { waiter: Waiter::Relay { .. }, .. } => {
+                Poll::Ready(read(Err(AskError::Lost)))
             }
         }
     }
@@ -325,10 +335,10 @@ impl State {
     /// Removes an ask, whether or not it is answered.
     fn remove(&mut self, id: u64) {
         let Some(slot) = self.slot(id) else { return };
-        match std::mem::replace(&mut slot.content, SlotContent::Free) {
-            SlotContent::Free => return,
-            SlotContent::Waiting { .. } => self.waiting -= 1,
-            SlotContent::Ended(_) => {}
+        match std::mem::replace(&mut slot.state, SlotState::Free) {
+            SlotState::Free => return,
+            SlotState::Waiting { .. } => self.waiting -= 1,
+            SlotState::Ended => slot.result = Err(AskError::Lost),
         }
         self.free_slot(id);
     }
@@ -349,7 +359,7 @@ impl State {
         if self.slots.len() <= KEPT_SLOTS {
             return;
         }
-        let is_free = |slot: &Slot| matches!(slot.content, SlotContent::Free);
+        let is_free = |slot: &Slot| matches!(slot.state, SlotState::Free);
         let used = self.slots.iter().rposition(|slot| !is_free(slot)).map_or(0, |index| index + 1);
         self.slots.truncate(used.max(KEPT_SLOTS));
         let slots = self.slots.len();
@@ -357,9 +367,9 @@ impl State {
     }
 
     fn deadlines(&self) -> impl Iterator<Item = Instant> {
-        self.slots.iter().filter_map(|slot| match slot.content {
-            SlotContent::Waiting { deadline, .. } => Some(deadline),
-            SlotContent::Free | SlotContent::Ended(_) => None,
+        self.slots.iter().filter_map(|slot| match slot.state {
+            SlotState::Waiting { deadline, .. } => Some(deadline),
+            SlotState::Free | SlotState::Ended => None,
         })
     }
 }
@@ -382,6 +392,10 @@ mod tests {
         Answer { id, result: Err(Refusal::NoHome) }
     }
 
+    async fn taken(ask: PendingAsk<'_>) -> Result<Answer, AskError> {
+        ask.answer(|answer| answer.cloned()).await
+    }
+
     fn millis_from_now(millis: u64) -> Instant {
         Instant::now() + Duration::from_millis(millis)
     }
@@ -394,7 +408,7 @@ mod tests {
         asks.deliver_answers(NodeId(2), &mut vec![answer(id)]);
         assert_eq!(asks.len(), 1, "another node answered");
         asks.deliver_answers(PEER, &mut vec![answer(id)]);
-        assert_eq!(asked.answer().await.unwrap().id, id);
+        assert_eq!(taken(asked).await.unwrap().id, id);
         asks.deliver_answers(PEER, &mut vec![answer(id)]);
         assert_eq!(asks.len(), 0, "a second answer is dropped");
     }
@@ -407,10 +421,10 @@ mod tests {
         let asked = asks.register(PEER, millis_from_now(10)).unwrap();
         let other = asks.register(NodeId(2), millis_from_now(10)).unwrap();
         asks.end_asks_to(PEER);
-        assert_eq!(asked.answer().await, Err(AskError::Lost));
+        assert_eq!(taken(asked).await, Err(AskError::Lost));
         assert_eq!(asks.len(), 1);
         asks.close();
-        assert_eq!(other.answer().await, Err(AskError::Lost));
+        assert_eq!(taken(other).await, Err(AskError::Lost));
         assert!(asks.register(PEER, millis_from_now(10)).is_none(), "no thread would answer");
     }
 
@@ -435,7 +449,7 @@ mod tests {
         drop(peak);
         asks.expire().await;
         assert_eq!((asks.len(), slots()), (0, KEPT_SLOTS + 4), "a result that is not taken keeps its slot");
-        assert_eq!(used.answer().await, Err(AskError::Expired));
+        assert_eq!(taken(used).await, Err(AskError::Expired));
         let _next = asks.register(PEER, millis_from_now(10)).unwrap();
         asks.expire().await;
         assert_eq!(slots(), KEPT_SLOTS);
@@ -448,7 +462,7 @@ mod tests {
         let outbox = Arc::new(Outbox::default());
         let start = Instant::now();
         let wait_for = async |millis: u64| {
-            assert_eq!(asks.register(PEER, millis_from_now(millis)).unwrap().answer().await, Err(AskError::Expired));
+            assert_eq!(taken(asks.register(PEER, millis_from_now(millis)).unwrap()).await, Err(AskError::Expired));
             start.elapsed().as_millis() as u64
         };
         let waits = async {

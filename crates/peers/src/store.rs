@@ -22,7 +22,7 @@ use tollgate_engine::store::{Answers, Batch, Charge as EngineCharge, Consistency
 use tollgate_engine::{Exactness, Store};
 
 use crate::NodeId;
-use crate::ask::{Ask, AskCharge, ChargeAnswer, ChargeAnswers, Refusal, SingleAsk};
+use crate::ask::{Answer, Ask, AskCharge, ChargeAnswer, Refusal, SingleAsk};
 use crate::config::Config;
 use crate::homes::{Hop, Route};
 use crate::hub::{Counters, Shared, Stage};
@@ -251,41 +251,41 @@ impl PeerStore {
         Ok(asked)
     }
 
-    /// Waits for the answer to an ask with `count` charges.
+    /// Waits for the answer to an ask with `count` charges, and calls `each` for every charge in order. `each` is called
+    /// only if all charges were decided, and must not wait.
     async fn wait_for_answer(
         &self,
         asked: PendingAsk<'_>,
         verb: Verb,
         count: usize,
-    ) -> Result<ChargeAnswers, StoreError> {
+        mut each: impl FnMut(&ChargeAnswer),
+    ) -> Result<(), StoreError> {
         let unknown = |why: String| StoreError::Unknown { why };
-        let answer = match asked.answer().await {
-            Ok(answer) => answer.result,
-            Err(AskError::Lost) => return Err(unknown("the link to the key's home ended".to_owned())),
-            Err(AskError::Expired) => {
-                return Err(unknown(format!("no answer from the key's home within {:?}", self.shared.config.deadline)));
-            }
-        };
-        match answer {
-            Ok(mut charges) if charges.len() == count => {
-                if verb == Verb::Peek {
-                    charges.iter_mut().for_each(ChargeAnswer::clear_taken);
+        let read = |answer: Result<&mut Answer, AskError>| match answer.map(|answer| &mut answer.result) {
+            Ok(Ok(charges)) if charges.len() == count => {
+                for charge in charges {
+                    if verb == Verb::Peek {
+                        charge.clear_taken();
+                    }
+                    each(charge);
                 }
-                Ok(charges)
+                Ok(())
             }
-            Ok(_) => Err(unknown("the key's home answered the wrong number of charges".to_owned())),
-            Err(refusal @ (Refusal::Minority | Refusal::NoHome)) => {
-                let why = if refusal == Refusal::Minority {
-                    "the key's home does not see a majority of the nodes"
-                } else {
-                    "no home for the key is ready"
-                };
-                Err(StoreError::Unavailable { why: why.to_owned() })
+            Ok(Ok(_)) => Err(unknown("the key's home answered the wrong number of charges".to_owned())),
+            Ok(Err(Refusal::Minority)) => {
+                let why = "the key's home does not see a majority of the nodes".to_owned();
+                Err(StoreError::Unavailable { why })
             }
-            Err(Refusal::BadLimits) => {
+            Ok(Err(Refusal::NoHome)) => Err(StoreError::Unavailable { why: "no home for the key is ready".to_owned() }),
+            Ok(Err(Refusal::BadLimits)) => {
                 Err(StoreError::Rejected { why: "the key's home refuses its limits".to_owned() })
             }
-        }
+            Err(AskError::Lost) => Err(unknown("the link to the key's home ended".to_owned())),
+            Err(AskError::Expired) => {
+                Err(unknown(format!("no answer from the key's home within {:?}", self.shared.config.deadline)))
+            }
+        };
+        asked.answer(read).await
     }
 
     async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
@@ -299,13 +299,17 @@ impl PeerStore {
             match step {
                 GroupProgress::Decided(decided) => decided.write(answers),
                 GroupProgress::Failed(error) => answers.fail_group(error),
-                GroupProgress::Asked(asked, verb, count) => match self.wait_for_answer(asked, verb, count).await {
-                    Ok(charges) => {
-                        charges.into_iter().for_each(|charge| push_charge_answer(answers, Exactness::Exact, charge));
-                        answers.end_group(self.shared.now().wall());
+                GroupProgress::Asked(asked, verb, count) => {
+                    let waited = self
+                        .wait_for_answer(asked, verb, count, |charge| {
+                            push_charge_answer(answers, Exactness::Exact, charge);
+                        })
+                        .await;
+                    match waited {
+                        Ok(()) => answers.end_group(self.shared.now().wall()),
+                        Err(error) => answers.fail_group(error),
                     }
-                    Err(error) => answers.fail_group(error),
-                },
+                }
             }
         }
     }
@@ -348,7 +352,7 @@ impl PeerStore {
             let at = self.decide_here(verb, &here, |part, answer| decided.push((part.exactness(), answer)));
             return Some(GroupProgress::Decided(GroupDecision { answers: decided, at }));
         };
-        let at = self.decide_here(verb, &here, |part, answer| push_charge_answer(answers, part.exactness(), answer));
+        let at = self.decide_here(verb, &here, |part, answer| push_charge_answer(answers, part.exactness(), &answer));
         answers.end_group(at);
         None
     }
@@ -398,13 +402,14 @@ struct GroupDecision {
 
 impl GroupDecision {
     fn write(self, answers: &mut Answers) {
-        self.answers.into_iter().for_each(|(exactness, answer)| push_charge_answer(answers, exactness, answer));
+        self.answers.iter().for_each(|(exactness, answer)| push_charge_answer(answers, *exactness, answer));
         answers.end_group(self.at);
     }
 }
 
-fn push_charge_answer(answers: &mut Answers, exactness: Exactness, answer: ChargeAnswer) {
-    answers.push_answer_of_exactness(exactness, answer.outcome, answer.taken, answer.stamps, answer.reports);
+fn push_charge_answer(answers: &mut Answers, exactness: Exactness, answer: &ChargeAnswer) {
+    let reports = answer.reports.iter().copied();
+    answers.push_answer_of_exactness(exactness, answer.outcome, answer.taken, answer.stamps, reports);
 }
 
 impl Store for PeerStore {

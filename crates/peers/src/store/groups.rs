@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{Ask as Amount, Cost, Stamps};
 use tollgate_engine::store::StoreError;
@@ -45,8 +44,9 @@ impl PeerStore {
             }
             if actions.is_empty() {
                 let Some((node, verb, count, asked)) = pending.pop_front() else { break };
-                let result = self.wait_for_answer(asked, verb, count).await;
-                group.on(Some(node), result.map(SmallVec::into_vec), &mut actions);
+                let mut answers = Vec::with_capacity(count);
+                let result = self.wait_for_answer(asked, verb, count, |answer| answers.push(answer.clone())).await;
+                group.on(Some(node), result.map(|()| answers), &mut actions);
             }
         }
         let answers = group.finish()?;

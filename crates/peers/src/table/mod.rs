@@ -264,6 +264,19 @@ impl Table {
         self.shard(self.shard_of(key)).try_check(key, limits_id, &now.with_spread(key.parts().0), cost)
     }
 
+    /// Fast path of [`decide`](Self::decide) for [`Verb::Check`]: checks one charge, if the last charge of its key had
+    /// the same limits, and looks up the key once instead of five times. Returns whether a delta should be sent
+    /// immediately. `None`: the fast path does not apply and nothing has changed; call [`decide`](Self::decide).
+    pub(crate) fn try_check_same_limits(
+        &self,
+        now: &Now<'_>,
+        charge: &Charge<'_>,
+        each: impl FnOnce(&DecidedCharge<'_>),
+    ) -> Option<bool> {
+        let now = now.with_spread(charge.key.parts().0);
+        self.shard(self.shard_of(charge.key)).try_check_same_limits(charge, &now, each)
+    }
+
     /// Records the limits id under which the engine charges a key, for [`try_check`](Self::try_check).
     pub(crate) fn record_id(&self, key: Fingerprint, limits: &Arc<SharedLimits>, limits_id: u32) {
         self.shard(self.shard_of(key)).record_id(key, limits, limits_id);

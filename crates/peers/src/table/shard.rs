@@ -102,6 +102,9 @@ impl DecidedCharge<'_> {
     pub fn reports(&self, cost: Cost) -> SmallVec<[Report; 2]> {
         let limits = &self.limits.with_debt;
         match self.own {
+            None if limits.as_slice().len() == 1 => {
+                smallvec::smallvec![limits.report_single(&self.words, &self.now, cost)]
+            }
             None => limits.reports(self.words, &self.now, cost).collect(),
             Some(own) => limits.reports_from(&own.with_debt, self.words, &self.now, cost).collect(),
         }
@@ -238,6 +241,35 @@ impl Shard {
             }
         }
         Some((outcome, report, urgent))
+    }
+
+    /// Fast path: checks one charge of a key whose last charge had the same limits. See [`Table::try_check_same_limits`].
+    ///
+    /// [`Table::try_check_same_limits`]: super::Table::try_check_same_limits
+    pub(super) fn try_check_same_limits(
+        &mut self,
+        charge: &Charge<'_>,
+        now: &Now<'_>,
+        each: impl FnOnce(&DecidedCharge<'_>),
+    ) -> Option<bool> {
+        let Ask::Exactly(cost) = charge.ask else { return None };
+        let entry = self.entries.get_mut(&charge.key)?;
+        // A request for nothing must not change the state.
+        if cost == Cost::ZERO || entry.is_reset || !entry.limits.is_same(charge.limits) {
+            return None;
+        }
+        let verdict = charge.limits.with_debt.decide_fast(&mut *entry.words, now, cost)?;
+        let mut urgent = false;
+        if verdict.is_admitted() {
+            self.taken_at = self.taken_at.max(now.mono().as_nanos());
+            urgent = entry.record_unsent(cost.get() as i64);
+            entry.is_charged_here = true;
+            if !std::mem::replace(&mut entry.is_dirty, true) {
+                self.dirty.push(charge.key);
+            }
+        }
+        each(&DecidedCharge { verdict, limits: charge.limits, own: None, words: &entry.words, now: *now });
+        Some(urgent)
     }
 
     /// Records the id under which the engine charges a key with these limits.

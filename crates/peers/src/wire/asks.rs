@@ -11,7 +11,7 @@ use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_varint};
 use super::frames::{KIND_ANSWER, KIND_ASK, read_flag};
 use super::limits::MAX_LIMITS_BYTES;
 use super::{WireError, encode_with};
-use crate::ask::{Answer, Ask, AskCharge, ChargeAnswer, Refusal, SingleAsk};
+use crate::ask::{Answer, Ask, AskCharge, ChargeAnswer, ChargeAnswers, Refusal, SingleAsk};
 use crate::homes::Hop;
 use crate::table::Verb;
 
@@ -135,6 +135,7 @@ fn put_stamps(stamps: &Stamps, out: &mut Vec<u8>) {
 }
 
 /// Decodes stamps. Returns `None` if there are no stamps.
+#[inline]
 fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
     let count = usize::from(reader.byte()?);
     if count == 0 {
@@ -143,11 +144,13 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
     if count > Limits::MAX {
         return Err(WireError::Invalid("more than 8 stamps"));
     }
-    let each = (0..count).map(|_| reader.varint().map(Stamp::from_bits));
-    let each: SmallVec<[Stamp; 8]> = each.collect::<Result<_, _>>()?;
+    let mut each = [Stamp::NONE; Limits::MAX];
+    for stamp in &mut each[..count] {
+        *stamp = Stamp::from_bits(reader.varint()?);
+    }
     let refused = reader.byte()?;
     if refused == NO_REFUSING_LIMIT {
-        return Ok(Some(Stamps::from_stamps(each)));
+        return Ok(Some(Stamps::from_stamps(each).with_count(count)));
     }
     // A refusal charged nothing, so its stamps contain only the refusing limit.
     Ok(Some(Stamps::refused_by(refused.into()).with_count(count)))
@@ -204,6 +207,7 @@ fn put_charge_answer(charge: &ChargeAnswer, out: &mut Vec<u8>) {
     }
 }
 
+#[inline]
 pub(super) fn read_answer(reader: &mut Reader<'_>) -> Result<Answer, WireError> {
     let id = reader.varint()?;
     let refusal = match reader.byte()? {
@@ -217,22 +221,46 @@ pub(super) fn read_answer(reader: &mut Reader<'_>) -> Result<Answer, WireError> 
         return Ok(Answer { id, result: Err(refusal) });
     }
     let count = reader.read_count(6, Ask::MAX_CHARGES)?;
-    let charges = (0..count).map(|_| {
-        let outcome = match reader.byte()? {
-            0 => Outcome::Allow,
-            1 => Outcome::Delay(Nanos::from_nanos(reader.varint()?)),
-            2 => Outcome::Deny(read_retry(reader)?),
-            _ => return Err(WireError::Invalid("an outcome")),
-        };
-        let taken = Cost::new(reader.varint()?);
-        let stamps = read_stamps(reader)?.ok_or(WireError::Invalid("no stamps"))?;
-        let reports = (0..reader.read_count(4, Limits::MAX)?).map(|_| {
-            let (limit, remaining) = (reader.varint()?, reader.varint()?);
-            Ok(Report { limit, remaining, retry: read_retry(reader)?, reset: Nanos::from_nanos(reader.varint()?) })
+    let mut charges = ChargeAnswers::new();
+    for _ in 0..count {
+        charges.push(read_charge_answer(reader)?);
+    }
+    Ok(Answer { id, result: Ok(charges) })
+}
+
+#[inline]
+fn read_charge_answer(reader: &mut Reader<'_>) -> Result<ChargeAnswer, WireError> {
+    let outcome = match reader.byte()? {
+        0 => Outcome::Allow,
+        1 => Outcome::Delay(Nanos::from_nanos(reader.varint()?)),
+        2 => Outcome::Deny(read_retry(reader)?),
+        _ => return Err(WireError::Invalid("an outcome")),
+    };
+    let taken = Cost::new(reader.varint()?);
+    let stamps = read_stamps(reader)?.ok_or(WireError::Invalid("no stamps"))?;
+    let mut reports = SmallVec::new();
+    for _ in 0..reader.read_count(4, Limits::MAX)? {
+        let (limit, remaining) = (reader.varint()?, reader.varint()?);
+        reports.push(Report {
+            limit,
+            remaining,
+            retry: read_retry(reader)?,
+            reset: Nanos::from_nanos(reader.varint()?),
         });
-        Ok(ChargeAnswer { outcome, taken, stamps, reports: reports.collect::<Result<_, _>>()? })
-    });
-    Ok(Answer { id, result: Ok(charges.collect::<Result<_, _>>()?) })
+    }
+    Ok(ChargeAnswer { outcome, taken, stamps, reports })
+}
+
+/// Decodes a whole frame if it is a valid answer. `None`: call [`decode`](super::decode).
+pub(crate) fn decode_answer(frame: &[u8]) -> Option<Answer> {
+    let (kind, body) = crate::frame::kind_and_body(frame);
+    if kind != KIND_ANSWER {
+        return None;
+    }
+    let mut reader = Reader::new(body);
+    let answer = read_answer(&mut reader).ok()?;
+    reader.expect_end().ok()?;
+    Some(answer)
 }
 
 fn put_retry(retry: Retry, out: &mut Vec<u8>) {
@@ -246,6 +274,7 @@ fn put_retry(retry: Retry, out: &mut Vec<u8>) {
     }
 }
 
+#[inline]
 fn read_retry(reader: &mut Reader<'_>) -> Result<Retry, WireError> {
     match reader.byte()? {
         0 => Ok(Retry::After(Nanos::from_nanos(reader.varint()?))),

@@ -7,6 +7,9 @@ use super::WireError;
 /// Encoded size of a fingerprint in bytes.
 pub(super) const FINGERPRINT_BYTES: usize = 12;
 
+/// Maximum encoded size of a varint in bytes.
+const MAX_VARINT_BYTES: usize = 10;
+
 /// Reads fields from a byte slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
@@ -29,8 +32,11 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.rest)
     }
 
+    #[inline]
     pub(super) fn byte(&mut self) -> Result<u8, WireError> {
-        self.take(1).map(|byte| byte[0])
+        let (byte, rest) = self.rest.split_first().ok_or(WireError::Truncated)?;
+        self.rest = rest;
+        Ok(*byte)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
@@ -43,20 +49,32 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a varint: seven bits per byte, the lowest first.
+    #[inline]
     pub(super) fn varint(&mut self) -> Result<u64, WireError> {
+        match self.rest {
+            [byte @ ..0x80, rest @ ..] => {
+                self.rest = rest;
+                Ok((*byte).into())
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, WireError> {
         let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
+        for (index, byte) in self.rest.iter().take(MAX_VARINT_BYTES).enumerate() {
             let bits = u64::from(byte & 0x7f);
-            if shift == 63 && bits > 1 {
+            if index + 1 == MAX_VARINT_BYTES && bits > 1 {
                 return Err(WireError::Invalid("a number above 64 bits"));
             }
-            number |= bits << shift;
-            if byte < 0x80 {
+            number |= bits << (7 * index);
+            if *byte < 0x80 {
+                self.rest = &self.rest[index + 1..];
                 return Ok(number);
             }
         }
-        Err(WireError::Invalid("a number above 64 bits"))
+        let is_truncated = self.rest.len() < MAX_VARINT_BYTES;
+        Err(if is_truncated { WireError::Truncated } else { WireError::Invalid("a number above 64 bits") })
     }
 
     pub(super) fn varint_u32(&mut self) -> Result<u32, WireError> {
@@ -64,6 +82,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an element count. Each element takes at least `least` bytes.
+    #[inline]
     pub(super) fn read_count(&mut self, least: usize, max: usize) -> Result<usize, WireError> {
         let count = self.varint()?;
         let fits = self.rest.len() / least.max(1);

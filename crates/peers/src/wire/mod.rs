@@ -29,7 +29,7 @@ use std::sync::Arc;
 use crate::NodeId;
 use crate::ask::{Answer, Ask};
 use crate::mesh::MemberState;
-pub(crate) use asks::{decode_single_ask, encode_single_answer, encode_single_ask};
+pub(crate) use asks::{decode_answer, decode_single_ask, encode_single_answer, encode_single_ask};
 pub use body::{DeltaBody, PartBody};
 use codec::Reader;
 use limits::LimitsCode;

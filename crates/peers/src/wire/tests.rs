@@ -122,13 +122,18 @@ proptest! {
         bytes[place] = byte;
         let decoded = decode(&bytes);
         if let Some(single) = decode_single_ask(&bytes) {
-            let Ok(Some((Frame::Ask(ask), _))) = decoded else { panic!("only the fast path accepts {bytes:?}") };
+            let Ok(Some((Frame::Ask(ask), _))) = &decoded else { panic!("only the fast path accepts {bytes:?}") };
             let SingleAsk { id, hop, verb, key, limits, amount, stamps } = single;
             let charges = vec![AskCharge { key, limits: limits.into(), amount, stamps }];
-            prop_assert_eq!(ask, Ask { id, hop, verb, charges });
-        } else if let Ok(Some((Frame::Ask(ask), _))) = decoded {
+            prop_assert_eq!(ask, &Ask { id, hop, verb, charges });
+        } else if let Ok(Some((Frame::Ask(ask), _))) = &decoded {
             prop_assert_ne!(ask.charges.len(), 1, "the fast path applies to one charge");
         }
+        let answer = match decoded {
+            Ok(Some((Frame::Answer(answer), _))) => Some(answer),
+            _ => None,
+        };
+        prop_assert_eq!(decode_answer(&bytes), answer);
         // A truncated frame does not cause a panic either.
         let shorter = (bytes.len() as u32 - 5).to_le_bytes();
         bytes[..4].copy_from_slice(&shorter);
