@@ -93,11 +93,11 @@ impl ChargeAnswer {
 /// Reason why a group was not decided. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The asked node does not see a majority.
+    /// The asked node does not see a majority of the nodes.
     Minority,
     /// The asked node has no link to a ready node.
     NoHome,
-    /// Nodes cannot share these limits.
+    /// The limits use an algorithm that nodes cannot share.
     BadLimits,
 }
 

@@ -64,7 +64,7 @@ impl Config {
                 "{problem}; write peers://host:7400,host:7400?secret_file=PATH, or a DNS name of all nodes"
             ))
         };
-        let rest = url.strip_prefix("peers://").ok_or_else(|| wrong("not an address of peers".to_owned()))?;
+        let rest = url.strip_prefix("peers://").ok_or_else(|| wrong("the address does not begin with peers://".to_owned()))?;
         let (hosts, query) = rest.split_once('?').unwrap_or((rest, ""));
         let seeds: Result<Vec<_>, _> = hosts.trim_end_matches('/').split(',').map(parse_host).collect();
         let seeds = seeds.map_err(wrong)?;
@@ -199,8 +199,8 @@ impl Config {
         first
     }
 
-    /// Returns the two points of the fingerprint hash. The points are equal on all nodes and cannot be guessed without
-    /// the secret.
+    /// Returns the two points at which the fingerprint hash evaluates a key's polynomial. The points are equal on all
+    /// nodes and cannot be guessed without the secret.
     pub(crate) fn fingerprint_points(&self) -> [u64; 2] {
         let [first, second, ..] = self.derive_words("tollgate peers fingerprints");
         [first, second]

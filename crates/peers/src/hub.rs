@@ -71,7 +71,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64, count: usize) {
-        // Relaxed: the counter is only reported.
+        // Relaxed ordering is enough, because the counter is only a statistic.
         counter.fetch_add(count as u64, Ordering::Relaxed);
     }
 

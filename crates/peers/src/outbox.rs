@@ -5,8 +5,8 @@
 //!
 //! The link's own task flushes the queue, on the peers thread. Each switch of threads delays an ask, so two kinds of
 //! frames are written elsewhere. If an ask is this node's only unanswered ask, its caller writes it. Answers are
-//! written at the end of the read that contained the asks. The caller's thread and the reading thread each write only
-//! once. The link's task writes frames that were queued meanwhile, and bytes that the connection does not accept yet.
+//! written at the end of the read that contained the asks. The caller's thread and the reading thread each make only
+//! one write call. The link's task writes frames that were queued meanwhile, and bytes that the connection does not accept yet.
 //! With all processes on one core, writing these frames elsewhere reduced the median time of a decision by another node
 //! from 36.3 µs to 31.5 µs. A bare echo takes 13.7 µs.
 //!

@@ -278,7 +278,7 @@ impl PeerStore {
             }
             Ok(Err(Refusal::NoHome)) => Err(StoreError::Unavailable { why: "no home for the key is ready".to_owned() }),
             Ok(Err(Refusal::BadLimits)) => {
-                Err(StoreError::Rejected { why: "the key's home refuses its limits".to_owned() })
+                Err(StoreError::Rejected { why: "the key's home cannot share the key's limits".to_owned() })
             }
             Err(AskError::Lost) => Err(unknown("the link to the key's home ended".to_owned())),
             Err(AskError::Expired) => {

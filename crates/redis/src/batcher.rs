@@ -176,7 +176,7 @@ impl Batcher {
                 result = &mut work => return Some(result),
                 waiting = self.queue.recv() => {
                     let error = unavailable_error(&self.config, &self.health.borrow());
-                    // Sending fails only if the caller gave up.
+                    // The reply channel is closed only if the caller gave up.
                     let _ = waiting?.reply.send(Err(error));
                 }
             }
@@ -235,7 +235,7 @@ impl Batcher {
     fn fail_batch(&self, batch: Batch, why: &str) {
         for request in batch.requests.into_iter().chain(batch.left_over) {
             let error = unavailable_error(&self.config, &Health::Down { why: why.to_owned() });
-            // Sending fails only if the caller gave up.
+            // The reply channel is closed only if the caller gave up.
             let _ = request.reply.send(Err(error));
         }
     }
@@ -312,7 +312,7 @@ impl BatchSender {
             None => Err(NoReply::Failed(StoreError::Unknown { why: "no call for a group".to_owned() })),
         });
         for request in batch {
-            // Sending fails only if the caller gave up.
+            // The reply channel is closed only if the caller gave up.
             let _ = request.reply.send(Ok(replies.by_ref().take(request.groups.len()).collect()));
         }
         drop(replies);

@@ -19,7 +19,7 @@ impl EncodedLimitsCache {
     /// Returns the encoded limits of a charge, and encodes the limits if they are not in the cache.
     pub(crate) fn get(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&charge.limits_id).cloned();
-        // Ids wrap around after four billion limits.
+        // Compares the limits too, because ids wrap around after four billion limits.
         if let Some(encoded) = known.filter(|encoded| encoded.limits() == charge.limits) {
             return Ok(encoded);
         }

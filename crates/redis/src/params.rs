@@ -297,7 +297,7 @@ fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
 }
 
 /// Returns the highest level of a leaky bucket at which a unit is still admitted, as whole microseconds and ticks.
-/// The level is the free part plus the amount that leaks during the longest wait.
+/// This level is `free`, at which a unit does not wait yet, plus the amount that leaks during the longest wait.
 fn max_admitted_level(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64; 2] {
     let unit = UnitTime::new(bucket);
     let ticks = u128::from(unit.ticks);

@@ -202,7 +202,7 @@ impl QueuedExchange {
         let (holds, need) = match exchange.need {
             Need::Hold(amount) => (1, amount),
             Need::Spend(amount) => (0, amount),
-            // Callers send these needs as charges instead.
+            // Never exchanged: callers send these needs as charges.
             Need::UpTo(_) | Need::Regardless(_) | Need::Refund(_) | Need::Reset => (0, 0),
         };
         let mut rest = vec![holds];
@@ -317,7 +317,7 @@ pub(crate) struct Call<'a> {
     merge: Option<&'a MergeHead>,
 }
 
-/// Charges for consecutive keys, all with the same parameters and cost.
+/// Charges for keys with consecutive indexes in `KEYS`, all with the same parameters and cost.
 #[derive(Clone, Copy, Debug)]
 struct KeyRun {
     first: u16,

@@ -3,7 +3,7 @@
 //!
 //! Each node is an engine with its own store. Clients of all nodes use the same keys. The history records all
 //! admissions, so that every interval can be checked. A client that asks for less than one node's share of its
-//! remaining amount must not be refused.
+//! key's remaining amount must not be refused.
 //!
 //! For `N` nodes, a stall of length `P` and costs of at most `c`, `E ≤ B(N−1)/N + N·c + min(B, r·P)` in every interval.
 //! This includes intervals that extend beyond the stall, because admissions during the stall are charged to the store

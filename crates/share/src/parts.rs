@@ -5,9 +5,8 @@
 //! costs a round trip per place. Two-phase commit costs two round trips, and holds locks while a participant is slow.
 //!
 //! **The idea** is that a take can be undone by a refund, so all parts take at the same time. If every part took its
-//! charges, the group is admitted after one round trip. Otherwise the first of these replies that any part received
-//! determines the verdict: rejected, refused, stale, no answer. After any of the first three, the parts that took are
-//! refunded.
+//! charges, the group is admitted after one round trip. Otherwise the verdict is the first in this list that any part
+//! received: rejected, refused, stale, no answer. After any of the first three, the parts that took are refunded.
 //!
 //! **Mixed results are retried once**, in ascending order of the places. Without this retry, two groups that compete
 //! for the last tokens of two places can refuse each other although one of them could be admitted. For example, group A

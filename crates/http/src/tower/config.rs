@@ -25,7 +25,7 @@ pub enum SendHeaders {
     /// then slow down before they are refused.
     #[default]
     Always,
-    /// Only refusals. Writing the headers takes several times as long as a decision.
+    /// Only refusals. This saves time, because writing the headers takes several times as long as a decision.
     OnRefusal,
 }
 
@@ -84,7 +84,7 @@ impl Policy {
         Self::new(name, self.limits.clone())
     }
 
-    /// Returns the index of the first limit whose capacity equals the limit in the report.
+    /// Returns the index of the first limit with the capacity that the report states, or 0 if no limit has it.
     fn limit_index(&self, report: &Report) -> usize {
         let limits = self.limits.as_ref().map_or(&[][..], Limits::as_slice);
         limits.iter().position(|limit| limit.capacity() == report.limit).unwrap_or(0)

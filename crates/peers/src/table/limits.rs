@@ -128,7 +128,7 @@ pub(crate) struct LimitsCache {
 }
 
 impl LimitsCache {
-    /// Number of limit sets in a cache. Limits with the same slot replace each other.
+    /// Number of limit sets in a cache. Limits whose hashes select the same slot replace each other.
     const SLOTS: usize = 32;
 
     /// Returns the limits with this encoded form, or `None` if nodes cannot share them.

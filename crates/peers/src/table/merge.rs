@@ -78,7 +78,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
             }
             _ => then,
         },
-        // Old charges go into the current slice. Each charge therefore counts for too long, namely by its age.
+        // Old charges go into the current slice. Each of them therefore counts for its age longer than it should.
         Params::SlidingSlices { window, .. } if !is_recent => {
             if age.as_nanos() > window.length.as_nanos() {
                 return 0;

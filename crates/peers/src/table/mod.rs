@@ -293,7 +293,7 @@ impl Table {
         };
         let merged = entry.apply(&now, age, item.cost);
         self.counts.forgiven.fetch_add(merged.forgiven, Ordering::Relaxed);
-        // A limit is exceeded only if two nodes have charged the key. A node that only receives the charges of a
+        // A limit can be exceeded only if two nodes have charged the key. A node that only receives the charges of a
         // `strict` key's home may see slightly more than the limit, because delays between nodes vary.
         if entry.is_charged_here {
             self.counts.overshoot.fetch_add(merged.overshoot, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use super::{Charge, DrainedCharges, NetCharge, SharedLimits};
 const MIN_SWEEP_INTERVAL: u64 = 1_000_000_000;
 
 /// Maximum number of overflow entries per shard. Callers can send inline limits, so the number of limit sets is
-/// unbounded. Limits with the same slot share an entry, which then behaves like a key whose limits change.
+/// unbounded. Limits with the same [`overflow_slot`] share an entry, which then behaves like a key whose limits change.
 const MAX_OVERFLOW: u32 = 64;
 
 fn overflow_slot(limits: &SharedLimits) -> u32 {
@@ -483,7 +483,7 @@ impl Hasher for FingerprintHasher {
     }
 
     fn write_u64(&mut self, low: u64) {
-        // Fingerprints have zeros in their highest bits, which the hash table uses.
+        // The hash table uses the highest bits of a hash, which are zero in a fingerprint.
         self.0 = low.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 

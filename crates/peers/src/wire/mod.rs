@@ -12,7 +12,7 @@
 //! | `Params` | before the first use of the limits on a link | limits and their number |
 //! | `Delta` | per tick, or immediately if many tokens are unsent | the sender's charges |
 //! | `Ack` | per tick, and as a keepalive | the receiver's last delta that the sender has applied; the sender's member state |
-//! | `Want`, `Part` | by a node that joins or fell behind | request for a snapshot part, and the part |
+//! | `Want`, `Part` | when a node joins or missed too many deltas | its request for a snapshot part, and the part |
 //! | `Ask`, `Answer` | for `strict` rules | a group of charges for its home, and the result |
 
 mod asks;

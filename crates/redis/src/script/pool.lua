@@ -90,7 +90,7 @@ local function can_lease(limits)
   return true
 end
 
--- Raises the used amount to the outstanding amount, as of an instant.
+-- Raises the used amount to at least the outstanding amount, as of an instant.
 function pools.raise_floor(limits, cells, pool, at)
   if not can_lease(limits) then return end
   local sum = pools.outstanding(pool)

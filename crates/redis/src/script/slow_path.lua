@@ -36,7 +36,7 @@ end
 
 -- Converts the state of a charge's key to the parameters of the charge, limit by limit. Returns the record, and one bit
 -- per limit. A bit is set if the limit cannot hold the used amount, or if its minimum gap after the last request has
--- not passed. A limit without a predecessor starts unused.
+-- not passed. A limit for which the state has no counterpart starts unused.
 local function converted(charge)
   local limits, record = charge.limits, charge.record
   local cells, overfull = { limits = limits, write_for = false, limits.head }, 0

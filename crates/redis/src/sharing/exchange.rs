@@ -68,7 +68,7 @@ impl Sharing {
         self.runtime.spawn(async move {
             let result = sharing.send_exchange(shard, &key, &encoded, &exchange).await;
             let result = sharing.record_outcome(shard, &key, result);
-            // Sending fails only if the caller gave up.
+            // The reply channel is closed only if the caller gave up.
             let _ = done.send(result);
         });
         answer

@@ -416,7 +416,7 @@ fn least_takeable(locals: &[ViewCharge<'_>], answers: &mut Answers) -> Option<Co
     let up_to = locals.iter().filter(|local| is_up_to(local.charge.ask));
     let least = up_to.filter_map(|local| local.cycle.peek(&local.charge, answers).ok()).map(|taken| taken.taken).min();
     answers.clear();
-    // At least one token, because an `UpTo` of zero is always admitted. If no token is left, the view also refuses an
-    // `UpTo` of one.
+    // At least one token, because an `UpTo` of zero is always admitted. If no token is left, the view refuses the `UpTo`
+    // of one, as it refused the larger amount.
     least.map(|least| least.max(Cost::ONE))
 }

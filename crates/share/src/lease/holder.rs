@@ -15,7 +15,7 @@ const MAX_EXCHANGE_INTERVAL: u64 = SECOND;
 const MIN_EXCHANGE_INTERVAL: u64 = 20 * MILLI;
 
 /// If a grant is below the wanted amount and leaves the pool nearly empty, then for this time the holder refuses
-/// requests above the held tokens without asking the pool.
+/// requests that cost more than the held tokens, without asking the pool.
 const NEARLY_EMPTY_REFUSAL_TIME: u64 = 20 * MILLI;
 
 /// After a refusal by the pool, the holder refuses requests of at least the refused cost without asking the pool again,

@@ -36,7 +36,7 @@
 //! **Guarantee.** With `N` nodes that each exchange within `δ` (sync interval plus round trip), `E ≤ (N − 1)·(B +
 //! r·δ)`. Consider an interval of length `T` and a node `i`. All amounts admitted more than `δ` before the end of the
 //! interval are in node `i`'s view by the end, and their sum is at most `B + r·T`. Each other node may have admitted
-//! another `B + r·δ` that node `i` had not seen. The excess does not accumulate over cycles, because debt is kept and
+//! another `B + r·δ` that node `i` had not seen. The excess does not accumulate over syncs, because debt is kept and
 //! repaid. Between two answers from the store, a view refills by its node's clock. A clock that runs fast by a fraction
 //! `ρ` adds `ρ·r·δ` per node. A round trip that varies by `d` shifts the node's estimate of the store's clock, and adds
 //! `r·d` per node. During a store outage of length `P`, `δ` is `P`.

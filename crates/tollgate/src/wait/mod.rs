@@ -118,11 +118,11 @@ impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NeverFits => f.write_str("the cost is above the capacity of the limit"),
-            Self::TooLate { retry: Retry::After(wait) } => write!(f, "the turn comes in {wait}, after the deadline"),
+            Self::TooLate { retry: Retry::After(wait) } => write!(f, "the wait of {wait} would end after the deadline"),
             Self::TooLate { retry: Retry::OnRelease | Retry::Never } => {
                 f.write_str("no slot is free before the deadline")
             }
-            Self::TimedOut => f.write_str("the deadline passed before the turn came"),
+            Self::TimedOut => f.write_str("the deadline passed before the cost could be taken"),
             Self::Full => f.write_str("the wait queue is full"),
             Self::NoTimer => f.write_str("the timer thread could not be started"),
         }
