@@ -27,10 +27,10 @@ fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match &*words {
-        [] | ["strict" | "cluster"] | ["cluster", _] => {}
+        [] | ["strict" | "shared" | "cluster"] | ["cluster", _] => {}
         ["instructions"] => return instructions::count_all(),
         ["child", subject, url] => return instructions::run_counted_decisions(subject, url),
-        _ => anyhow::bail!("usage: tollgate-redis-bench [cluster [LANES] | strict | instructions]"),
+        _ => anyhow::bail!("usage: tollgate-redis-bench [cluster [LANES] | strict | shared | instructions]"),
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut missed = false;
@@ -39,6 +39,10 @@ fn main() -> Result<()> {
         kinds.push(Kind::Valkey);
     }
     for kind in kinds {
+        if words == ["shared"] {
+            missed |= runtime.block_on(nodes::beside_memory(kind))?;
+            continue;
+        }
         if words != ["strict"] {
             missed |=
                 runtime.block_on(cluster::compare_with_one_primary(kind, words.get(1).copied().unwrap_or_default()))?;

@@ -10,6 +10,9 @@
 //! number, then all shards of a range have the same primary. So the numbers of shards that two primaries hold differ by
 //! at most one.
 
+use std::hash::Hasher;
+
+use rustc_hash::FxHasher;
 use tollgate_engine::store::Charge;
 
 /// Number of shards, and so the maximum number of lanes.
@@ -63,11 +66,15 @@ pub(crate) fn shard_of(value: &[u8]) -> u8 {
     (crate::request::spread(value) % SHARDS as u64) as u8
 }
 
-/// Returns the index of the in-memory shard that holds a charge, for `count` shards. `spread` is the
-/// [`spread`](crate::request::spread) of the charge's key. In a cluster, all keys of a shard are in one lane. With a
-/// single server, shards only reduce lock contention.
-pub(crate) fn local_shard_of(charge: &Charge<'_>, spread: u64, count: usize) -> u8 {
-    if count == SHARDS { shard_of(charge.partition_key()) } else { (spread % count as u64) as u8 }
+/// Returns the index of the in-memory shard that holds a charge, for `count` shards. In a cluster, all keys of a shard
+/// are in one lane. With a single server, shards only reduce lock contention, so any fast hash will do.
+pub(crate) fn local_shard_of(charge: &Charge<'_>, count: usize) -> u8 {
+    if count == SHARDS {
+        return shard_of(charge.partition_key());
+    }
+    let mut hasher = FxHasher::default();
+    hasher.write(charge.key);
+    (hasher.finish() % count as u64) as u8
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tollgate::clock::{Clock, PreciseClock};
 use tollgate_core::{Ask, Cost, Limits, Now, Outcome, Stamps, Time, Verdict, Wall};
 use tollgate_engine::Exactness;
 use tollgate_engine::store::{Answers, Charge, StoreError, SyncEvery};
@@ -32,7 +32,7 @@ pub(super) struct Cycle {
     pub(super) shards: Box<[Mutex<TallyShard>]>,
     /// Notified when a sync should start before the interval has passed.
     pub(super) urgent: Notify,
-    origin: Instant,
+    clock: Arc<PreciseClock>,
     /// Held during a sync, so that only one task at a time sends a payload.
     pub(super) syncing: tokio::sync::Mutex<()>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Cycle {
 pub(super) struct TallyShard {
     pub(super) tally: Tally,
     /// Store time minus local time at the last answer, in nanoseconds.
-    offset: i128,
+    offset: i64,
     indebted: DebtLimitsCache,
 }
 
@@ -80,13 +80,13 @@ impl DebtLimitsCache {
 impl TallyShard {
     /// Estimates the store time at local time `at`, both in nanoseconds.
     fn estimate_store_time(&self, at: u64) -> u64 {
-        u64::try_from(i128::from(at) + self.offset).unwrap_or(0)
+        at.saturating_add_signed(self.offset)
     }
 
     /// Records the store time of an answer that arrives at local time `at`. Returns the store time in nanoseconds.
     pub(super) fn record_store_time(&mut self, part: &ReplyPart, at: u64) -> u64 {
         let time = part.now.saturating_mul(1_000);
-        self.offset = i128::from(time) - i128::from(at);
+        self.offset = i64::try_from(i128::from(time) - i128::from(at)).unwrap_or(0);
         time
     }
 }
@@ -115,7 +115,7 @@ pub(super) struct LocalDecision {
 
 impl Cycle {
     /// Creates a cycle: 64 shards in a cluster, 8 with a single server.
-    pub(super) fn new(every: SyncEvery, is_cluster: bool) -> Self {
+    pub(super) fn new(every: SyncEvery, is_cluster: bool, clock: Arc<PreciseClock>) -> Self {
         // With a single server, shards only reduce lock contention.
         let count = if is_cluster { SHARDS } else { SHARDS / 8 };
         let stale_after = every.length().as_nanos().saturating_mul(2).max(RECENT_NANOS);
@@ -126,19 +126,19 @@ impl Cycle {
             every,
             shards: (0..count).map(|_| shard()).collect(),
             urgent: Notify::new(),
-            origin: Instant::now(),
+            clock,
             syncing: tokio::sync::Mutex::new(()),
         }
     }
 
     /// Returns the local monotonic time, in nanoseconds.
     pub(super) fn now(&self) -> u64 {
-        // The tally marks a stale view with renewal time 0, so the clock starts far above 0.
-        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1 << 40)
+        // The tally marks a stale view with renewal time 0; this clock starts years above 0.
+        self.clock.mono().as_nanos()
     }
 
     pub(super) fn shard_of(&self, charge: &Charge<'_>) -> u8 {
-        local_shard_of(charge, spread(charge.key), self.shards.len())
+        local_shard_of(charge, self.shards.len())
     }
 
     pub(super) fn lock(&self, shard: u8) -> MutexGuard<'_, TallyShard> {
@@ -147,11 +147,9 @@ impl Cycle {
 
     /// Decides a charge from the view of its key, and takes the cost if it is admitted. Adds the answer to `answers`.
     pub(super) fn take(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LocalDecision, ViewError> {
-        let spread = spread(charge.key);
-        let mut shard = self.lock(local_shard_of(charge, spread, self.shards.len()));
+        let mut shard = self.lock(self.shard_of(charge));
         let at = self.now();
-        let now =
-            Now::at(shard.estimate_store_time(at)).with_spread(spread.wrapping_mul(1_000)).with_windows(charge.windows);
+        let now = now_for(charge, shard.estimate_store_time(at));
         let TallyShard { tally, indebted, .. } = &mut *shard;
         if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
             return Ok(refused);
@@ -162,6 +160,22 @@ impl Cycle {
         });
         self.wake_if_urgent(tally);
         taken.map_err(to_view_error)
+    }
+
+    /// Fast path of [`take`](Self::take), for a key that was charged under these limits before. Returns the outcome and
+    /// the estimated store time. `None`: the fast path does not apply and nothing has changed.
+    ///
+    /// It looks up neither the limits nor the spread of the key, on which no decision here depends.
+    pub(super) fn try_take(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<(Outcome, Time<Wall>)> {
+        let (Ask::Exactly(cost), []) = (charge.ask, charge.windows) else { return None };
+        let mut shard = self.lock(self.shard_of(charge));
+        let at = self.now();
+        let now = Now::at(shard.estimate_store_time(at));
+        let (outcome, report) = shard.tally.try_take(charge.key, charge.limits_id, cost, &now, at)?;
+        self.wake_if_urgent(&mut shard.tally);
+        let taken = if outcome.is_admitted() { cost } else { Cost::ZERO };
+        answers.push_answer_of_exactness(Exactness::Eventual, outcome, taken, Stamps::default(), [report]);
+        Some((outcome, now.wall()))
     }
 
     /// Decides a charge of a group that may still be refused. The amount is only reserved: it is sent to the store
@@ -282,7 +296,7 @@ fn push_answer(
 
 /// Returns the charge for the tally: under `limits`, at the estimated store time `now` and the local time `at`.
 fn tally_charge<'a, L>(charge: &Charge<'a>, limits: &'a L, now: &'a Now<'a>, at: u64) -> tally::Charge<'a, L> {
-    tally::Charge { key: charge.key, limits, ask: charge.ask, now, at }
+    tally::Charge { key: charge.key, limits, limits_id: Some(charge.limits_id), ask: charge.ask, now, at }
 }
 
 fn now_for<'a>(charge: &Charge<'a>, estimate: u64) -> Now<'a> {

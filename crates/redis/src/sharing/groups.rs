@@ -95,16 +95,25 @@ impl RedisStore {
     /// Fast path: decides a single charge from held leases or from its view. Returns `None` if the store must be asked.
     ///
     /// The fast path builds neither a list of groups nor a future. On the slow path, an eventual decision reached
-    /// 0.28 times the speed of the in-memory store, and a leased decision 0.32 times. On the fast path, an eventual
-    /// decision takes fewer than 3,000 instructions, compared with 1,734 in memory.
+    /// 0.28 times the speed of the in-memory store, and a leased decision 0.32 times. On the fast path, they reach
+    /// 0.80 and 0.64 times; an eventual decision takes 1,953 instructions, compared with 1,671 in memory.
     pub(crate) fn try_decide_here(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<bool> {
-        let taken = match charge.consistency {
+        let (outcome, at) = match charge.consistency {
             Consistency::Strict => return None,
-            Consistency::Leased => self.sharing.try_take_held(charge, answers)?,
-            Consistency::Eventual(every) => self.sharing.cycle(every).take(charge, answers).ok()?,
+            Consistency::Leased => {
+                let taken = self.sharing.try_take_held(charge, answers)?;
+                (taken.outcome, taken.at)
+            }
+            Consistency::Eventual(every) => {
+                let cycle = self.sharing.cycle(every);
+                cycle.try_take(charge, answers).or_else(|| {
+                    let taken = cycle.take(charge, answers).ok()?;
+                    Some((taken.outcome, taken.at))
+                })?
+            }
         };
-        answers.end_group(taken.at);
-        Some(taken.outcome.is_admitted())
+        answers.end_group(at);
+        Some(outcome.is_admitted())
     }
 
     /// Decides the first group of `groups`, which has one charge. If its key must be read, the keys of the other groups

@@ -100,7 +100,7 @@ impl Leases {
     }
 
     pub(super) fn shard_of(&self, charge: &Charge<'_>) -> u8 {
-        local_shard_of(charge, spread(charge.key), self.shards.len())
+        local_shard_of(charge, self.shards.len())
     }
 
     pub(super) fn shards(&self) -> impl Iterator<Item = u8> + use<> {

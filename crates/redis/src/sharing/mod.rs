@@ -22,6 +22,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use tokio::runtime::Handle;
+use tollgate::clock::PreciseClock;
 use tollgate_engine::store::{Consistency, Group, SyncEvery, rule_of_key};
 
 use crate::config::Config;
@@ -42,6 +43,8 @@ pub(crate) struct Sharing {
     runtime: Handle,
     /// Random name of this process, so that no two processes share a merge counter.
     node: String,
+    /// The clock of the cycles, created here because the first clock of a process takes up to 200 ms.
+    clock: Arc<PreciseClock>,
     cycles: CycleList,
     leases: Leases,
     encoded: Arc<EncodedLimitsCache>,
@@ -71,6 +74,7 @@ impl Sharing {
             is_cluster: config.cluster.is_some(),
             runtime: Handle::current(),
             node: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
+            clock: Arc::default(),
             cycles: CycleList::new(),
             leases: Leases::new(config.cluster.is_some()),
             encoded: encoded.clone(),
@@ -82,7 +86,7 @@ impl Sharing {
     /// task.
     fn cycle(self: &Arc<Self>, every: SyncEvery) -> &Arc<Cycle> {
         let start = || {
-            let cycle = Arc::new(Cycle::new(every, self.is_cluster));
+            let cycle = Arc::new(Cycle::new(every, self.is_cluster, self.clock.clone()));
             self.runtime.spawn(sync::run(Arc::downgrade(self), cycle.clone()));
             Box::new(CycleNode { cycle, next: CycleList::new() })
         };

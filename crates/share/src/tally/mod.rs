@@ -47,7 +47,7 @@ mod view;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollgate_core::{Ask, Cost, Limits, Now, Stamps, Verdict};
+use tollgate_core::{Ask, Cost, Limits, Now, Outcome, Report, Stamps, Verdict};
 
 use crate::hash::KeyHash;
 use unsent::UnsentCharges;
@@ -89,6 +89,8 @@ pub struct Charge<'a, L = Arc<Limits>> {
     pub key: &'a [u8],
     /// The limits of the charge. For a take, they come from [`with_debt`].
     pub limits: &'a L,
+    /// The caller's id of these limits, for [`Tally::try_take`]. An id must always stand for the same limits.
+    pub limits_id: Option<u32>,
     /// The requested amount.
     pub ask: Ask,
     /// This node's estimate of the store time.
@@ -142,6 +144,32 @@ impl Tally {
         let reported = report(&verdict, own, words);
         self.is_urgent |= is_urgent;
         Ok(reported)
+    }
+
+    /// Fast path of [`decide`](Self::decide): takes `cost` if the last charge of the key had the same
+    /// [`limits_id`](Charge::limits_id). `None`: the fast path does not apply and nothing has changed; call
+    /// [`decide`](Self::decide).
+    #[inline]
+    pub fn try_take(
+        &mut self,
+        key: &[u8],
+        limits_id: u32,
+        cost: Cost,
+        now: &Now<'_>,
+        at: u64,
+    ) -> Option<(Outcome, Report)> {
+        if self.unsent.is_tick_over(at) {
+            return None;
+        }
+        let view = self.views.get_mut(key)?;
+        view.check_not_stale(at, self.bounds.stale_after).ok()?;
+        let (outcome, report) = view.try_take(limits_id, now, cost)?;
+        view.used_at = at;
+        self.unsent.mark_used(view, at);
+        if outcome.is_admitted() {
+            self.is_urgent |= self.unsent.add(view, at, cost);
+        }
+        Some((outcome, report))
     }
 
     /// Decides like [`decide`](Self::decide), for a request that other limits may still refuse.

@@ -36,7 +36,7 @@ impl Store {
 
 /// Takes an exact cost from a key. The store time equals the node's time.
 fn take(node: &mut Tally, key: &[u8], limits: &Arc<Limits>, at: u64, cost: u64) -> Result<Verdict<Stamps>, ReadReason> {
-    node.take(&Charge { key, limits, ask: Ask::Exactly(Cost::new(cost)), now: &Now::at(at), at })
+    node.take(&Charge { key, limits, limits_id: None, ask: Ask::Exactly(Cost::new(cost)), now: &Now::at(at), at })
 }
 
 #[test]
@@ -187,7 +187,11 @@ fn answers_older_than_the_last_one_are_ignored_and_takes_in_flight_are_kept() {
     let empty = Store::new(&limits, 1).words;
     node.learn(b"k", &limits, &empty, &Now::at(SECOND), 0);
     let (now, ask) = (Now::at(SECOND), Ask::Exactly(Cost::ONE));
-    assert!(node.take(&Charge { key: b"k", limits: &limits, ask, now: &now, at: 0 }).unwrap().is_admitted());
+    assert!(
+        node.take(&Charge { key: b"k", limits: &limits, limits_id: None, ask, now: &now, at: 0 })
+            .unwrap()
+            .is_admitted()
+    );
     let used = |node: &Tally, at| {
         let (own, words) = node.view(b"k").unwrap();
         own.as_slice()[0].used(words, &Now::at(at)).floor()
@@ -212,7 +216,8 @@ fn used_keys_are_read_and_stale_views_are_read_before_they_decide() {
         node.learn(key, &limits, &empty, &Now::at(0), 0);
     }
     assert!(node.keys_to_read(9).is_empty(), "neither was used");
-    let charge = Charge { key: b"a", limits: &*limits, ask: Ask::Exactly(Cost::ONE), now: &Now::at(0), at: 0 };
+    let charge =
+        Charge { key: b"a", limits: &*limits, limits_id: None, ask: Ask::Exactly(Cost::ONE), now: &Now::at(0), at: 0 };
     assert!(node.peek(&charge, |verdict, _, _| verdict.is_admitted()).unwrap());
     assert!(take(&mut node, b"b", &limits, 0, 1).unwrap().is_admitted());
     let read = |node: &mut Tally| node.keys_to_read(9).into_iter().map(|(key, _)| key.to_vec()).collect::<Vec<_>>();
@@ -233,7 +238,14 @@ fn reserved_takes_are_sent_after_they_are_confirmed() {
     let mut node = Tally::default();
     let empty = Store::new(&limits, 1).words;
     node.learn(b"k", &limits, &empty, &Now::at(0), 0);
-    let charge = Charge { key: b"k", limits: &limits, ask: Ask::Exactly(Cost::new(3)), now: &Now::at(0), at: 0 };
+    let charge = Charge {
+        key: b"k",
+        limits: &limits,
+        limits_id: None,
+        ask: Ask::Exactly(Cost::new(3)),
+        now: &Now::at(0),
+        at: 0,
+    };
     let stamps = node.reserve(&charge, |verdict, _, _| verdict.stamp());
     assert!(node.payload(0).is_none());
     node.learn(b"k", &limits, &empty, &Now::at(0), 0);
@@ -257,7 +269,7 @@ fn decide_equals_reserve_and_confirm() {
         let (now, all) = (Now::at(at), |verdict: &Verdict<Stamps>, own: &Limits, words: &[u64]| {
             (*verdict, own.clone(), words.to_vec())
         });
-        let charge = Charge { key: b"k", limits: &limits, ask, now: &now, at };
+        let charge = Charge { key: b"k", limits: &limits, limits_id: None, ask, now: &now, at };
         let decided = at_once.decide(&charge, all).unwrap();
         let reserved = in_steps.reserve(&charge, all).unwrap();
         in_steps.confirm(b"k", at, reserved.0.taken());
@@ -271,4 +283,51 @@ fn decide_equals_reserve_and_confirm() {
             assert_eq!(sent[0], sent[1], "step {step}");
         }
     }
+}
+
+#[test]
+fn try_take_equals_decide() {
+    let plain: [Limit; 3] = [
+        TokenBucket::new(Rate::per_second(4).unwrap(), 4).unwrap().into(),
+        TokenBucket::new(Rate::per_second(9).unwrap(), 20).unwrap().into(),
+        FixedWindow::new(5, Nanos::SECOND).unwrap().into(),
+    ];
+    let limits = plain.map(|limit| Arc::new(with_debt(&limit.into()).unwrap()));
+    let mut store = Store::new(&limits[0], 1).words;
+    let [mut fast, mut slow] = [(); 2].map(|()| Tally::new(Bounds { stale_after: 3 * SECOND, ..Bounds::default() }));
+    let (mut at, mut on_fast_path, mut admitted) = (0, 0, 0);
+    for step in 0..3_000_u64 {
+        let random = (step + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        at += [0, 10_000_000, 90_000_000, 250_000_000][random as usize % 4] + if step % 97 == 0 { SECOND } else { 0 };
+        let (now, cost) = (Now::at(at), Cost::new(random / 4 % 4));
+        // The limits change every 40 steps.
+        let id = [0, 1, 0, 2][step as usize / 40 % 4];
+        let charge =
+            |limits_id| Charge { key: b"k", limits: &limits[id], limits_id, ask: Ask::Exactly(cost), now: &now, at };
+        let show = |verdict: &Verdict<Stamps>, own: &Limits, words: &[u64]| {
+            (verdict.outcome(), (*own == *limits[id]).then(|| own.report(words, &now, cost)))
+        };
+        let taken = fast.try_take(b"k", id as u32, cost, &now, at).map(|(outcome, report)| (outcome, Some(report)));
+        on_fast_path += u32::from(taken.is_some());
+        let taken = taken.map_or_else(|| fast.decide(&charge(Some(id as u32)), show), Ok);
+        let decided = slow.decide(&charge(None), show);
+        assert_eq!(taken, decided, "step {step}");
+        admitted += u32::from(decided.is_ok_and(|(outcome, _)| outcome.is_admitted()));
+        assert_eq!(fast.view(b"k"), slow.view(b"k"), "step {step}");
+        assert_eq!(fast.take_urgent_flag(), slow.take_urgent_flag(), "step {step}");
+        if step % 7 == 0 {
+            let sent = [&mut fast, &mut slow].map(|node| {
+                let sent = node.payload(at).map(|payload| (payload.sequence, payload.taken_at, payload.items[0].cost));
+                (sent, sent.inspect(|(sequence, ..)| node.acknowledge(*sequence)), node.keys_to_read(9).len())
+            });
+            assert_eq!(sent[0], sent[1], "step {step}");
+        }
+        if decided.is_err() || step % 31 == 0 {
+            merge(&limits[0], &mut store, &now, step % 2, true);
+            for node in [&mut fast, &mut slow] {
+                node.learn(b"k", &limits[0], &store, &now, at);
+            }
+        }
+    }
+    assert!(on_fast_path > 1_000 && admitted > 500, "{on_fast_path} on the fast path, {admitted} admitted");
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Algorithm, Ask, BucketParams, Cost, Limit, Limits, Now, Params, Stamps, Verdict, WindowParams};
+use tollgate_core::{
+    Algorithm, Ask, BucketParams, Cost, Limit, Limits, Now, Outcome, Params, Report, Stamps, Verdict, WindowParams,
+};
 
 use super::{Charge, Key, RECENT_NANOS, ReadReason};
 
@@ -19,6 +21,8 @@ pub(super) struct View {
     words: Vec<u64>,
     /// The limits of the last request.
     pub(super) asked: Arc<Limits>,
+    /// The caller's id of these limits.
+    asked_id: Option<u32>,
     /// Reserved charges, whose requests may still be refused.
     pub(super) reserved: u64,
     /// Charges of the current tick.
@@ -45,6 +49,7 @@ impl View {
             limits: limits.clone(),
             words: words.to_vec(),
             asked: limits.clone(),
+            asked_id: None,
             reserved: 0,
             unsent: 0,
             sealed: 0,
@@ -101,12 +106,15 @@ impl View {
 
     /// Decides a charge and takes its cost. If anything is taken, the state belongs to the charge's limits afterwards.
     pub(super) fn take(&mut self, charge: &Charge<'_>) -> Verdict<Stamps> {
-        let &Charge { limits, ask, now, at, .. } = charge;
-        self.used_at = at;
+        let &Charge { limits, limits_id, ask, now, at, .. } = charge;
+        (self.used_at, self.asked_id) = (at, limits_id);
         if !Arc::ptr_eq(&self.asked, limits) {
             self.asked = limits.clone();
         }
-        if Arc::ptr_eq(&self.limits, limits) || *self.limits == **limits {
+        if !Arc::ptr_eq(&self.limits, limits) && *self.limits == **limits {
+            self.limits = limits.clone();
+        }
+        if Arc::ptr_eq(&self.limits, limits) {
             return limits.decide(&mut *self.words, now, ask);
         }
         self.words.resize(limits.words().max(self.limits.words()), 0);
@@ -116,6 +124,17 @@ impl View {
         }
         self.words.truncate(self.limits.words());
         verdict
+    }
+
+    /// Fast path: takes `cost` under the limits with this id, if the view has a state under these limits. `None`: the
+    /// fast path does not apply and nothing has changed.
+    #[inline]
+    pub(super) fn try_take(&mut self, limits_id: u32, now: &Now<'_>, cost: Cost) -> Option<(Outcome, Report)> {
+        if self.asked_id != Some(limits_id) || !Arc::ptr_eq(&self.limits, &self.asked) {
+            return None;
+        }
+        let outcome = self.limits.try_decide_single(&mut &mut *self.words, now, cost)?;
+        Some((outcome, self.limits.report_single(&&*self.words, now, cost)))
     }
 
     pub(super) fn refund(&mut self, now: &Now<'_>, taken: Cost, stamps: Stamps) {

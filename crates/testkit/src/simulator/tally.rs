@@ -251,7 +251,7 @@ impl TallySimulation {
         let estimate = self.estimate(now, node);
         let local = self.nodes[node].clock.shown_at(now);
         let (now_estimate, ask) = (Now::at(estimate), Ask::Exactly(Cost::new(cost)));
-        let charge = Charge { key: KEY, limits: &self.limits, ask, now: &now_estimate, at: local };
+        let charge = Charge { key: KEY, limits: &self.limits, limits_id: None, ask, now: &now_estimate, at: local };
         let state = &mut self.nodes[node];
         match state.tally.take(&charge) {
             Ok(verdict) if verdict.is_admitted() => {
