@@ -56,7 +56,7 @@ pub use algorithm::sliding_log::SlidingLog;
 pub use algorithm::sliding_slices::SlidingSlices;
 pub use algorithm::sliding_window::SlidingWindow;
 pub use algorithm::token_bucket::TokenBucket;
-pub use algorithm::{Algorithm, Cells, CellsMut, Offset};
+pub use algorithm::{Algorithm, Cells, CellsMut, OffsetCells};
 pub use error::LimitError;
 pub use limit::Limit;
 pub use limits::{Limits, Stamps};

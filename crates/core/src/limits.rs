@@ -7,7 +7,7 @@ mod stamps;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::algorithm::{Algorithm, Cells, CellsMut, Offset};
+use crate::algorithm::{Algorithm, Cells, CellsMut, OffsetCells};
 use crate::change::{now_for_own_parameters, with_copy};
 use crate::error::LimitError;
 use crate::limit::Limit;
@@ -76,7 +76,7 @@ impl Limits {
         cost: Cost,
     ) -> impl Iterator<Item = Report> + 'a {
         self.limits_with_word_index()
-            .map(move |(limit, first, _)| limit.report(&Offset { cells: state, first }, now, cost))
+            .map(move |(limit, first, _)| limit.report(&OffsetCells { cells: state, first }, now, cost))
     }
 
     /// Returns a report for each limit, for a state that was last charged under the limits `own`. See
@@ -90,7 +90,7 @@ impl Limits {
     ) -> impl Iterator<Item = Report> + 'a {
         let mut owns = own.limits_with_word_index();
         self.limits.iter().map(move |limit| match owns.next() {
-            Some((own, first, _)) => limit.report_from(own, &Offset { cells: state, first }, now, cost),
+            Some((own, first, _)) => limit.report_from(own, &OffsetCells { cells: state, first }, now, cost),
             None => limit.report_from(&Limit::Unlimited, &[0; 0], now, cost),
         })
     }
@@ -100,7 +100,7 @@ impl Limits {
     pub fn is_unused_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
         own.limits_with_word_index().all(|(own, first, index)| {
             let limit = self.limits.get(index).unwrap_or(&Limit::Unlimited);
-            let part = Offset { cells: state, first };
+            let part = OffsetCells { cells: state, first };
             own.is_unused(&part, &now_for_own_parameters(limit, own, &part, now))
         })
     }
@@ -109,7 +109,7 @@ impl Limits {
     /// windows, so the method assumes the longest possible windows since the last request.
     pub fn is_surely_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.limits_with_word_index().all(|(limit, first, _)| {
-            let part = Offset { cells: state, first };
+            let part = OffsetCells { cells: state, first };
             match limit {
                 Limit::FixedWindow(window) => window.max_used(&part, now) == 0,
                 _ => limit.is_unused(&part, now),
@@ -121,7 +121,7 @@ impl Limits {
     /// bound assumes the longest possible windows since the last request.
     pub fn max_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
         let spent = self.limits_with_word_index().map(|(limit, first, _)| {
-            let part = Offset { cells: state, first };
+            let part = OffsetCells { cells: state, first };
             match limit {
                 Limit::FixedWindow(window) => window.max_spent(&part, now),
                 _ => limit.spent(&part, now),
@@ -157,7 +157,7 @@ impl Limits {
     /// Applies [`Limit::rebase`] to the state of each limit.
     pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         for (limit, first, _) in self.limits_with_word_index() {
-            limit.rebase(&mut Offset { cells: &mut *state, first }, from, to);
+            limit.rebase(&mut OffsetCells { cells: &mut *state, first }, from, to);
         }
     }
 
@@ -167,7 +167,7 @@ impl Limits {
         let renewed =
             self.limits_with_word_index().take(stamps.count()).filter_map(|(limit, first, index)| match limit {
                 Limit::Concurrency(limit) => {
-                    Some(limit.renew(&mut Offset { cells: &mut *state, first }, now, stamps.get(index)))
+                    Some(limit.renew(&mut OffsetCells { cells: &mut *state, first }, now, stamps.get(index)))
                 }
                 _ => None,
             });
@@ -183,7 +183,7 @@ impl Limits {
             self.limits_with_word_index().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_)))
         {
             let held = Cost::new(held.get(index).copied().unwrap_or(0));
-            let _ = limit.decide(&mut Offset { cells: &mut *state, first }, now, Ask::UpTo(held));
+            let _ = limit.decide(&mut OffsetCells { cells: &mut *state, first }, now, Ask::UpTo(held));
         }
     }
 

@@ -64,7 +64,7 @@ use crate::ticks::Ticks;
 /// use tollgate_core::{Cost, Nanos, PacerParams, Time};
 ///
 /// let pacing = PacerParams::bursty("5/s".parse()?, Nanos::SECOND)?;
-/// let mut pace = pacing.start(Time::ZERO);
+/// let mut pace = pacing.initial_state(Time::ZERO);
 /// assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::new(3)), Nanos::ZERO);
 /// assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), Nanos::from_millis(600));
 /// # Ok::<(), tollgate_core::LimitError>(())
@@ -161,7 +161,7 @@ impl PacerParams {
     }
 
     /// Returns the state of a new pacer. The first caller passes immediately.
-    pub fn start(&self, now: Time<Mono>) -> PacerState {
+    pub fn initial_state(&self, now: Time<Mono>) -> PacerState {
         let stored = match self.kind {
             PacerKind::Bursty { .. } => 0,
             PacerKind::WarmUp { .. } => self.max_stored,
@@ -171,7 +171,7 @@ impl PacerParams {
 
     /// Returns the state in which the next caller passes at `next_free`. The state stores the permits that accrue in
     /// the time `stored` at the steady rate, up to the maximum.
-    pub fn resume(&self, next_free: Time<Mono>, stored: Nanos) -> PacerState {
+    pub fn state_with(&self, next_free: Time<Mono>, stored: Nanos) -> PacerState {
         let stored = self.ticks_of(stored).saturating_mul(self.parts_per_tick());
         PacerState { next_free: self.instant_in_ticks(next_free), stored: stored.min(self.max_stored) }
     }
@@ -220,7 +220,7 @@ impl PacerParams {
         let next_free =
             multiply_divide(before.next_free, self.rate.count().into(), old.rate.count().into(), Rounding::Up);
         let stored = match self.kind {
-            _ if old.max_stored == 0 => self.start(now).stored,
+            _ if old.max_stored == 0 => self.initial_state(now).stored,
             // Rounds against the caller: stored permits make a bursty pacer faster and a warm-up pacer slower.
             PacerKind::Bursty { .. } => multiply_divide(before.stored, self.max_stored, old.max_stored, Rounding::Down),
             PacerKind::WarmUp { .. } => multiply_divide(before.stored, self.max_stored, old.max_stored, Rounding::Up),

@@ -58,7 +58,7 @@ impl TickRate {
 
     /// Returns the time in which `ticks` ticks flow at this rate, rounded up.
     #[inline]
-    pub(crate) fn wait(self, ticks: Ticks) -> Nanos {
+    pub(crate) fn time_for_ticks(self, ticks: Ticks) -> Nanos {
         let count = self.rate.count();
         Nanos::from_nanos(match u64::try_from(ticks) {
             // A 128-bit division takes several times as long as a 64-bit division.

@@ -112,17 +112,17 @@ impl<S: Default> Default for Verdict<S> {
 impl<S: Copy + Default> Verdict<S> {
     /// Creates a verdict that allows `cost`, for a limit that needs no stamp.
     #[inline]
-    pub fn granted(cost: Cost) -> Self {
+    pub fn new_allowed(cost: Cost) -> Self {
         Self::with_outcome(Outcome::Allow, cost, S::default())
     }
 
     /// Creates a verdict that allows `cost`, with the stamp for its refund.
-    pub const fn stamped(cost: Cost, stamp: S) -> Self {
+    pub const fn new_allowed_with_stamp(cost: Cost, stamp: S) -> Self {
         Self::with_outcome(Outcome::Allow, cost, stamp)
     }
 
     /// Creates a refusal for a reason outside the limit, such as a full table.
-    pub fn refused(retry: Retry) -> Self {
+    pub fn new_refused(retry: Retry) -> Self {
         Self::with_outcome(Outcome::Deny(retry), Cost::ZERO, S::default())
     }
 }
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn verdict_returns_its_parts_and_a_delay_is_not_allowed() {
-        let granted = Verdict::<Stamp>::granted(Cost::new(3));
+        let granted = Verdict::<Stamp>::new_allowed(Cost::new(3));
         assert_eq!((granted.is_allowed(), granted.taken(), granted.stamp()), (true, Cost::new(3), Stamp::NONE));
         assert_eq!((granted.is_admitted(), granted.delay(), granted.retry_after()), (true, None, None));
         let (wait, second) = (Nanos::SECOND, Duration::from_secs(1));
@@ -308,7 +308,7 @@ mod tests {
         for retry in [Retry::OnRelease, Retry::Never] {
             assert_eq!(Verdict::deny(retry).retry_after(), None);
         }
-        let refused = Verdict::<Stamp>::refused(Retry::Never);
+        let refused = Verdict::<Stamp>::new_refused(Retry::Never);
         assert_eq!((refused.outcome(), refused.taken()), (Outcome::Deny(Retry::Never), Cost::ZERO));
         assert_eq!(Verdict::<Stamp>::default(), Verdict::allow(Cost::ZERO));
         assert_eq!(Stamp::from_bits(7).to_bits(), 7);

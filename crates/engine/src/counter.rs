@@ -8,7 +8,7 @@ use crate::key;
 
 /// A counter, and the effect of one decision on it.
 #[derive(Clone, Copy, Debug)]
-pub struct Counter<'d> {
+pub struct CounterOutcome<'d> {
     /// The id of the rule; empty for an inline limit.
     pub rule: &'d str,
     /// The encoded key.
@@ -21,7 +21,7 @@ pub struct Counter<'d> {
 
 impl<'d> Decision<'d> {
     /// Returns the evaluated counters, ordered by item, then by rule.
-    pub fn counters(&self) -> impl Iterator<Item = Counter<'d>> + use<'d> {
+    pub fn counters(&self) -> impl Iterator<Item = CounterOutcome<'d>> + use<'d> {
         let (all, charges) = self.charges();
         let end = charges.end;
         charges.filter_map(move |index| {
@@ -30,7 +30,7 @@ impl<'d> Decision<'d> {
             let ban = all.plan.charges.get(index + 1).filter(|next| index + 1 < end && next.is_ban());
             let refuses = |outcome: Outcome| matches!(outcome, Outcome::Deny(_));
             let banned = ban.and_then(|ban| all.answer(ban)).is_some_and(|(ban, _)| refuses(ban.outcome));
-            Some(Counter {
+            Some(CounterOutcome {
                 rule: all.plan.rule_id(index as u32),
                 key: all.plan.key(planned),
                 taken: answer.taken,
@@ -46,7 +46,7 @@ pub struct RuleOutcome<'d> {
     /// The rule's index in [`RuleSet::rules`](crate::RuleSet::rules).
     pub number: usize,
     /// The rule's counter.
-    pub counter: Counter<'d>,
+    pub counter: CounterOutcome<'d>,
     /// Whether the rule was a shadow rule for this request.
     pub is_shadow: bool,
     /// The outcome of this rule and its ban. `None` for a shadow rule that was not evaluated, for example because the
@@ -67,7 +67,7 @@ impl<'d> Decision<'d> {
             let ban = all.plan.charges.get(index + 1).filter(|next| index + 1 < end && next.is_ban());
             let by_ban = ban.and_then(|ban| all.answer(ban)).map_or(Outcome::Allow, |(ban, _)| ban.outcome);
             let outcome = all.charge_outcome(planned).stricter(by_ban);
-            let counter = Counter {
+            let counter = CounterOutcome {
                 rule: all.plan.rule_id(index as u32),
                 key: all.plan.key(planned),
                 taken: answer.map_or(Cost::ZERO, |answer| answer.taken),
@@ -78,7 +78,7 @@ impl<'d> Decision<'d> {
     }
 }
 
-impl Counter<'_> {
+impl CounterOutcome<'_> {
     /// Returns the rule's domain.
     pub fn domain(&self) -> String {
         String::from_utf8_lossy(key::domain_of(self.key)).into_owned()
@@ -88,7 +88,7 @@ impl Counter<'_> {
     /// the key of an inline limit.
     pub fn name(&self, most: usize) -> String {
         let mut name = String::new();
-        match key::counted_by(self.key) {
+        match key::decode_counted_values(self.key) {
             Some(counted) => {
                 for (attribute, value) in counted {
                     let separator = if name.is_empty() { "" } else { ", " };

@@ -189,7 +189,7 @@ impl Decisions {
         (answer, answers): (&Answer, &Answers),
         cost: Cost,
     ) -> ReceiptEntry {
-        let (limits, windows) = (&self.plan.limits, self.plan.windows(planned));
+        let (limits, refill_times) = (&self.plan.limits, self.plan.refill_times(planned));
         ReceiptEntry {
             key: self.plan.key(planned).into(),
             limits: limits
@@ -199,9 +199,9 @@ impl Decisions {
                 .cloned(),
             fallback: matches!(planned.answered, AnswerSource::Fallback(_)),
             cost,
-            // Only concurrency limits have no window.
-            has_slots: windows.iter().any(Option::is_none),
-            stamps: answers.stamps(answer).with_count(windows.len()),
+            // Only concurrency limits have no refill time, because they do not refill.
+            has_slots: refill_times.iter().any(Option::is_none),
+            stamps: answers.stamps(answer).with_count(refill_times.len()),
         }
     }
 }
@@ -291,13 +291,13 @@ impl<'d> Decision<'d> {
             let answer = batch.answer(planned);
             let reports = answer.map_or(&[][..], |(answer, answers)| answers.reports(answer));
             let refused = answer.is_some_and(|(answer, _)| !answer.outcome.is_admitted());
-            let windows = batch.plan.windows(planned);
+            let refill_times = batch.plan.refill_times(planned);
             reports.iter().enumerate().map(move |(limit, report)| LimitReport {
                 item: matched.item as usize,
                 rule: batch.plan.rule_id(matched.charge),
                 limit,
                 report: *report,
-                window: windows.get(limit).copied().flatten(),
+                window: refill_times.get(limit).copied().flatten(),
                 shadow: planned.shadow,
                 refused,
             })
@@ -314,7 +314,7 @@ impl<'d> Decision<'d> {
 
     /// Returns every rule that an item matches, ordered by item, then by rule, including rules without a state to
     /// report.
-    pub fn matches(&self) -> impl Iterator<Item = RuleMatch<'d>> + use<'d> {
+    pub fn rule_matches(&self) -> impl Iterator<Item = RuleMatch<'d>> + use<'d> {
         let batch = self.batch;
         let matched = batch.plan.item_matches[to_usize_range(&batch.plan.requests[self.index].item_matches)].iter();
         matched.map(move |matched| {
@@ -376,7 +376,7 @@ impl<'d> Decision<'d> {
         let taken = matched.filter(|matched| matched.item as usize == item).filter_map(|matched| {
             let planned = &self.batch.plan.charges[matched.charge as usize];
             let answered = self.batch.answer(planned)?;
-            let has_slots = self.batch.plan.windows(planned).iter().all(Option::is_none);
+            let has_slots = self.batch.plan.refill_times(planned).iter().all(Option::is_none);
             (has_slots && answered.0.taken > Cost::ZERO)
                 .then(|| self.batch.receipt_entry(planned, answered, answered.0.taken))
         });

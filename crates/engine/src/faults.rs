@@ -161,7 +161,7 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
             }
         },
         Fault::DataLost => at_most(initial_capacity(limit).into(), "I"),
-        Fault::Failover => at_most(burst, "min(B, taken in the lag)"),
+        Fault::Failover => at_most(burst, "min(B, amount taken during the lag)"),
         Fault::OldPrimary => match max_refill(limit, given.length) {
             Some(refilled) => at_most(burst + refilled, "B + r·P"),
             None => at_most(burst, "B"),

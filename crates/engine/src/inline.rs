@@ -14,7 +14,7 @@ use tollgate::Limits;
 use tollgate::core::Nanos;
 use tollgate::ledger::LimitTable;
 
-use crate::ruleset::{FIRST_INLINE_ID, windows_of};
+use crate::ruleset::{FIRST_INLINE_ID, refill_times_of};
 
 /// A set of checked limits with an id: inline limits, or the share of a node. Cheap to clone; keep it for reuse.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct InternedLimits(Arc<InternedEntry>);
 pub(crate) struct InternedEntry {
     pub(crate) id: u32,
     pub(crate) limits: Limits,
-    pub(crate) windows: Box<[Option<Nanos>]>,
+    pub(crate) refill_times: Box<[Option<Nanos>]>,
     /// Whether the limit was looked up since unused limits were last dropped.
     recently_used: AtomicBool,
 }
@@ -124,7 +124,7 @@ impl Interner {
         let entry = Arc::new(InternedEntry {
             id: limit_ids.first_id.wrapping_add(index as u32) | FIRST_INLINE_ID,
             limits: limits.clone(),
-            windows: windows_of(limits),
+            refill_times: refill_times_of(limits),
             recently_used: AtomicBool::new(true),
         });
         if let Some(empty) = limit_ids.entries.get(index) {

@@ -22,23 +22,24 @@ const FORMAT_VERSION: u8 = 1;
 const RULE_KIND: u8 = b'r';
 const INLINE_KIND: u8 = b's';
 
-/// Returns the first part of a rule's keys: its domain and id.
-pub(crate) fn rule_key_prefix(domain: &str, rule: &str) -> Box<[u8]> {
+/// Encodes the domain and the id of a rule, which are the first part of the rule's keys.
+pub(crate) fn encode_rule_name(domain: &str, rule: &str) -> Box<[u8]> {
     let mut key = vec![FORMAT_VERSION, RULE_KIND];
     push_text(&mut key, domain.as_bytes());
     push_text(&mut key, rule.as_bytes());
     key.into()
 }
 
-/// Returns the common prefix of a rule's keys. For `on_change: reset`, `generation` is the rule's limits. They become
-/// part of the prefix, so that a rule with changed limits starts with new counters.
-pub(crate) fn rule_prefix<'p>(
+/// Returns the part of a rule's keys before the values, which all keys of the rule share. For `on_change: reset`,
+/// `generation` is the rule's limits. They become part of the prefix, so that a rule with changed limits starts with
+/// new counters.
+pub(crate) fn counter_key_prefix<'p>(
     domain: &str,
     rule: &str,
     per: impl ExactSizeIterator<Item = &'p str>,
     generation: Option<&Limits>,
 ) -> Box<[u8]> {
-    let mut key = rule_key_prefix(domain, rule).into_vec();
+    let mut key = encode_rule_name(domain, rule).into_vec();
     push_length(&mut key, per.len() + usize::from(generation.is_some()));
     if let Some(limits) = generation {
         // No attribute name begins with a zero byte.
@@ -120,7 +121,7 @@ pub(crate) fn push_inline(key: &mut Vec<u8>, domain: &[u8], name: &[u8]) {
     push_text(key, name);
 }
 
-/// Returns the part of a key that [`rule_key_prefix`] encodes; `None` if the key does not belong to a rule.
+/// Returns the part of a key that [`encode_rule_name`] encodes; `None` if the key does not belong to a rule.
 pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
     let mut rest = key.strip_prefix(&[FORMAT_VERSION, RULE_KIND])?;
     for _ in 0..2 {
@@ -191,7 +192,7 @@ pub(crate) type CountedValue<'k> = (&'k [u8], Option<&'k [u8]>);
 
 /// Decodes the attributes and values in a rule's key; `None` for other keys. If an attribute has alternatives, only the
 /// alternative that was present is returned. If no alternative was present, the name lists all alternatives.
-pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<CountedValue<'_>>> {
+pub(crate) fn decode_counted_values(key: &[u8]) -> Option<Vec<CountedValue<'_>>> {
     let mut rest = &key[rule_name_of(key)?.len()..];
     let rest = &mut rest;
     let mut names = Vec::new();
@@ -279,7 +280,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn rule_key(domain: &str, rule: &str, per: &[&str], values: &[Option<&str>]) -> Vec<u8> {
-        let mut key = rule_prefix(domain, rule, per.iter().copied(), None).into_vec();
+        let mut key = counter_key_prefix(domain, rule, per.iter().copied(), None).into_vec();
         values.iter().for_each(|value| push_value(&mut key, value.map(str::as_bytes)));
         key
     }
@@ -320,9 +321,9 @@ mod tests {
     fn alternative_that_was_present_is_decoded() {
         let chain = ["user or  api_key or ip"];
         let counted = |push: &dyn Fn(&mut Vec<u8>)| {
-            let mut key = rule_prefix("d", "r", chain.into_iter(), None).into_vec();
+            let mut key = counter_key_prefix("d", "r", chain.into_iter(), None).into_vec();
             push(&mut key);
-            let (name, value) = counted_by(&key).expect("the key of a rule").remove(0);
+            let (name, value) = decode_counted_values(&key).expect("the key of a rule").remove(0);
             (String::from_utf8_lossy(name).into_owned(), value.map(<[u8]>::to_vec))
         };
         for (index, name) in [(0, "user"), (1, "api_key"), (2, "ip"), (9, "ip")] {
@@ -336,7 +337,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_are_decoded_without_panic(bytes: Vec<u8>) {
             prop_assert!(rule_name_of(&bytes).is_none_or(|name| bytes.starts_with(name)));
-            counted_by(&bytes);
+            decode_counted_values(&bytes);
             domain_of(&bytes);
             inline_name_of(&bytes);
         }
@@ -357,9 +358,9 @@ mod tests {
                 let inline = inline_key(domain, rule);
                 prop_assert_eq!(domain_of(&inline), domain.as_bytes());
                 prop_assert_eq!(inline_name_of(&inline), rule.as_bytes());
-                let (name, key) = (rule_key_prefix(domain, rule), rule_key(domain, rule, &per, &values));
+                let (name, key) = (encode_rule_name(domain, rule), rule_key(domain, rule, &per, &values));
                 prop_assert_eq!(rule_name_of(&key), Some(&*name));
-                let read = counted_by(&key).unwrap_or_default();
+                let read = decode_counted_values(&key).unwrap_or_default();
                 let read = read.into_iter().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)));
                 let expected = counted.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone().map(String::into_bytes)));
                 prop_assert!(read.eq(expected));

@@ -29,20 +29,20 @@ mod schedule;
 pub mod store;
 pub mod striped;
 
-pub use counter::{Counter, RuleOutcome};
+pub use counter::{CounterOutcome, RuleOutcome};
 pub use decision::{Decision, Decisions, Exactness, LimitReport, MatchEffect, RuleMatch};
 pub use engine::{CommitResult, Enforcement, Engine, EngineError, ExplanationContext, TakeMode};
 pub use explain::{
-    AppliedOverride, BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HeldCondition,
-    HumanDuration, LimitState, MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition,
-    Refill, RuleEffect, RuleExplanation, SkippedOverride,
+    AppliedOverride, BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HumanDuration,
+    LimitState, MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill,
+    RuleEffect, RuleExplanation, SatisfiedCondition, SkippedOverride,
 };
 pub use inline::InternedLimits;
 pub use memory::MemoryStore;
 pub use meters::{Counts, RuleCounts, RuleMeter};
 pub use pool::PooledDecisions;
 pub use receipt::{BadReceipt, Receipt};
-pub use request::{Attribute, Inline, Item, Request, RequestError};
+pub use request::{Attribute, InlineLimit, Item, Request, RequestError};
 pub use ruleset::{ActiveRule, CandidateRules, RuleSet};
 pub use store::Store;
 

@@ -24,11 +24,11 @@ pub struct MemoryStore<C = PreciseClock> {
     move_lock: Mutex<()>,
 }
 
-/// For each table: the maximum state length in words, and the number by which the key count of the first table is
-/// divided.
+/// For each table: the maximum state length in words, and a divisor. The key capacity of the table is the key capacity
+/// of the first table, divided by this divisor.
 const SIZE_CLASSES: [(usize, usize); 5] = [(2, 1), (8, 1), (128, 16), (1_200, 128), (24_640, 2_048)];
 
-/// Minimum number of keys in a table.
+/// Minimum number of keys for which a table has space.
 const MIN_TABLE_KEYS: usize = 64;
 
 /// Maximum number of charges passed to a table in one call. The table prefetches the states of this number of charges
@@ -77,9 +77,9 @@ impl<C: Clock> MemoryStore<C> {
         Ok(total)
     }
 
-    /// Returns the number of keys with usage, estimated if there are many. See [`Ledger::count_used`].
-    pub fn count_used(&self, limits: &dyn LimitTable) -> u64 {
-        self.tables.iter().map(|table| table.count_used(limits, MAX_COUNTED_BUCKETS)).sum()
+    /// Returns the number of keys with usage, estimated if there are many. See [`Ledger::count_used_keys`].
+    pub fn count_used_keys(&self, limits: &dyn LimitTable) -> u64 {
+        self.tables.iter().map(|table| table.count_used_keys(limits, MAX_COUNTED_BUCKETS)).sum()
     }
 
     /// Returns a store with the states of a snapshot. See [`Ledger::restored`].
@@ -374,7 +374,7 @@ fn plain_answer_callback(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, 
         if outcome == Outcome::Allow {
             answers.push_granted(charge.cost, report);
         } else {
-            answers.push_answer(outcome, Cost::ZERO, Stamps::refused_by(0), [report]);
+            answers.push_answer(outcome, Cost::ZERO, Stamps::of_refusal_by(0), [report]);
         }
     }
 }

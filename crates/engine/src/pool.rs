@@ -22,7 +22,7 @@ thread_local! {
 pub struct PooledDecisions(Option<Box<Decisions>>);
 
 /// Panic message. [`PooledDecisions`] contain a buffer until `drop` takes it.
-const HELD_UNTIL_DROP: &str = "the buffer is present until drop";
+const BUFFER_PRESENT_MESSAGE: &str = "the buffer is present until drop";
 
 impl Default for PooledDecisions {
     fn default() -> Self {
@@ -41,13 +41,13 @@ impl Deref for PooledDecisions {
     type Target = Decisions;
 
     fn deref(&self) -> &Decisions {
-        self.0.as_deref().expect(HELD_UNTIL_DROP)
+        self.0.as_deref().expect(BUFFER_PRESENT_MESSAGE)
     }
 }
 
 impl DerefMut for PooledDecisions {
     fn deref_mut(&mut self) -> &mut Decisions {
-        self.0.as_deref_mut().expect(HELD_UNTIL_DROP)
+        self.0.as_deref_mut().expect(BUFFER_PRESENT_MESSAGE)
     }
 }
 

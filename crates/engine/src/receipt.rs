@@ -46,7 +46,7 @@ pub(crate) struct ReceiptEntry {
 
 impl Receipt {
     /// Maximum length of a receipt string in bytes.
-    pub const MAX_TEXT: usize = 1 << 20;
+    pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
     /// Returns the domain of each charged counter; empty for inline limits of a request without a domain.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
@@ -106,7 +106,7 @@ impl FromStr for Receipt {
     type Err = BadReceipt;
 
     fn from_str(text: &str) -> Result<Self, BadReceipt> {
-        let bytes = if text.len() > Self::MAX_TEXT { None } else { URL_SAFE_NO_PAD.decode(text).ok() };
+        let bytes = if text.len() > Self::MAX_TEXT_BYTES { None } else { URL_SAFE_NO_PAD.decode(text).ok() };
         bytes.and_then(|bytes| decode_receipt(&bytes)).ok_or(BadReceipt)
     }
 }

@@ -39,7 +39,7 @@ pub struct Item<'a> {
     /// The cost. If `None`, each rule determines the cost, which is usually 1.
     pub cost: Option<Cost>,
     /// An inline limit, used instead of rules.
-    pub limit: Option<Inline<'a>>,
+    pub limit: Option<InlineLimit<'a>>,
 }
 
 impl<'a> Item<'a> {
@@ -58,7 +58,7 @@ impl<'a> Item<'a> {
 
     /// Creates an item that is counted under `key` by an inline limit.
     pub fn inline(key: &'a (impl AsRef<[u8]> + ?Sized), limits: &'a InternedLimits) -> Self {
-        Self { limit: Some(Inline { key: key.as_ref(), limits }), ..Self::default() }
+        Self { limit: Some(InlineLimit { key: key.as_ref(), limits }), ..Self::default() }
     }
 
     /// Sets the cost.
@@ -93,7 +93,7 @@ impl fmt::Debug for Attribute<'_> {
 
 /// An inline limit and its key.
 #[derive(Clone, Copy, Debug)]
-pub struct Inline<'a> {
+pub struct InlineLimit<'a> {
     /// The key. The same key in another domain, or under a rule, is a different counter.
     pub key: &'a [u8],
     /// The limits, from [`Engine::intern_limits`](crate::Engine::intern_limits).

@@ -3,7 +3,7 @@
 mod support;
 
 use allocation_counter::{AllocationInfo, measure};
-use support::{bench, parse_limits, poll_once};
+use support::{parse_limits, poll_once, test_bench};
 use tollgate_engine::{Attribute, CandidateRules, Decisions, Item, Request};
 
 fn count_allocations(mut call: impl FnMut()) -> u64 {
@@ -18,7 +18,7 @@ const RULES: &str = "- {id: client, when: {path: /v1/*/items/**, method: [GET, P
 
 #[test]
 fn finding_rules_allocates_nothing() {
-    let bench = bench(RULES);
+    let bench = test_bench(RULES);
     let attributes = [("path", "/v1/7/items/9"), ("method", "GET"), ("tenant", "t7")]
         .map(|(name, value)| Attribute::new(name, value));
     let (rules, mut matched) = (bench.engine.rules(), CandidateRules::default());
@@ -30,7 +30,7 @@ fn finding_rules_allocates_nothing() {
 
 #[test]
 fn decision_allocates_nothing() {
-    let bench = bench(RULES);
+    let bench = test_bench(RULES);
     let attributes = [("path", "/v1/7/items/9"), ("method", "GET"), ("client", "c")]
         .map(|(name, value)| Attribute::new(name, value));
     let items = [Item::new(&attributes)];
@@ -45,7 +45,7 @@ fn decision_allocates_nothing() {
 
 #[test]
 fn decision_by_several_rules_allocates_nothing() {
-    let bench = bench(RULES);
+    let bench = test_bench(RULES);
     let attributes = [("path", "/v1/7/items/9"), ("method", "GET"), ("client", "c"), ("tenant", "t7")];
     let attributes = attributes.map(|(name, value)| Attribute::new(name, value));
     let items = [Item::new(&attributes)];
@@ -71,7 +71,7 @@ fn many_rules_refusals_and_new_keys_allocate_nothing() {
     let mut cases: Vec<(String, usize)> = [1, 2, 3, 4, 5, 8, 16].map(|count| (buckets(count), count)).into();
     cases.extend([(windows(3), 3), (windows(16), 16), (format!("{}{logs}", windows(6)), 8)]);
     for (rules, count) in cases {
-        let bench = bench(&rules);
+        let bench = test_bench(&rules);
         let mut decisions = Decisions::default();
         let names: Vec<String> = (0..4).map(|n| format!("client {n}")).collect();
         let mut check = |name: &String, allowed: bool| {
@@ -91,7 +91,7 @@ fn many_rules_refusals_and_new_keys_allocate_nothing() {
 
 #[test]
 fn batch_allocates_nothing() {
-    let bench = bench(RULES);
+    let bench = test_bench(RULES);
     let sent = bench.engine.intern_limits(&parse_limits("1000/s", None)).unwrap();
     let names: Vec<String> = (0..100).map(|n| format!("key {n}")).collect();
     let items: Vec<[Item<'_>; 1]> = names.iter().map(|name| [Item::inline(name, &sent)]).collect();
@@ -117,7 +117,7 @@ fn overrides_calendars_bans_and_expressions_allocate_nothing() {
     let items = [Item::new(&attributes)];
     let request = Request::new("d", &items);
     for rule in rules {
-        let bench = bench(&format!("- {rule}\n"));
+        let bench = test_bench(&format!("- {rule}\n"));
         let mut decisions = Decisions::default();
         let mut check = || {
             let decision = poll_once(bench.engine.check(&request, &mut decisions)).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
-use support::{Bench, FlakyStore, Memory, START, memory_store, poll_once, unavailable_error, unknown_error};
+use support::{FlakyStore, Memory, START, TestBench, memory_store, poll_once, unavailable_error, unknown_error};
 use tollgate::Limits;
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
@@ -15,9 +15,9 @@ use tollgate_engine::{Item, Request, Store};
 
 const DAY: Nanos = Nanos::from_secs(86_400);
 
-fn bench(rules: &str) -> Bench<FlakyStore> {
+fn test_bench(rules: &str) -> TestBench<FlakyStore> {
     let clock = Arc::new(ManualClock::at(START));
-    Bench::on_store(FlakyStore::new(&clock), clock, rules)
+    TestBench::on_store(FlakyStore::new(&clock), clock, rules)
 }
 
 fn stall_store(store: &FlakyStore) {
@@ -38,9 +38,10 @@ fn refund_after_the_repayment_is_applied_in_the_store() {
         "limits: [100/day, {limit: 1000/week, algorithm: fixed_window}]",
     ];
     for limit in limits {
-        let mut bench = bench(&format!("- {{id: r, {limit}}}\n"));
-        let take = |bench: &mut Bench<FlakyStore>, cost| bench.decide(&[], Some(cost), |decision| decision.receipt());
-        let left = |bench: &mut Bench<FlakyStore>| bench.remaining(&[])[0];
+        let mut bench = test_bench(&format!("- {{id: r, {limit}}}\n"));
+        let take =
+            |bench: &mut TestBench<FlakyStore>, cost| bench.decide(&[], Some(cost), |decision| decision.receipt());
+        let left = |bench: &mut TestBench<FlakyStore>| bench.remaining(&[])[0];
         stall_store(bench.engine.store());
         let receipt = take(&mut bench, 40);
         take(&mut bench, 10);
@@ -62,7 +63,7 @@ fn refund_after_the_repayment_is_applied_in_the_store() {
 
 #[test]
 fn smaller_commit_after_the_repayment_refunds_the_rest_in_the_store() {
-    let mut bench = bench("- {id: r, limit: 100/day}\n");
+    let mut bench = test_bench("- {id: r, limit: 100/day}\n");
     stall_store(bench.engine.store());
     let receipt = bench.decide(&[], Some(40), |decision| decision.receipt());
     bench.engine.store().recover();
@@ -73,7 +74,7 @@ fn smaller_commit_after_the_repayment_refunds_the_rest_in_the_store() {
 
 #[test]
 fn repeated_commits_into_debt_are_charged() {
-    let mut bench = bench("- {id: r, limit: 10/day, max_debt: 40}\n");
+    let mut bench = test_bench("- {id: r, limit: 10/day, max_debt: 40}\n");
     stall_store(bench.engine.store());
     let receipts: Vec<_> = (0..4).map(|_| bench.decide(&[], Some(1), |decision| decision.receipt())).collect();
     for receipt in &receipts {
@@ -93,7 +94,7 @@ fn arrears_above_the_debt_limit_are_charged_later() {
     let clock = Arc::new(ManualClock::at(START));
     let store = Arc::new(FlakyStore::new(&clock));
     let mut nodes: Vec<_> =
-        (0..5).map(|_| Bench::on_store(store.clone(), clock.clone(), "- {id: r, limit: 10/day}\n")).collect();
+        (0..5).map(|_| TestBench::on_store(store.clone(), clock.clone(), "- {id: r, limit: 10/day}\n")).collect();
     for node in &mut nodes {
         node.engine.set_node_count(5);
         assert_eq!(node.check_cost(&[], 0), "allow");
@@ -151,7 +152,7 @@ fn arrears_of_a_caller_that_gives_up_are_kept_unless_they_were_sent() {
         let clock = Arc::new(ManualClock::at(START));
         let (is_down, hangs) = (AtomicBool::new(true), AtomicBool::new(true));
         let store = HangingStore { memory: memory_store(&clock), is_down, hangs, is_sent };
-        let mut bench = Bench::on_store(store, clock, "- {id: r, limit: 100/day}\n");
+        let mut bench = TestBench::on_store(store, clock, "- {id: r, limit: 100/day}\n");
         assert_eq!(bench.check_cost(&[], 40), "allow");
         bench.engine.store().is_down.store(false, Ordering::Relaxed);
         let items = [Item::default()];
@@ -203,7 +204,7 @@ fn failing_server_does_not_delay_repayments_to_the_other_server() {
     for error in [unavailable_error(), unknown_error()] {
         let clock = Arc::new(ManualClock::at(START));
         let store = StoreWithFailingServer { memory: memory_store(&clock), is_down: AtomicBool::new(true), error };
-        let mut bench = Bench::on_store(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
+        let mut bench = TestBench::on_store(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
         let keys: Vec<String> = (0..400).map(|n| if n < 300 { format!("dead{n}") } else { n.to_string() }).collect();
         keys.iter().for_each(|key| assert_eq!(bench.check_cost(&[("k", key)], 40), "allow"));
         bench.engine.store().is_down.store(false, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use support::{Bench, FlakyStore, START, bench, outcome_text, poll_once, unavailable_error};
+use support::{FlakyStore, START, TestBench, outcome_text, poll_once, test_bench, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
@@ -13,14 +13,15 @@ use tollgate_engine::{Attribute, Enforcement, Item, Request};
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
-fn check_repeatedly<const N: usize>(bench: &mut Bench, attributes: &[(&str, &str)]) -> [String; N] {
+fn check_repeatedly<const N: usize>(bench: &mut TestBench, attributes: &[(&str, &str)]) -> [String; N] {
     std::array::from_fn(|_| bench.check(attributes))
 }
 
 #[test]
 fn counter_with_too_many_refusals_is_banned() {
-    let mut bench =
-        bench("- {id: r, per: [ip], limit: 2/s, ban: {after: 3, within: 10s, for: 60s}}\n- {id: all, limit: 100/h}\n");
+    let mut bench = test_bench(
+        "- {id: r, per: [ip], limit: 2/s, ban: {after: 3, within: 10s, for: 60s}}\n- {id: all, limit: 100/h}\n",
+    );
     let mallory = [("ip", "m")];
     assert_eq!(check_repeatedly(&mut bench, &mallory), ["allow", "allow", "deny 500ms", "deny 500ms", "deny 60s"]);
     assert_eq!(bench.engine.counts().bans, 1);
@@ -54,7 +55,8 @@ fn ban_lasts_exactly_as_long_as_reported() {
         ("52 weeks", Nanos::from_secs(52 * 7 * 86_400)),
         ("1234567ns", Nanos::from_nanos(1_234_567)),
     ] {
-        let mut bench = bench(&format!("- {{id: r, limit: 1000/us, ban: {{after: 1, within: 1s, for: {written}}}}}\n"));
+        let mut bench =
+            test_bench(&format!("- {{id: r, limit: 1000/us, ban: {{after: 1, within: 1s, for: {written}}}}}\n"));
         // Use up the limit at one instant.
         for _ in 0..1_000 {
             assert_eq!(bench.check(&[]), "allow");
@@ -76,7 +78,7 @@ fn ban_lasts_exactly_as_long_as_reported() {
 
 #[test]
 fn reported_wait_while_banned_is_exact() {
-    let mut bench = bench("- {id: r, limit: 2/m, ban: {after: 2, within: 1h, for: 1h}}\n");
+    let mut bench = test_bench("- {id: r, limit: 2/m, ban: {after: 2, within: 1h, for: 1h}}\n");
     assert_eq!(check_repeatedly(&mut bench, &[]), ["allow", "allow", "deny 30s", "deny 3600s"]);
     for passed in [1, 999, 1_000_000_000, 59 * 60 * 1_000_000_000] {
         bench.advance(Nanos::from_nanos(passed));
@@ -101,7 +103,7 @@ impl ElapsedTime for ManualClock {
 
 #[test]
 fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: r, per: [ip], limit: 1/s, ban: {after: 2, within: 1h, for: 1h}, status: 403}\n- {id: s, limit: 1000/s}\n",
     );
     let (mallory, other) = ([Attribute::new("ip", "m")], [Attribute::new("ip", "o")]);
@@ -127,7 +129,7 @@ fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
 
 #[test]
 fn banned_counter_is_reported_as_refusing() {
-    let mut bench = bench("- {id: r, per: [ip], limit: 1/s, ban: {after: 1, within: 1s, for: 1h}}\n");
+    let mut bench = test_bench("- {id: r, per: [ip], limit: 1/s, ban: {after: 1, within: 1s, for: 1h}}\n");
     let ask = [("ip", "m")];
     assert_eq!(check_repeatedly(&mut bench, &ask), ["allow", "deny 3600s"]);
     bench.advance(Nanos::from_secs(60));
@@ -139,7 +141,8 @@ fn banned_counter_is_reported_as_refusing() {
 
 #[test]
 fn longer_of_a_ban_and_another_wait_is_reported() {
-    let mut bench = bench("- {id: r, limit: 1/m, ban: {after: 1, within: 1m, for: 5m}}\n- {id: day, limit: 1/day}\n");
+    let mut bench =
+        test_bench("- {id: r, limit: 1/m, ban: {after: 1, within: 1m, for: 5m}}\n- {id: day, limit: 1/day}\n");
     assert_eq!(bench.check(&[]), "allow");
     bench.decide(&[], None, |decision| {
         assert_eq!(decision.outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(86_400))));
@@ -149,7 +152,7 @@ fn longer_of_a_ban_and_another_wait_is_reported() {
 
 #[test]
 fn every_kind_of_take_is_banned_and_a_peek_starts_no_ban() {
-    let mut bench = bench("- {id: r, limit: 3/m, max_debt: 0, ban: {after: 1, within: 1m, for: 1h}}\n");
+    let mut bench = test_bench("- {id: r, limit: 3/m, max_debt: 0, ban: {after: 1, within: 1m, for: 1h}}\n");
     assert_eq!(bench.check_cost(&[], 3), "allow");
     for _ in 0..5 {
         assert_eq!(bench.remaining(&[]), [0]);
@@ -174,13 +177,13 @@ fn every_kind_of_take_is_banned_and_a_peek_starts_no_ban() {
 #[test]
 fn inactive_ban_does_not_make_its_rule_the_deciding_rule() {
     let mut bench =
-        bench("- {id: guarded, limit: 9/s, ban: {after: 1, within: 1s, for: 1s}}\n- {id: tight, limit: 8/s}\n");
+        test_bench("- {id: guarded, limit: 9/s, ban: {after: 1, within: 1s, for: 1s}}\n- {id: tight, limit: 8/s}\n");
     bench.decide(&[], None, |decision| assert_eq!(decision.rule(), Some("tight")));
 }
 
 #[test]
 fn shadow_rule_starts_no_ban_but_an_observed_refusal_does() {
-    let mut bench = bench("- {id: r, limit: 1/m, enforce: 0%, ban: {after: 1, within: 1m, for: 1h}}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/m, enforce: 0%, ban: {after: 1, within: 1m, for: 1h}}\n");
     assert_eq!(check_repeatedly(&mut bench, &[]), ["allow"; 4]);
     assert_eq!(bench.engine.counts().bans, 0);
     bench.put("- {id: r, limit: 1/m, ban: {after: 2, within: 1m, for: 1h}}\n");
@@ -196,7 +199,7 @@ fn shadow_rule_starts_no_ban_but_an_observed_refusal_does() {
 
 #[test]
 fn refusals_far_apart_start_no_ban_and_a_reset_lifts_a_ban() {
-    let mut bench = bench("- {id: r, limit: 1/s, ban: {after: 2, within: 10s, for: 60s}}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/s, ban: {after: 2, within: 10s, for: 60s}}\n");
     for _ in 0..5 {
         assert_eq!(check_repeatedly(&mut bench, &[]), ["allow", "deny 1s"]);
         bench.advance(Nanos::from_secs(11));
@@ -211,7 +214,7 @@ fn refusals_far_apart_start_no_ban_and_a_reset_lifts_a_ban() {
 
 #[test]
 fn reset_discards_refusals_that_count_towards_a_ban() {
-    let mut bench = bench("- {id: r, limit: 1/h, ban: {after: 3, within: 1h, for: 2h}}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/h, ban: {after: 3, within: 1h, for: 2h}}\n");
     for _ in 0..2 {
         assert_eq!((bench.check(&[]), bench.check(&[]), bench.check(&[])), {
             ("allow".into(), "deny 3600s".into(), "deny 3600s".into())
@@ -225,7 +228,7 @@ fn reset_discards_refusals_that_count_towards_a_ban() {
 #[test]
 fn ban_ends_as_reported_although_the_rule_changes() {
     let rule = |length: &str| format!("- {{id: r, limit: 1/s, ban: {{after: 1, within: 1s, for: {length}}}}}\n");
-    let mut bench = bench(&rule("60s"));
+    let mut bench = test_bench(&rule("60s"));
     assert_eq!(check_repeatedly(&mut bench, &[]), ["allow", "deny 60s"]);
     bench.advance(Nanos::from_secs(10));
     for length in ["2h", "20s", "60s"] {
@@ -237,7 +240,7 @@ fn ban_ends_as_reported_although_the_rule_changes() {
 #[test]
 fn bans_are_neither_enforced_nor_started_while_the_store_does_not_answer() {
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on_store(
+    let mut bench = TestBench::on_store(
         FlakyStore::new(&clock),
         clock,
         "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n",
@@ -255,7 +258,7 @@ fn bans_are_neither_enforced_nor_started_while_the_store_does_not_answer() {
 #[test]
 fn refusal_that_the_store_does_not_count_is_still_a_refusal() {
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on_store(
+    let mut bench = TestBench::on_store(
         FlakyStore::new(&clock),
         clock,
         "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n",
@@ -270,7 +273,7 @@ fn refusal_that_the_store_does_not_count_is_still_a_refusal() {
 
 /// Sends a request above the limit at each of `instants`. Returns the instants at which the counter was banned.
 fn instants_while_banned(rule: &str, instants: &[u64]) -> Vec<u64> {
-    let mut bench = bench(rule);
+    let mut bench = test_bench(rule);
     assert_eq!(bench.check(&[]), "allow", "the one request that the limit admits");
     let mut now = 0;
     let mut banned = Vec::new();
@@ -303,7 +306,7 @@ fn refusals_at_the_instant_a_ban_ends_count_towards_the_next_ban() {
     for (after, written, length) in [(1, "1s", 1_000_000_000), (2, "1s", 1_000_000_000), (1, "1234567ns", 1_234_567)] {
         for late in [0, 1, 499, 999, 1_000] {
             let rule = format!("- {{id: r, limit: 1/day, ban: {{after: {after}, within: 1h, for: {written}}}}}\n");
-            let mut bench = bench(&rule);
+            let mut bench = test_bench(&rule);
             assert_eq!(bench.check(&[]), "allow");
             for ban in 1..4 {
                 for _ in 1..after {
@@ -321,8 +324,8 @@ fn refusals_at_the_instant_a_ban_ends_count_towards_the_next_ban() {
 
 #[test]
 fn refusals_before_a_ban_do_not_count_after_it() {
-    let mut bench = bench("- {id: r, limit: 1/day, ban: {after: 3, within: 1h, for: 1s}}\n");
-    let is_banned = |bench: &mut Bench| bench.decide(&[], None, |decision| decision.is_banned());
+    let mut bench = test_bench("- {id: r, limit: 1/day, ban: {after: 3, within: 1h, for: 1s}}\n");
+    let is_banned = |bench: &mut TestBench| bench.decide(&[], None, |decision| decision.is_banned());
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!([(); 4].map(|()| is_banned(&mut bench)), [false, false, true, true]);
     bench.advance(Nanos::SECOND);
@@ -378,7 +381,7 @@ proptest! {
         ),
     ) {
         let ban = format!("{{after: {after}, within: {within}ns, for: {length}ns}}");
-        let mut bench = bench(&format!("- {{id: r, limit: {burst}/s, ban: {ban}}}\n"));
+        let mut bench = test_bench(&format!("- {{id: r, limit: {burst}/s, ban: {ban}}}\n"));
         let mut oracle = BanOracle::default();
         for (to_the_end, step) in steps {
             let left = oracle.banned_until.saturating_sub(oracle.now).saturating_sub(1);

@@ -4,14 +4,14 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, START, bench, memory_store};
+use support::{START, TestBench, memory_store, test_bench};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 
 #[test]
 fn cost_comes_from_an_attribute() {
-    let mut bench = bench("- {id: r, limit: 1000/m, cost: {from: bytes, max: 500, missing: 7}}\n");
-    let weighs = |bench: &mut Bench, value: Option<&str>| {
+    let mut bench = test_bench("- {id: r, limit: 1000/m, cost: {from: bytes, max: 500, missing: 7}}\n");
+    let weighs = |bench: &mut TestBench, value: Option<&str>| {
         let before = bench.remaining(&[])[0];
         let attributes: Vec<(&str, &str)> = value.map(|value| ("bytes", value)).into_iter().collect();
         bench.decide(&attributes, None, |decision| assert!(decision.is_admitted()));
@@ -21,7 +21,7 @@ fn cost_comes_from_an_attribute() {
     assert_eq!(weighs(&mut bench, None), 7);
     assert_eq!(weighs(&mut bench, Some("0")), 0);
     for garbled in ["501", "-1", "1e3", "", "99999999999999999999999"] {
-        let mut bench = support::bench("- {id: r, limit: 1000/m, cost: {from: bytes, max: 500, missing: 7}}\n");
+        let mut bench = support::test_bench("- {id: r, limit: 1000/m, cost: {from: bytes, max: 500, missing: 7}}\n");
         assert_eq!(weighs(&mut bench, Some(garbled)), 500, "for {garbled:?}");
     }
     // A request may state its own cost.
@@ -30,7 +30,7 @@ fn cost_comes_from_an_attribute() {
 
 #[test]
 fn delaying_bucket_admits_the_burst_and_delays_further_requests() {
-    let mut bench = bench("- {id: r, limit: 10/s, burst: 3, on_exceed: {delay: {max_wait: 300ms}}}\n");
+    let mut bench = test_bench("- {id: r, limit: 10/s, burst: 3, on_exceed: {delay: {max_wait: 300ms}}}\n");
     let said: Vec<String> = (0..7).map(|_| bench.check(&[])).collect();
     assert_eq!(said, ["allow", "allow", "allow", "delay 100ms", "delay 200ms", "delay 300ms", "deny 100ms"]);
     bench.advance(Nanos::from_millis(100));
@@ -40,7 +40,7 @@ fn delaying_bucket_admits_the_burst_and_delays_further_requests() {
 #[test]
 fn delay_refuses_only_requests_that_would_wait_longer_than_max_wait() {
     // 1.5 tokens refill during the maximum wait.
-    let mut bench = bench("- {id: r, limit: 3/s, burst: 1, on_exceed: {delay: {max_wait: 500ms}}}\n");
+    let mut bench = test_bench("- {id: r, limit: 3/s, burst: 1, on_exceed: {delay: {max_wait: 500ms}}}\n");
     assert_eq!([bench.check(&[]), bench.check(&[])], ["allow", "delay 333.333334ms"]);
     assert_eq!(bench.check(&[]), "deny 166.666667ms", "the request would wait 667 ms");
     bench.advance(Nanos::from_nanos(166_666_667));
@@ -49,7 +49,7 @@ fn delay_refuses_only_requests_that_would_wait_longer_than_max_wait() {
 
 #[test]
 fn dropped_request_is_refused_without_an_answer() {
-    let mut bench = bench("- {id: r, limit: 1/m, on_exceed: drop}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/m, on_exceed: drop}\n");
     bench.decide(&[], None, |decision| assert!(decision.is_admitted() && decision.refusal().is_none()));
     bench.decide(&[], None, |decision| {
         assert!(!decision.is_admitted());
@@ -59,7 +59,7 @@ fn dropped_request_is_refused_without_an_answer() {
 
 #[test]
 fn refusal_has_the_message_of_its_rule() {
-    let mut bench = bench("- {id: r, limit: 1/m, status: 503, message: come back later}\n- {id: s, limit: 2/m}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/m, status: 503, message: come back later}\n- {id: s, limit: 2/m}\n");
     bench.check(&[]);
     bench.decide(&[], None, |decision| {
         let refusal = decision.refusal().unwrap();
@@ -73,7 +73,7 @@ fn refusal_has_the_message_of_its_rule() {
 #[test]
 fn enforced_share_of_counters_is_stable() {
     let refused = |share: &str| {
-        let mut bench = bench(&format!("- {{id: r, per: [user], limit: 1/m, enforce: {share}}}\n"));
+        let mut bench = test_bench(&format!("- {{id: r, per: [user], limit: 1/m, enforce: {share}}}\n"));
         let mut refused = Vec::new();
         for n in 0..2_000 {
             let name = n.to_string();
@@ -94,7 +94,7 @@ fn enforced_share_of_counters_is_stable() {
 #[test]
 fn rule_applies_only_in_its_schedule() {
     // It is Tuesday, 22:13:20 UTC, and 23:13:20 in Paris.
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: evening, limit: 1/h, schedule: {from: '22:00', to: '22:30'}}\n\
          - {id: paris, limit: 2/h, schedule: [{days: [wed], zone: Europe/Paris}, {days: [mon], from: '23:00', to: '23:30', zone: Europe/Paris}]}\n",
     );
@@ -111,7 +111,7 @@ fn rule_applies_only_in_its_schedule() {
 
 #[test]
 fn allow_and_deny_need_no_limits() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: friends, when: {ip: {cidr: [10.0.0.0/8, '2001:db8::/32']}}, allow: true}\n\
          - {id: foes, when: {ip: {cidr: 10.1.0.0/16}}, deny: true, status: 403}\n\
          - {id: others, when: {ip: [11.0.0.1, 11.0.0.2]}, deny: true}\n\
@@ -134,7 +134,7 @@ fn allow_and_deny_need_no_limits() {
 
 #[test]
 fn on_change_reset_discards_usage() {
-    let mut bench = bench("- {id: r, limit: 10/h, on_change: reset}\n");
+    let mut bench = test_bench("- {id: r, limit: 10/h, on_change: reset}\n");
     assert_eq!(bench.check_cost(&[], 4), "allow");
     bench.put("- {id: r, limit: 10/h, on_change: reset, status: 430}\n");
     assert_eq!(bench.remaining(&[]), [6], "the limits are the same");
@@ -145,7 +145,7 @@ fn on_change_reset_discards_usage() {
 #[test]
 fn spread_windows_end_at_different_times() {
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on_store(
+    let mut bench = TestBench::on_store(
         memory_store(&clock),
         clock,
         "- {id: r, per: [user], limit: 1/h, algorithm: fixed_window, phase: spread}\n",
@@ -169,7 +169,7 @@ fn many_rules_are_charged_all_or_none_and_shadow_rules_only_report() {
         format!("- {{id: r{n}, per: [user], limit: {}/day{shadow}}}\n", n + 3)
     };
     for count in [6, 100] {
-        let mut bench = bench(&(0..count).map(rule).collect::<String>());
+        let mut bench = test_bench(&(0..count).map(rule).collect::<String>());
         for request in 1..=8 {
             let outcome = bench.check(&[("user", "alice")]);
             assert_eq!(outcome == "allow", request <= 4, "request {request} of {count} rules: {outcome}");

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, FlakyStore, bench, memory_store, stale_error};
+use support::{FlakyStore, TestBench, memory_store, stale_error, test_bench};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Nanos, Time};
 use tollgate_engine::calendar::{Calendar, Unit, Zone};
@@ -148,7 +148,7 @@ fn parse_time(text: &str) -> u64 {
 #[test]
 fn day_in_paris_ends_at_local_midnight() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-03-29T22:30:00Z")));
-    let mut bench = Bench::on_store(
+    let mut bench = TestBench::on_store(
         memory_store(&clock),
         clock,
         "- {id: r, limit: 2/day, algorithm: fixed_window, zone: Europe/Paris}\n",
@@ -166,7 +166,7 @@ fn day_in_paris_ends_at_local_midnight() {
 #[test]
 fn billing_month_begins_on_its_anchor_day() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-02-27T12:00:00Z")));
-    let mut bench = Bench::on_store(
+    let mut bench = TestBench::on_store(
         memory_store(&clock),
         clock,
         "- {id: r, limit: 10/month, algorithm: fixed_window, anchor: 31}\n",
@@ -181,7 +181,7 @@ fn billing_month_begins_on_its_anchor_day() {
 #[test]
 fn calendars_of_several_limits_in_one_rule_are_independent() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-06-30T23:59:59Z")));
-    let mut bench = Bench::on_store(
+    let mut bench = TestBench::on_store(
         memory_store(&clock),
         clock,
         "- {id: r, limits: [{limit: 5/day, algorithm: fixed_window, zone: UTC}, 100/s, {limit: 9/month, algorithm: fixed_window, zone: America/New_York}]}\n",
@@ -199,7 +199,7 @@ fn stale_windows_are_recomputed_for_the_store_time() {
     let start = parse_time("2025-06-30T23:59:59Z");
     let clock = Arc::new(ManualClock::at(start));
     let store_clock = Arc::new(ManualClock::at(start + 5 * SECOND));
-    let mut bench = Bench::on_store(
+    let mut bench = TestBench::on_store(
         memory_store(&store_clock),
         clock,
         "- {id: r, limit: 5/day, algorithm: fixed_window, zone: UTC}\n",
@@ -214,7 +214,7 @@ fn stale_windows_are_recomputed_for_the_store_time() {
 fn store_with_an_unreliable_clock_falls_back() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-06-30T12:00:00Z")));
     let mut bench =
-        Bench::on_store(FlakyStore::new(&clock), clock, "- {id: r, limit: 5/month, algorithm: fixed_window}\n");
+        TestBench::on_store(FlakyStore::new(&clock), clock, "- {id: r, limit: 5/month, algorithm: fixed_window}\n");
     bench.engine.store().fail_times(stale_error(), 2);
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.engine.counts().fallback, 1);
@@ -225,6 +225,6 @@ fn store_with_an_unreliable_clock_falls_back() {
 fn inline_limit_has_no_calendar() {
     let text = tollgate_engine::rules::LimitText { limit: "10/month", burst: None, algorithm: Some("fixed_window") };
     assert_eq!(text.read().unwrap_err().to_string(), "limit: calendar windows are supported only in rules");
-    let mut bench = bench("- {id: r, limit: 5/day, algorithm: fixed_window, zone: Asia/Tokyo}\n");
+    let mut bench = test_bench("- {id: r, limit: 5/day, algorithm: fixed_window, zone: Asia/Tokyo}\n");
     assert_eq!(bench.remaining(&[]), [5]);
 }

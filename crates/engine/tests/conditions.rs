@@ -2,12 +2,12 @@
 
 use crate::support;
 
-use support::{bench, parse_rules};
+use support::{parse_rules, test_bench};
 use tollgate_engine::rules::{Rules, Source};
 
 #[test]
 fn prefixes_networks_and_negations_match() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: a, limit: 1/s, when: {agent: {prefix: [curl/, Wget/]}}}\n\
          - {id: b, limit: 2/s, when: {agent: {not: {prefix: curl/}}}}\n\
          - {id: c, limit: 3/s, when: {ip: {cidr: 10.0.0.0/8}}}\n\
@@ -23,7 +23,8 @@ fn prefixes_networks_and_negations_match() {
 
 #[test]
 fn requests_are_counted_by_the_captured_segment() {
-    let mut bench = bench("- {id: r, limit: 1/h, when: {path: ['/shops/{shop}/**', '/**/of/{shop}']}, per: [shop]}\n");
+    let mut bench =
+        test_bench("- {id: r, limit: 1/h, when: {path: ['/shops/{shop}/**', '/**/of/{shop}']}, per: [shop]}\n");
     assert_eq!(bench.check(&[("path", "/shops/a/carts/7")]), "allow");
     assert_eq!(bench.check(&[("path", "/shops/a")]), "deny 3600s");
     assert_eq!(bench.check(&[("path", "/x/y/of/a")]), "deny 3600s");
@@ -35,7 +36,7 @@ fn requests_are_counted_by_the_captured_segment() {
 
 #[test]
 fn requests_are_counted_by_the_first_present_alternative() {
-    let mut bench = bench("- {id: r, limit: 1/h, per: [user or client_ip]}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/h, per: [user or client_ip]}\n");
     assert_eq!(bench.check(&[("user", "1.2.3.4"), ("client_ip", "5.6.7.8")]), "allow");
     assert_eq!(bench.check(&[("client_ip", "1.2.3.4")]), "allow", "an address is not a user with the same value");
     assert_eq!(bench.check(&[("client_ip", "9.9.9.9"), ("user", "1.2.3.4")]), "deny 3600s");
@@ -46,7 +47,7 @@ fn requests_are_counted_by_the_first_present_alternative() {
 #[test]
 fn client_address_is_counted_in_one_form() {
     for per in ["client_ip", "user or client_ip"] {
-        let mut bench = bench(&format!("- {{id: each, limit: 1/h, per: [{per}]}}\n"));
+        let mut bench = test_bench(&format!("- {{id: each, limit: 1/h, per: [{per}]}}\n"));
         for (first, same) in [
             ("192.0.2.1", &["::ffff:192.0.2.1", "192.0.2.1:80", "[::FFFF:c000:201]:443"][..]),
             (
@@ -63,14 +64,14 @@ fn client_address_is_counted_in_one_form() {
         assert_eq!(bench.check(&[("client_ip", "2001:db8:0:1::5")]), "allow", "another network");
     }
     // Other attributes are strings.
-    let mut bench = bench("- {id: each, limit: 1/h, per: [peer]}\n");
+    let mut bench = test_bench("- {id: each, limit: 1/h, per: [peer]}\n");
     assert_eq!(bench.check(&[("peer", "192.0.2.1")]), "allow");
     assert_eq!(bench.check(&[("peer", "::ffff:192.0.2.1")]), "allow");
 }
 
 #[test]
 fn client_address_is_compared_by_its_value() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: named, limit: 7/h, when: {client_ip: ['2001:DB8::1', 192.0.2.9]}}\n\
          - {id: others, limit: 9/h, when: {client_ip: {not: ['2001:db8::1', 192.0.2.9]}}}\n",
     );
@@ -91,7 +92,7 @@ fn value_that_is_not_an_address_is_refused_or_ignored_as_invalid_specifies() {
         // The result is the same if the rule is indexed by another condition.
         (", invalid: deny", ", tenant: acme", "deny for ever"),
     ] {
-        let mut bench = bench(&format!(
+        let mut bench = test_bench(&format!(
             "- {{id: blocked, when: {{client_ip: {{cidr: [10.0.0.0/8, '8000::/1']}}{anchor}}}, deny: true{invalid}}}\n\
              - {{id: all, limit: 1M/s}}\n"
         ));
@@ -107,7 +108,7 @@ fn value_that_is_not_an_address_is_refused_or_ignored_as_invalid_specifies() {
 
 #[test]
 fn cost_differs_by_kind_of_request_over_one_quota() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- id: quota\n  per: [key]\n  limit: 100/h\n  algorithm: fixed_window\n  cost:\n  \
          - {when: {path: /export}, cost: 50}\n  - {when: {path: '/search/**', method: [GET, HEAD]}, cost: 5}\n  \
          - {when: {method: {not: GET}}, cost: 2}\n  overrides: [{when: {plan: pro}, limit: 1000/h}]\n",
@@ -139,7 +140,7 @@ fn lists_of_values_are_read_from_files() {
         _ => Err("no such file".into()),
     };
     let rules = Rules::read_with(&sources, &file).unwrap();
-    let mut bench = bench("");
+    let mut bench = test_bench("");
     bench.engine.put(&rules).unwrap();
     assert_eq!(bench.check(&[("ip", "10.2.3.4")]), "deny for ever");
     assert_eq!(bench.check(&[("ip", "192.0.2.7"), ("user", "s1000")]), "deny for ever");
@@ -160,7 +161,7 @@ fn long_lists_match_their_values() {
         list.join(", "),
         list.join(", ")
     ));
-    let mut bench = bench("");
+    let mut bench = test_bench("");
     bench.engine.put(&rules).unwrap();
     assert_eq!(bench.remaining(&[("ip", "10.77.3.9")]), [1]);
     assert!(bench.remaining(&[("ip", "10.79.3.9")]).is_empty());
@@ -169,7 +170,7 @@ fn long_lists_match_their_values() {
 
 #[test]
 fn expression_decides_which_requests_match() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: a, limit: 1/s, when: {plan: [pro, own]}, if: \"int(bytes) > 4096 || size(path) > 5\"}\n\
          - {id: b, limit: 2/s, if: \"method in ['PUT', 'POST'] && path.startsWith('/v1/')\"}\n\
          - {id: c, if: \"attributes['x-trial'] == '1'\", deny: true}\n",
@@ -184,7 +185,7 @@ fn expression_decides_which_requests_match() {
 
 #[test]
 fn only_matches_exactly_these_attributes_in_order() {
-    let mut bench = bench("- {id: pair, only: [service, user], per: [user], limit: 1/h}\n");
+    let mut bench = test_bench("- {id: pair, only: [service, user], per: [user], limit: 1/h}\n");
     assert_eq!(bench.check(&[("service", "a"), ("user", "u")]), "allow");
     assert!(bench.check(&[("service", "b"), ("user", "u")]).starts_with("deny"));
     for others in [

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{Bench, bench, outcome_text, poll_once};
+use support::{TestBench, outcome_text, poll_once, test_bench};
 use tollgate::core::Nanos;
 use tollgate_engine::{Item, Request};
 
@@ -11,7 +11,7 @@ fn from_seconds(seconds: u64) -> Nanos {
 }
 
 /// Charges `cost` into debt if necessary.
-fn charge_into_debt(bench: &mut Bench, cost: u64) -> String {
+fn charge_into_debt(bench: &mut TestBench, cost: u64) -> String {
     let items = [Item::default().cost(cost)];
     let decision = poll_once(bench.engine.charge(&Request::new("d", &items), &mut bench.decisions));
     outcome_text(decision.expect("a valid request").outcome())
@@ -32,7 +32,7 @@ const LIMITS_AND_DECISIONS_IN_DEBT: [(&str, &str); 8] = [
 #[test]
 fn cost_of_zero_passes_unless_the_limit_is_in_debt_and_changes_nothing() {
     for (limit, in_debt) in LIMITS_AND_DECISIONS_IN_DEBT {
-        let mut bench = bench(&format!("- {{id: r, {limit}, max_debt: 4}}\n"));
+        let mut bench = test_bench(&format!("- {{id: r, {limit}, max_debt: 4}}\n"));
         assert_eq!(bench.check_cost(&[], 0), "allow", "{limit}: new");
         assert_eq!(bench.remaining(&[]), [4], "{limit}");
         assert_eq!(charge_into_debt(&mut bench, 4), "allow", "{limit}");
@@ -48,7 +48,7 @@ fn cost_of_zero_passes_unless_the_limit_is_in_debt_and_changes_nothing() {
 
 #[test]
 fn window_of_phase_first_request_begins_with_the_first_request_that_is_counted() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: w, limit: 4/m, algorithm: fixed_window, phase: first_request}\n\
          - {id: gate, when: {gate: shut}, deny: true}\n",
     );
@@ -70,7 +70,7 @@ fn window_of_phase_first_request_begins_with_the_first_request_that_is_counted()
 
 #[test]
 fn windows_of_phase_first_request_follow_each_other_while_there_is_debt() {
-    let mut bench = bench("- {id: w, limit: 4/m, algorithm: fixed_window, phase: first_request, max_debt: 8}\n");
+    let mut bench = test_bench("- {id: w, limit: 4/m, algorithm: fixed_window, phase: first_request, max_debt: 8}\n");
     assert_eq!(charge_into_debt(&mut bench, 6), "allow");
     // The second window begins at 60 s with a usage of 2, without any request at that time.
     bench.advance(from_seconds(90));
@@ -84,7 +84,7 @@ fn windows_of_phase_first_request_follow_each_other_while_there_is_debt() {
 
 #[test]
 fn steps_of_phase_first_request_begin_with_the_request_that_takes_from_a_full_bucket() {
-    let mut bench = bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, burst: 8}\n");
+    let mut bench = test_bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, burst: 8}\n");
     bench.advance(from_seconds(10));
     assert_eq!(bench.check_cost(&[], 8), "allow");
     // Steps occur at 70, 130 and 190 s. The steps continue until the bucket is full, regardless of requests in between.
@@ -103,11 +103,11 @@ fn steps_of_phase_first_request_begin_with_the_request_that_takes_from_a_full_bu
 
 #[test]
 fn interval_bucket_without_max_wait_delays_nothing() {
-    let mut bench = bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request}\n");
+    let mut bench = test_bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request}\n");
     assert_eq!(bench.check_cost(&[], 4), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
     let mut waits =
-        support::bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, max_wait: 1m}\n");
+        support::test_bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, max_wait: 1m}\n");
     assert_eq!(waits.check_cost(&[], 4), "allow");
     assert_eq!(waits.check(&[]), "delay 60s");
 }
@@ -116,7 +116,7 @@ fn interval_bucket_without_max_wait_delays_nothing() {
 fn count_refused_records_only_refusals_of_its_own_log() {
     let rules = "- {id: log, limit: 2/m, algorithm: sliding_log, count_refused: true, max_debt: 0}\n\
                  - {id: other, when: {with: other}, limit: 1/h}\n";
-    let mut bench = bench(rules);
+    let mut bench = test_bench(rules);
     assert_eq!(bench.check(&[("with", "other")]), "allow");
     // The other limit refuses while the log has capacity, so the log records nothing.
     assert_eq!(bench.check(&[("with", "other")]), "deny 3600s");
@@ -138,7 +138,7 @@ fn count_refused_records_only_refusals_of_its_own_log() {
 
 #[test]
 fn count_refused_records_refusals_of_its_own_log_during_a_ban() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: r, limit: 1/m, algorithm: sliding_log, count_refused: true, ban: {after: 1, within: 1h, for: 10s}}\n",
     );
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
@@ -152,7 +152,7 @@ fn count_refused_records_refusals_of_its_own_log_during_a_ban() {
 
 #[test]
 fn shadow_rules_of_a_request_are_charged_all_or_none() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: enforced, when: {kind: limited}, limit: 1/h}\n\
          - {id: narrow, limit: 1/h, on_exceed: shadow}\n\
          - {id: wide, limit: 10/h, on_exceed: shadow}\n",
@@ -173,12 +173,12 @@ fn shadow_rules_of_a_request_are_charged_all_or_none() {
 
 #[test]
 fn shadow_rule_that_denies_leaves_other_shadow_rules_uncharged() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: enforced, when: {kind: limited}, limit: 1/h}\n\
          - {id: denies, limit: 9/h, on_exceed: shadow, overrides: [{when: {user: a}, deny: true}]}\n\
          - {id: wide, limit: 10/h, on_exceed: shadow}\n",
     );
-    let refusals = |bench: &Bench| {
+    let refusals = |bench: &TestBench| {
         bench.engine.rules().rules().iter().map(|rule| rule.meter().counts().shadow_refused).sum::<u64>()
     };
     for _ in 0..2 {
@@ -196,12 +196,12 @@ fn shadow_rule_that_denies_leaves_other_shadow_rules_uncharged() {
 
 #[test]
 fn refusal_by_a_rule_counts_towards_its_ban_while_another_rule_bans() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: a, limit: 1/m, ban: {after: 1, within: 1m, for: 1h}}\n\
          - {id: b, limit: 1/day, ban: {after: 3, within: 1h, for: 2 days}}\n\
          - {id: c, limit: 9/day, ban: {after: 1, within: 1h, for: 9 days}}\n",
     );
-    let said = |bench: &mut Bench| {
+    let said = |bench: &mut TestBench| {
         bench.decide(&[], None, |decision| (outcome_text(decision.outcome()), decision.is_banned()))
     };
     assert_eq!(said(&mut bench), ("allow".into(), false));
@@ -215,7 +215,7 @@ fn refusal_by_a_rule_counts_towards_its_ban_while_another_rule_bans() {
 
 #[test]
 fn refusal_by_deny_or_by_another_rule_counts_towards_no_ban() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: r, per: [user], limit: 1/h, ban: {after: 1, within: 1h, for: 2h}, overrides: [{when: {user: d}, deny: true}]}\n\
          - {id: all, limit: 1/h}\n",
     );

@@ -2,17 +2,17 @@
 
 use crate::support;
 
-use support::{Bench, bench, poll_once};
+use support::{TestBench, poll_once, test_bench};
 use tollgate::core::Nanos;
 use tollgate_engine::{Attribute, Explanation, Item, MatchResult, PooledDecisions, Request, RuleEffect};
 
-fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
+fn explain(bench: &mut TestBench, attributes: &[(&str, &str)]) -> Explanation {
     let attributes: Vec<Attribute<'_>> = attributes.iter().map(|(name, value)| Attribute::new(*name, *value)).collect();
     poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).expect("a valid request")
 }
 
 /// Returns the explanation text without rule positions.
-fn explanation_text(bench: &mut Bench, attributes: &[(&str, &str)]) -> String {
+fn explanation_text(bench: &mut TestBench, attributes: &[(&str, &str)]) -> String {
     let mut explanation = explain(bench, attributes);
     explanation.rules.iter_mut().for_each(|rule| rule.position = None);
     explanation.to_string()
@@ -28,7 +28,7 @@ const RULES: &str = "\
 
 #[test]
 fn explanation_lists_matching_rules_and_failed_conditions() {
-    let mut bench = bench(RULES);
+    let mut bench = test_bench(RULES);
     let ask = [("path", "/login"), ("method", "GET"), ("client_ip", "192.0.2.1")];
     bench.check(&ask);
     bench.decide(&ask, None, |decision| {
@@ -51,7 +51,7 @@ fn explanation_lists_matching_rules_and_failed_conditions() {
 
 #[test]
 fn explanation_takes_nothing_and_reports_the_wait() {
-    let mut bench = bench("- {id: r, per: [user], limit: 2/m}\n");
+    let mut bench = test_bench("- {id: r, per: [user], limit: 2/m}\n");
     let ask = [("user", "alice")];
     for _ in 0..5 {
         assert_eq!(explain(&mut bench, &ask).matching_rules().count(), 1);
@@ -69,11 +69,11 @@ fn explanation_takes_nothing_and_reports_the_wait() {
 
 #[test]
 fn overrides_bans_and_allow_rules_are_distinguished() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: friends, when: {user: bob}, allow: true}\n\
          - {id: r, per: [user], limit: 1/m, ban: {after: 1, within: 1m, for: 1h}, overrides: [{when: {user: eve}, limit: 9/m}]}\n",
     );
-    let effect = |bench: &mut Bench, user: &str| {
+    let effect = |bench: &mut TestBench, user: &str| {
         let explanation = explain(bench, &[("user", user)]);
         let met: Vec<_> = explanation
             .matching_rules()
@@ -95,7 +95,7 @@ fn nearest_of_many_rules_are_listed() {
     let mut rules: String =
         (0..500).map(|n| format!("- {{id: r{n}, when: {{a: x{n}, b: y}}, limit: 1/s}}\n")).collect();
     rules.push_str("- {id: near, when: {a: z, b: n}, limit: 1/s}\n");
-    let mut bench = bench(&rules);
+    let mut bench = test_bench(&rules);
     let explanation = explain(&mut bench, &[("a", "z"), ("c", "1")]);
     assert_eq!((&*explanation.rules[0].rule, explanation.rules.len(), explanation.left_out), ("near", 100, 401));
     assert!(explanation.to_string().ends_with("and 401 more that do not match\n"));
@@ -103,7 +103,7 @@ fn nearest_of_many_rules_are_listed() {
 
 #[test]
 fn long_values_are_cut_and_control_characters_escaped() {
-    let mut bench = bench("- {id: r, when: {a: x}, limit: 1/s}\n");
+    let mut bench = test_bench("- {id: r, when: {a: x}, limit: 1/s}\n");
     let long = "é".repeat(4_000);
     let explanation = explanation_text(&mut bench, &[("a", &long), ("a", "\u{0}\"")]);
     assert!(explanation.len() < 400 && explanation.contains("…") && explanation.contains("\\0\\\""), "{explanation}");
@@ -111,7 +111,7 @@ fn long_values_are_cut_and_control_characters_escaped() {
 
 #[test]
 fn failed_expression_is_explained_with_its_attributes() {
-    let mut bench = bench("- {id: r, when: {a: x}, if: \"int(size) > 10 && plan != 'pro'\", limit: 1/s}\n");
+    let mut bench = test_bench("- {id: r, when: {a: x}, if: \"int(size) > 10 && plan != 'pro'\", limit: 1/s}\n");
     let but = "- r: its conditions hold, but its expression does not";
     for (attributes, with) in [
         (&[("a", "x")][..], "in part 1 of 2, with no size and no plan"),
@@ -131,7 +131,7 @@ fn failed_expression_is_explained_with_its_attributes() {
 
 #[test]
 fn excluded_value_that_the_request_has_is_concealed() {
-    let mut bench = bench("- {id: r, when: {user: {not: bob}}, limit: 1/s}\n");
+    let mut bench = test_bench("- {id: r, when: {user: {not: bob}}, limit: 1/s}\n");
     let mut explanation = explain(&mut bench, &[("user", "bob")]);
     assert!(explanation.to_string().contains("user must be other than \"bob\", but is \"bob\""), "{explanation}");
     explanation.conceal(|_| "…".into());
@@ -147,14 +147,14 @@ fn nearest_rules_have_the_most_matching_conditions() {
     let mut rules: String = (0..120).map(|n| format!("- {{id: r{n}, when: {{path: /r{n}}}, limit: 1/s}}\n")).collect();
     rules.push_str("- {id: near, when: {path: /login, method: POST}, limit: 1/s}\n");
     rules.push_str("- {id: nearer, when: {path: /login, method: GET, plan: pro}, limit: 1/s}\n");
-    let explanation = explain(&mut bench(&rules), &[("path", "/login"), ("method", "GET")]);
+    let explanation = explain(&mut test_bench(&rules), &[("path", "/login"), ("method", "GET")]);
     let rules: Vec<&str> = explanation.rules.iter().map(|explained| &*explained.rule).collect();
     assert_eq!((&rules[..4], rules.len(), explanation.left_out), (&["nearer", "near", "r0", "r1"][..], 100, 22));
 }
 
 #[test]
 fn decision_is_explained_by_the_rules_that_decided_it() {
-    let bench = bench("- {id: r, limit: 5/h, overrides: [{when: {a: x}, limit: 7/h}]}\n");
+    let bench = test_bench("- {id: r, limit: 5/h, overrides: [{when: {a: x}, limit: 7/h}]}\n");
     let attributes = [Attribute::new("a", "x")];
     let items = [Item::new(&attributes)];
     let request = Request::new("d", &items);
@@ -172,7 +172,7 @@ fn decision_is_explained_by_the_rules_that_decided_it() {
 
 #[test]
 fn decision_is_explained_with_its_state_and_values_can_be_concealed() {
-    let bench = bench(
+    let bench = test_bench(
         "- {id: r, per: [user], limit: 2/m, ban: {after: 9, within: 1h, for: 1h}}\n- {id: s, when: {user: bob}, limit: 1/s}\n",
     );
     let (alice, bob) = ([Attribute::new("user", "alice")], [Attribute::new("user", "bob")]);

@@ -3,14 +3,16 @@
 use crate::support;
 
 use std::sync::Arc;
-use support::{Bench, FlakyStore, START, assert_explained, bench, explain_matching, poll_once, unavailable_error};
+use support::{
+    FlakyStore, START, TestBench, assert_explained, explain_matching, poll_once, test_bench, unavailable_error,
+};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::{Attribute, Enforcement, Exactness, Item};
 
 #[test]
 fn attribute_of_a_cost_can_be_concealed() {
-    let bench = bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
+    let bench = test_bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
     for value in ["secret", "987654"] {
         let attributes = [Attribute::new("bytes", value)];
         let mut decisions = tollgate_engine::Decisions::default();
@@ -22,7 +24,7 @@ fn attribute_of_a_cost_can_be_concealed() {
 
 #[test]
 fn cost_of_a_kind_of_request_is_explained_and_can_be_concealed() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: r, limit: 1000/h, cost: [{when: {path: /export, plan: {present: true}}, cost: 50}, {when: {path: '/s/*'}, cost: 5}]}\n",
     );
     assert_explained("cost_of_a_kind", &mut bench, &[("path", "/export"), ("plan", "free")]);
@@ -37,7 +39,7 @@ fn cost_of_a_kind_of_request_is_explained_and_can_be_concealed() {
 
 #[test]
 fn value_that_is_not_an_address_is_explained() {
-    let bench = bench("- {id: r, when: {client_ip: {cidr: 10.0.0.0/8}}, limit: 1/s}\n");
+    let bench = test_bench("- {id: r, when: {client_ip: {cidr: 10.0.0.0/8}}, limit: 1/s}\n");
     let attributes = [Attribute::new("client_ip", "alice")];
     let mut decisions = tollgate_engine::Decisions::default();
     let explanation =
@@ -48,7 +50,7 @@ fn value_that_is_not_an_address_is_explained() {
 #[test]
 fn calendar_window_is_explained_with_its_bounds() {
     let mut bench =
-        bench("- {id: quota, per: [key], limit: 10k/month, algorithm: fixed_window, zone: Europe/Berlin}\n");
+        test_bench("- {id: quota, per: [key], limit: 10k/month, algorithm: fixed_window, zone: Europe/Berlin}\n");
     bench.check_cost(&[("key", "a")], 9_999);
     let line = "10k/month, fixed_window: 1 of 10,000 left, calendar of Europe/Berlin, began 2023-11-01T00:00+01:00, \
                 resets 2023-12-01T00:00+01:00";
@@ -81,7 +83,7 @@ fn refill_and_wait_of_a_limit_are_explained() {
             "1, concurrency: 0 of 1 free, the last lease expires in 1m, passes when a slot is released"
         }),
     ] {
-        let mut bench = bench(&format!("- {{id: r, {limit}}}\n"));
+        let mut bench = test_bench(&format!("- {{id: r, {limit}}}\n"));
         bench.decide(&[], None, |decision| assert!(decision.is_admitted()));
         let text = explain_matching(&mut bench, &[], cost);
         assert_eq!(text.rsplit("\n    ").next(), Some(expected), "{text}");
@@ -90,7 +92,7 @@ fn refill_and_wait_of_a_limit_are_explained() {
 
 #[test]
 fn cost_from_an_attribute_is_explained() {
-    let mut bench = bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
+    let mut bench = test_bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
     assert_explained("cost_from_an_attribute", &mut bench, &[("bytes", "300")]);
     for (bytes, expected) in [
         (&[][..], "costs 1 (no bytes)\n"),
@@ -111,7 +113,7 @@ fn cost_from_an_attribute_is_explained() {
 
 #[test]
 fn rule_that_admits_the_fewest_requests_is_named() {
-    let mut bench = bench("- {id: plans, limit: 60/m}\n- {id: export, limit: 100/h, cost: 50}\n");
+    let mut bench = test_bench("- {id: plans, limit: 60/m}\n- {id: export, limit: 100/h, cost: 50}\n");
     let text = explain_matching(&mut bench, &[], None);
     assert!(
         text.starts_with("allowed; `plans` has the least left, but `export` is enough for only 2 like this\n"),
@@ -123,7 +125,7 @@ fn rule_that_admits_the_fewest_requests_is_named() {
 
 #[test]
 fn delay_is_explained_with_its_maximum() {
-    let mut bench = bench("- {id: r, limit: 2/s, on_exceed: {delay: {max_wait: 2s}}}\n");
+    let mut bench = test_bench("- {id: r, limit: 2/s, on_exceed: {delay: {max_wait: 2s}}}\n");
     bench.check(&[]);
     let text = explain_matching(&mut bench, &[], None);
     assert!(text.contains("\n    2/s, delayed for up to 2s: 5 of 6 left"), "{text}");
@@ -134,7 +136,7 @@ const LOGIN_RULES: &str =
 
 #[test]
 fn ban_is_explained_before_and_while_it_lasts() {
-    let mut bench = bench(LOGIN_RULES);
+    let mut bench = test_bench(LOGIN_RULES);
     let ask = [("ip", "m")];
     for _ in 0..4 {
         bench.check(&ask);
@@ -149,7 +151,8 @@ fn ban_is_explained_before_and_while_it_lasts() {
 
 #[test]
 fn limit_with_a_longer_wait_than_the_ban_is_explained() {
-    let mut bench = bench("- {id: r, limits: [{limit: 1/day}, {limit: 5/m}], ban: {after: 1, within: 1m, for: 1h}}\n");
+    let mut bench =
+        test_bench("- {id: r, limits: [{limit: 1/day}, {limit: 5/m}], ban: {after: 1, within: 1m, for: 1h}}\n");
     bench.check(&[]);
     bench.check(&[]);
     assert_explained("limit_beyond_a_ban", &mut bench, &[]);
@@ -157,7 +160,7 @@ fn limit_with_a_longer_wait_than_the_ban_is_explained() {
 
 #[test]
 fn refusal_that_starts_a_ban_is_explained_by_the_ban() {
-    let mut bench = bench(LOGIN_RULES);
+    let mut bench = test_bench(LOGIN_RULES);
     let attributes = [Attribute::new("ip", "m")];
     let items = [Item::new(&attributes)];
     let request = tollgate_engine::Request::new("d", &items);
@@ -170,7 +173,7 @@ fn refusal_that_starts_a_ban_is_explained_by_the_ban() {
 
 #[test]
 fn inline_limit_is_explained_without_a_rule() {
-    let mut bench = bench("- {id: r, limit: 1/s}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/s}\n");
     let limits = bench.engine.intern_limits(&support::parse_limits("3/m", None)).unwrap();
     let item = Item::inline("alice", &limits);
     let explanation = poll_once(bench.engine.explain(b"d", &item, &mut bench.decisions)).unwrap().to_string();
@@ -181,7 +184,7 @@ fn inline_limit_is_explained_without_a_rule() {
 
 #[test]
 fn explanation_says_why_rules_are_not_evaluated() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: closed, when: {a: x}, deny: true}\n\
          - {id: open, limit: 5/s}\n\
          - {id: night, when: {b: y}, limit: 5/m, schedule: [{days: [wed, sat], from: '22:00', to: '06:00', zone: Europe/Paris}, {from: '01:00', to: '02:00'}]}\n\
@@ -236,7 +239,7 @@ fn explanation_says_why_rules_are_not_evaluated() {
 fn store_faults_and_observed_refusals_are_explained() {
     let clock = Arc::new(ManualClock::at(START));
     let rules = "- {id: l, limit: 9/s}\n- {id: o, limit: 1/s, on_fault: open, ban: {after: 2, within: 1s, for: 1s}}\n";
-    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, rules);
+    let mut bench = TestBench::on_store(FlakyStore::new(&clock), clock, rules);
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     assert_explained("store_fault_local_and_open", &mut bench, &[]);
     // A request that has waited for the store once does not wait again for the state of a ban.
@@ -257,7 +260,7 @@ fn store_faults_and_observed_refusals_are_explained() {
 
 #[test]
 fn ban_that_was_not_evaluated_is_reported() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: r, limit: 1/h, ban: {after: 1, within: 1h, for: 2h}}\n\
          - {id: s, limit: 9/h, overrides: [{when: {a: x}, deny: true}]}\n",
     );
@@ -268,7 +271,7 @@ fn ban_that_was_not_evaluated_is_reported() {
 
 #[test]
 fn replaced_rule_with_a_ban_is_listed_once() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: own, limit: 5/h, replaces: [all]}\n- {id: all, per: [ip], limit: 1/h, ban: {after: 1, within: 1h, for: 1h}}\n",
     );
     assert_explained("replaced_rule", &mut bench, &[("ip", "m")]);

@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use support::{assert_explained, bench, explain_matching, poll_once};
+use support::{assert_explained, explain_matching, poll_once, test_bench};
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source, entry};
 use tollgate_engine::{Attribute, Item};
@@ -22,7 +22,7 @@ const PLAN_RULES: &str = "\
 
 #[test]
 fn applied_override_is_explained_with_overrides_that_do_not_apply() {
-    let mut bench = bench(PLAN_RULES);
+    let mut bench = test_bench(PLAN_RULES);
     assert_explained("override_with_limits", &mut bench, &[("api_key", "a"), ("plan", "team"), ("region", "eu")]);
     assert_explained("override_unlimited", &mut bench, &[("api_key", "a"), ("plan", "enterprise")]);
     assert_explained("override_denies", &mut bench, &[("api_key", "bad")]);
@@ -30,7 +30,7 @@ fn applied_override_is_explained_with_overrides_that_do_not_apply() {
 
 #[test]
 fn expiry_of_an_override_is_explained() {
-    let mut bench = bench(PLAN_RULES);
+    let mut bench = test_bench(PLAN_RULES);
     let trial = [("api_key", "trial")];
     let before = explain_matching(&mut bench, &trial, None);
     assert!(
@@ -50,7 +50,7 @@ fn stored_rules_are_explained_by_name() {
         entry::with_overrides(rule, &[with("acme", acme, Some("2030-01-31T18:00:00Z")), with("zeta", zeta, None)]);
     let file = entry::to_json([("d", [&*rule.unwrap()])]);
     let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().with_hidden_positions();
-    let mut bench = bench("- {id: r, limit: 1/s}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/s}\n");
     bench.engine.put(&rules).unwrap();
     assert_explained("stored_override_by_value", &mut bench, &[("key", "acme")]);
     assert_explained("stored_override_of_the_rule", &mut bench, &[("key", "own")]);
@@ -65,7 +65,7 @@ fn overrides_of_the_rule_are_listed_before_api_overrides() {
     let overrides: Vec<_> = names.iter().map(|name| with(&**name)).collect();
     let file = entry::to_json([("d", [&*entry::with_overrides(rule, &overrides).unwrap()])]);
     let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().with_hidden_positions();
-    let mut bench = bench("- {id: r, limit: 1/s}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/s}\n");
     bench.engine.put(&rules).unwrap();
     let text = explain_matching(&mut bench, &[("key", "me"), ("plan", "pro")], None);
     let expected = "\n    none of its 2,002 overrides applies\n    \
@@ -83,7 +83,7 @@ fn values_of_the_request_in_overrides_can_be_concealed() {
     let overrides = [with("acme", None), with("bygone", Some("2020-01-31T18:00:00Z")), with("a\u{1b}\n\u{202e}", None)];
     let file = entry::to_json([("d", [&*entry::with_overrides(rule, &overrides).unwrap()])]);
     let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().with_hidden_positions();
-    let mut bench = bench("- {id: r, limit: 1/s}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/s}\n");
     bench.engine.put(&rules).unwrap();
     for (key, plan, shown, hidden) in [
         (
@@ -117,7 +117,7 @@ fn values_of_the_request_in_overrides_can_be_concealed() {
 
 #[test]
 fn values_compared_with_overrides_can_be_concealed() {
-    let bench = bench(PLAN_RULES);
+    let bench = test_bench(PLAN_RULES);
     let attributes = [Attribute::new("api_key", "secret"), Attribute::new("plan", "hidden")];
     let mut explanation =
         poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut tollgate_engine::Decisions::default()))
@@ -134,7 +134,7 @@ fn nearest_override_is_searched_among_the_first_ten_thousand() {
     {
         let others: String = (0..others).map(|n| format!("{{when: {{k: c{n}}}, unlimited: true}}, ")).collect();
         let near = "{when: {b: yes, a: no}, unlimited: true}";
-        let mut bench = bench(&format!("- {{id: r, limit: 1/s, overrides: [{others}{near}]}}\n"));
+        let mut bench = test_bench(&format!("- {{id: r, limit: 1/s, overrides: [{others}{near}]}}\n"));
         let text = explain_matching(&mut bench, &[("a", "yes"), ("b", "yes")], None);
         let first = text.lines().nth(3).unwrap_or_default();
         assert!(first.contains("override ") && first.ends_with(nearest), "{text}");

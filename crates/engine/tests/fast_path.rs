@@ -6,7 +6,7 @@ use crate::support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use support::{Bench, Memory, START, memory_store, parse_limits, poll_once, unavailable_error};
+use support::{Memory, START, TestBench, memory_store, parse_limits, poll_once, unavailable_error};
 use tollgate::Limits;
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
@@ -51,15 +51,15 @@ impl Store for FastPathCountingStore {
     }
 }
 
-fn bench() -> Bench<FastPathCountingStore> {
+fn test_bench() -> TestBench<FastPathCountingStore> {
     let clock = Arc::new(ManualClock::at(START));
     let store =
         FastPathCountingStore { memory: memory_store(&clock), admitted: AtomicU32::new(0), refused: AtomicU32::new(0) };
-    Bench::on_store(store, clock, RULES)
+    TestBench::on_store(store, clock, RULES)
 }
 
 /// Returns the number of requests that the fast path admitted, and the number that it refused.
-fn fast_path_counts(bench: &Bench<FastPathCountingStore>) -> (u32, u32) {
+fn fast_path_counts(bench: &TestBench<FastPathCountingStore>) -> (u32, u32) {
     let FastPathCountingStore { admitted, refused, .. } = bench.engine.store();
     (admitted.load(Ordering::Relaxed), refused.load(Ordering::Relaxed))
 }
@@ -81,7 +81,7 @@ fn describe_decision(decision: Decision<'_>) -> String {
     )
 }
 
-fn rule_counts<S: Store>(bench: &Bench<S>) -> String {
+fn rule_counts<S: Store>(bench: &TestBench<S>) -> String {
     let rules = bench.engine.rules();
     let rules: Vec<_> = rules.rules().iter().map(|rule| (rule.id(), rule.meter().counts())).collect();
     format!("{rules:?}")
@@ -89,7 +89,7 @@ fn rule_counts<S: Store>(bench: &Bench<S>) -> String {
 
 #[test]
 fn fast_path_agrees_with_the_slow_path() {
-    let (alone, together) = (bench(), bench());
+    let (alone, together) = (test_bench(), test_bench());
     let sent = [&alone, &together].map(|bench| bench.engine.intern_limits(&parse_limits("5/s", Some(3))).unwrap());
     let (mut first, mut second) = (Decisions::default(), Decisions::default());
     let mut refused = 0;
@@ -129,7 +129,7 @@ fn fast_path_agrees_with_the_slow_path() {
 
 #[test]
 fn planned_checks_agree_with_checks_one_by_one() {
-    let (alone, together) = (bench(), bench());
+    let (alone, together) = (test_bench(), test_bench());
     let (mut single, mut planned): (Decisions, [Decisions; 16]) = Default::default();
     let mut refused = 0;
     for round in 0..100 {
@@ -159,7 +159,7 @@ fn planned_checks_agree_with_checks_one_by_one() {
 
 #[test]
 fn planned_check_uses_the_rules_of_its_plan() {
-    let bench = bench();
+    let bench = test_bench();
     let mut decisions = Decisions::default();
     let attributes = [Attribute::new("user", "u0")];
     bench.engine.plan_check(&Request::new("d", &[Item::new(&attributes)]), &mut decisions);
@@ -191,7 +191,7 @@ impl NodeDecidingStore {
                 let reports = said.reports(answer).iter().copied();
                 answers.push_answer_of_exactness(exactness, answer.outcome, answer.taken, said.stamps(answer), reports);
             }
-            answers.end_group(said.at());
+            answers.end_group(said.decided_at());
         }
     }
 }
@@ -235,11 +235,11 @@ const SHARED_RULES: &str = "\
 - {id: daily, when: {path: /daily}, limit: 5/day, algorithm: fixed_window, consistency: eventual}
 ";
 
-fn shared_bench(is_fast: bool, rules: &str) -> Bench<NodeDecidingStore> {
+fn shared_bench(is_fast: bool, rules: &str) -> TestBench<NodeDecidingStore> {
     let clock = Arc::new(ManualClock::at(START));
     let memory = memory_store(&clock);
     let store = NodeDecidingStore { memory, is_fast, is_down: AtomicBool::new(false), decided_fast: AtomicU32::new(0) };
-    Bench::on_store(store, clock, rules)
+    TestBench::on_store(store, clock, rules)
 }
 
 #[test]

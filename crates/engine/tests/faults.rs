@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::Arc;
 
 use support::{
-    Bench, FlakyStore, START, outcome_text, parse_limits, poll_once, stale_error, unavailable_error, unknown_error,
+    FlakyStore, START, TestBench, outcome_text, parse_limits, poll_once, stale_error, unavailable_error, unknown_error,
 };
 use tollgate::clock::ManualClock;
 use tollgate::core::{Nanos, Time};
@@ -14,18 +14,18 @@ use tollgate_engine::{Decisions, Enforcement, EngineError, Exactness, Item, Rece
 
 const UNTIL_RECOVERY: usize = usize::MAX;
 
-fn bench(rules: &str) -> Bench<FlakyStore> {
+fn test_bench(rules: &str) -> TestBench<FlakyStore> {
     let clock = Arc::new(ManualClock::at(START));
-    Bench::on_store(FlakyStore::new(&clock), clock, rules)
+    TestBench::on_store(FlakyStore::new(&clock), clock, rules)
 }
 
-fn check_with_exactness(bench: &mut Bench<FlakyStore>) -> (String, Exactness) {
+fn check_with_exactness(bench: &mut TestBench<FlakyStore>) -> (String, Exactness) {
     bench.decide(&[], None, |decision| (outcome_text(decision.outcome()), decision.exactness()))
 }
 
 #[test]
 fn rule_with_on_fault_open_admits_every_request() {
-    let mut bench = bench("- {id: r, limit: 1/m, on_fault: open}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/m, on_fault: open}\n");
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     for _ in 0..10 {
         assert_eq!(check_with_exactness(&mut bench), ("allow".into(), Exactness::Fallback));
@@ -44,7 +44,7 @@ fn rule_with_on_fault_open_admits_every_request() {
 #[test]
 fn rule_with_on_fault_closed_refuses_every_request() {
     let mut bench =
-        bench("- {id: open, limit: 1/m, on_fault: open}\n- {id: r, limit: 9/m, on_fault: closed, status: 402}\n");
+        test_bench("- {id: open, limit: 1/m, on_fault: open}\n- {id: r, limit: 9/m, on_fault: closed, status: 402}\n");
     bench.engine.store().fail_times(unknown_error(), UNTIL_RECOVERY);
     bench.decide(&[], None, |decision| {
         assert!(decision.is_refused_by_fault() && decision.refusal().is_none(), "no limit was exceeded");
@@ -65,7 +65,7 @@ fn rule_with_on_fault_closed_refuses_every_request() {
 
 #[test]
 fn rule_with_on_fault_local_admits_its_share() {
-    let mut bench = bench("- {id: r, limit: 4/s, burst: 40}\n");
+    let mut bench = test_bench("- {id: r, limit: 4/s, burst: 40}\n");
     bench.engine.set_node_count(2);
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     // The share is half of the burst, refilled at 2/s, which is half of the rate.
@@ -89,7 +89,7 @@ fn rule_with_on_fault_local_admits_its_share() {
 #[test]
 fn local_rules_are_charged_together_or_not_at_all() {
     let mut bench =
-        bench("- {id: a, limit: 1/m}\n- {id: b, limit: 100/s, per: [x]}\n- {id: c, limit: 1/m, on_fault: open}\n");
+        test_bench("- {id: a, limit: 1/m}\n- {id: b, limit: 100/s, per: [x]}\n- {id: c, limit: 1/m, on_fault: open}\n");
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!(bench.check_cost(&[], 1), "allow");
     for _ in 0..3 {
@@ -100,7 +100,7 @@ fn local_rules_are_charged_together_or_not_at_all() {
 
 #[test]
 fn receipt_of_the_fallback_is_refunded_to_the_fallback() {
-    let mut bench = bench("- {id: r, limit: 1/m}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/m}\n");
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
     let receipt: Receipt = receipt.to_string().parse().unwrap();
@@ -112,7 +112,7 @@ fn receipt_of_the_fallback_is_refunded_to_the_fallback() {
 
 #[test]
 fn refunds_and_resets_report_store_failures() {
-    let mut bench = bench("- {id: r, limit: 9/m}\n");
+    let mut bench = test_bench("- {id: r, limit: 9/m}\n");
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
     bench.engine.store().fail_times(unknown_error(), UNTIL_RECOVERY);
     assert_eq!(poll_once(bench.engine.refund(&receipt)), Err(EngineError::Store(unknown_error())));
@@ -123,7 +123,7 @@ fn refunds_and_resets_report_store_failures() {
 
 #[test]
 fn reset_discards_usage_of_the_fallback() {
-    let mut bench = bench("- {id: r, limit: 1/m}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/m}\n");
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
     bench.engine.store().recover();
@@ -135,7 +135,7 @@ fn reset_discards_usage_of_the_fallback() {
 
 #[test]
 fn stale_windows_are_retried_once() {
-    let mut bench = bench("- {id: r, limit: 2/m}\n");
+    let mut bench = test_bench("- {id: r, limit: 2/m}\n");
     bench.engine.store().fail_times(stale_error(), 1);
     assert_eq!(check_with_exactness(&mut bench), ("allow".into(), Exactness::Exact));
     assert_eq!(bench.remaining(&[]), [1]);
@@ -163,7 +163,7 @@ fn only_failed_groups_of_a_batch_fall_back() {
         }
     }
     let clock = Arc::new(ManualClock::at(START));
-    let bench = Bench::on_store(HalfFailingStore(support::memory_store(&clock)), clock, "- {id: r, limit: 4/m}\n");
+    let bench = TestBench::on_store(HalfFailingStore(support::memory_store(&clock)), clock, "- {id: r, limit: 4/m}\n");
     let items = [Item::default()];
     let requests = [Request::new("d", &items); 6];
     let mut decisions = Decisions::default();
@@ -188,7 +188,7 @@ fn only_failed_groups_of_a_batch_fall_back() {
 
 #[test]
 fn inline_limit_is_decided_locally() {
-    let mut bench = bench("");
+    let mut bench = test_bench("");
     let one = bench.engine.intern_limits(&parse_limits("1/m", None)).unwrap();
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
@@ -202,7 +202,7 @@ fn inline_limit_is_decided_locally() {
 
 #[test]
 fn shadow_rules_report_nothing_while_the_store_fails() {
-    let mut bench = bench("- {id: s, limit: 1/m, on_exceed: shadow}\n- {id: r, limit: 60/m}\n");
+    let mut bench = test_bench("- {id: s, limit: 1/m, on_exceed: shadow}\n- {id: r, limit: 60/m}\n");
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     bench.decide(&[], None, |decision| {
         assert!(decision.is_admitted());
@@ -213,7 +213,7 @@ fn shadow_rules_report_nothing_while_the_store_fails() {
 #[test]
 fn futures_may_be_sent_to_other_threads() {
     fn assert_send<T: Send>(_: T) {}
-    let bench = bench("");
+    let bench = test_bench("");
     let mut decisions = Decisions::default();
     assert_send(bench.engine.check(&Request::default(), &mut decisions));
     assert_send(bench.engine.refund(&Receipt::default()));

@@ -392,7 +392,7 @@ fn rule_has_the_metadata_of_its_descriptor() {
     let text = |text: &str| Metadata::Text(text.into());
     let inner = [("y".into(), text("1")), ("z".into(), Metadata::List([text("b")].into()))];
     let expected = Metadata::Map([("x".into(), Metadata::Map(inner.into()))].into());
-    assert_eq!(decision.matches().map(|matched| matched.metadata).collect::<Vec<_>>(), [Some(&expected)]);
+    assert_eq!(decision.rule_matches().map(|matched| matched.metadata).collect::<Vec<_>>(), [Some(&expected)]);
 }
 
 #[test]

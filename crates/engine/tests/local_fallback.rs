@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use support::{
-    Bench, FlakyStore, Memory, START, memory_store, outcome_text, poll_once, unavailable_error, unknown_error,
+    FlakyStore, Memory, START, TestBench, memory_store, outcome_text, poll_once, unavailable_error, unknown_error,
 };
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
@@ -16,20 +16,20 @@ use tollgate_engine::{Attribute, Decisions, Exactness, Item, Request, Store};
 
 const UNTIL_RECOVERY: usize = usize::MAX;
 
-fn bench(rules: &str, nodes: u32) -> Bench<FlakyStore> {
+fn test_bench(rules: &str, nodes: u32) -> TestBench<FlakyStore> {
     let clock = Arc::new(ManualClock::at(START));
-    let bench = Bench::on_store(FlakyStore::new(&clock), clock, rules);
+    let bench = TestBench::on_store(FlakyStore::new(&clock), clock, rules);
     bench.engine.set_node_count(nodes);
     bench
 }
 
-fn stall_store(bench: &Bench<FlakyStore>) {
+fn stall_store(bench: &TestBench<FlakyStore>) {
     bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
 }
 
 /// Checks a request with this cost and asserts that the fallback decides it.
 #[track_caller]
-fn check_in_fallback(bench: &mut Bench<FlakyStore>, cost: u64) -> String {
+fn check_in_fallback(bench: &mut TestBench<FlakyStore>, cost: u64) -> String {
     bench.decide(&[], Some(cost), |decision| {
         assert_eq!(decision.exactness(), Exactness::Fallback);
         outcome_text(decision.outcome())
@@ -37,7 +37,7 @@ fn check_in_fallback(bench: &mut Bench<FlakyStore>, cost: u64) -> String {
 }
 
 /// Returns the number of requests of cost 1 that the fallback admits before the first refusal, and that refusal.
-fn count_admitted_by_fallback(bench: &mut Bench<FlakyStore>) -> (u64, String) {
+fn count_admitted_by_fallback(bench: &mut TestBench<FlakyStore>) -> (u64, String) {
     for count in 0..100_000 {
         let said = check_in_fallback(bench, 1);
         if said != "allow" {
@@ -54,7 +54,7 @@ fn key_with_little_usage_is_admitted_during_a_stall() {
             if limit.ends_with("month") && algorithm != "fixed_window" {
                 continue;
             }
-            let mut bench = bench(&format!("- {{id: r, limit: {limit}, algorithm: {algorithm}}}\n"), 1);
+            let mut bench = test_bench(&format!("- {{id: r, limit: {limit}, algorithm: {algorithm}}}\n"), 1);
             assert_eq!(bench.check(&[]), "allow");
             stall_store(&bench);
             assert_eq!(count_admitted_by_fallback(&mut bench).0, left, "{limit} {algorithm}");
@@ -64,7 +64,7 @@ fn key_with_little_usage_is_admitted_during_a_stall() {
 
 #[test]
 fn two_nodes_share_the_remaining_amount() {
-    let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
+    let mut bench = test_bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 201), "allow");
     stall_store(&bench);
     assert_eq!(
@@ -76,14 +76,14 @@ fn two_nodes_share_the_remaining_amount() {
 
 #[test]
 fn unknown_key_gets_its_share_of_the_full_burst() {
-    let mut bench = bench("- {id: r, limit: 1000/h}\n", 3);
+    let mut bench = test_bench("- {id: r, limit: 1000/h}\n", 3);
     stall_store(&bench);
     assert_eq!(count_admitted_by_fallback(&mut bench).0, 334);
 }
 
 #[test]
 fn share_of_one_token_is_one_and_share_of_zero_is_zero() {
-    let mut bench = bench("- {id: r, limit: 1000/h}\n", 5);
+    let mut bench = test_bench("- {id: r, limit: 1000/h}\n", 5);
     assert_eq!(bench.check_cost(&[], 999), "allow");
     stall_store(&bench);
     assert_eq!(count_admitted_by_fallback(&mut bench).0, 1);
@@ -95,7 +95,7 @@ fn share_of_one_token_is_one_and_share_of_zero_is_zero() {
 
 #[test]
 fn time_since_the_last_answer_refills_the_limit() {
-    let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
+    let mut bench = test_bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 1_000), "allow");
     bench.advance(Nanos::from_secs(1_800));
     stall_store(&bench);
@@ -104,7 +104,7 @@ fn time_since_the_last_answer_refills_the_limit() {
 
 #[test]
 fn share_depends_on_the_node_count_at_the_stall() {
-    let mut bench = bench("- {id: r, limit: 1000/day, algorithm: fixed_window}\n", 1);
+    let mut bench = test_bench("- {id: r, limit: 1000/day, algorithm: fixed_window}\n", 1);
     assert_eq!(bench.check_cost(&[], 600), "allow");
     bench.engine.set_node_count(4);
     stall_store(&bench);
@@ -118,7 +118,7 @@ fn fallback_windows_end_with_the_store_windows() {
         [("first_request", "100/m", "40s"), ("epoch", "100/m", "40s"), ("epoch", "100/h", "2780s")]
     {
         let rules = format!("- {{id: r, limit: {limit}, algorithm: fixed_window, phase: {phase}}}\n");
-        let mut bench = bench(&rules, 2);
+        let mut bench = test_bench(&rules, 2);
         // START is 1,700,000,000 s after the epoch: 20 s into a minute and 800 s into an hour.
         if phase == "first_request" {
             bench.check(&[]);
@@ -141,7 +141,7 @@ fn fallback_windows_end_with_the_store_windows() {
 
 #[test]
 fn spread_window_keeps_the_boundary_that_the_store_reported() {
-    let mut bench = bench("- {id: r, limit: 100/h, algorithm: fixed_window, phase: spread}\n", 1);
+    let mut bench = test_bench("- {id: r, limit: 100/h, algorithm: fixed_window, phase: spread}\n", 1);
     let reset = bench.decide(&[], Some(90), |decision| decision.reports().next().map(|it| it.report.reset));
     stall_store(&bench);
     let (count, refusal) = count_admitted_by_fallback(&mut bench);
@@ -150,7 +150,7 @@ fn spread_window_keeps_the_boundary_that_the_store_reported() {
 
 #[test]
 fn calendar_windows_keep_their_boundaries() {
-    let mut bench = bench("- {id: r, limit: 100/month, algorithm: fixed_window, zone: Europe/Paris}\n", 2);
+    let mut bench = test_bench("- {id: r, limit: 100/month, algorithm: fixed_window, zone: Europe/Paris}\n", 2);
     assert_eq!(bench.check_cost(&[], 91), "allow");
     stall_store(&bench);
     // START is 2023-11-14 22:13:20 UTC; the month ends in Paris at 2023-11-30 23:00:00 UTC.
@@ -161,9 +161,9 @@ fn calendar_windows_keep_their_boundaries() {
 
 #[test]
 fn second_stall_grants_no_new_share() {
-    let mut bench = bench("- {id: r, per: [k], limit: 1000/day}\n- {id: other, limit: 1000000/s}\n", 2);
+    let mut bench = test_bench("- {id: r, per: [k], limit: 1000/day}\n- {id: other, limit: 1000000/s}\n", 2);
     let attributes = [("k", "a")];
-    let check = |bench: &mut Bench<FlakyStore>| bench.check(&attributes);
+    let check = |bench: &mut TestBench<FlakyStore>| bench.check(&attributes);
     assert_eq!(check(&mut bench), "allow");
     stall_store(&bench);
     for _ in 0..500 {
@@ -188,7 +188,7 @@ fn second_stall_grants_no_new_share() {
 #[test]
 fn arrears_are_charged_before_the_next_request() {
     for limit in LIMITS_OF_100 {
-        let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 1);
+        let mut bench = test_bench(&format!("- {{id: r, {limit}}}\n"), 1);
         assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
         stall_store(&bench);
         for _ in 0..30 {
@@ -202,7 +202,7 @@ fn arrears_are_charged_before_the_next_request() {
 
 #[test]
 fn repay_charges_keys_without_further_requests() {
-    let mut bench = bench("- {id: r, per: [k], limit: 100/day}\n", 1);
+    let mut bench = test_bench("- {id: r, per: [k], limit: 100/day}\n", 1);
     stall_store(&bench);
     for key in ["a", "b", "c"] {
         (0..40).for_each(|_| assert_eq!(bench.check(&[("k", key)]), "allow"));
@@ -249,7 +249,7 @@ fn keys_of_a_dead_server_do_not_block_other_repayments() {
     let clock = Arc::new(ManualClock::at(START));
     let (is_down, answered) = (AtomicBool::new(true), AtomicU32::new(0));
     let store = PartlyDownStore { memory: memory_store(&clock), is_down, answered };
-    let mut bench = Bench::on_store(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
+    let mut bench = TestBench::on_store(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
     let keys: Vec<String> = (0..200).map(|n| if n % 10 == 0 { format!("dead{n}") } else { n.to_string() }).collect();
     keys.iter().for_each(|key| assert_eq!(bench.check(&[("k", key)]), "allow"));
     bench.engine.store().is_down.store(false, Ordering::Relaxed);
@@ -259,7 +259,7 @@ fn keys_of_a_dead_server_do_not_block_other_repayments() {
 
 #[test]
 fn shortfall_of_a_reservation_is_charged_in_the_calendar_window() {
-    let mut bench = bench("- {id: r, limit: 100/month, algorithm: fixed_window}\n", 1);
+    let mut bench = test_bench("- {id: r, limit: 100/month, algorithm: fixed_window}\n", 1);
     stall_store(&bench);
     let receipt = bench.decide(&[], Some(10), |decision| decision.receipt());
     assert_eq!(poll_once(bench.engine.commit(&receipt, Cost::new(15))).map(|settled| settled.charged.get()), Ok(5));
@@ -275,7 +275,7 @@ fn excess_of_a_stall_becomes_debt_in_the_store() {
     let clock = Arc::new(ManualClock::at(START));
     let store = Arc::new(FlakyStore::new(&clock));
     let (mut one, mut other) =
-        (Bench::on_store(store.clone(), clock.clone(), RULES), Bench::on_store(store.clone(), clock, RULES));
+        (TestBench::on_store(store.clone(), clock.clone(), RULES), TestBench::on_store(store.clone(), clock, RULES));
     one.engine.set_node_count(3);
     // One node sees a full bucket, and another node uses it up.
     assert_eq!(one.check_cost(&[], 0), "allow");
@@ -291,7 +291,7 @@ fn excess_of_a_stall_becomes_debt_in_the_store() {
 
 #[test]
 fn amount_that_refills_during_the_stall_is_not_charged() {
-    let mut bench = bench("- {id: r, limit: 100/m}\n", 1);
+    let mut bench = test_bench("- {id: r, limit: 100/m}\n", 1);
     assert_eq!(bench.check_cost(&[], 100), "allow");
     stall_store(&bench);
     for _ in 0..60 {
@@ -307,7 +307,7 @@ fn amount_that_refills_during_the_stall_is_not_charged() {
 
 #[test]
 fn key_with_several_limits_is_charged_the_smallest_arrears() {
-    let mut bench = bench("- {id: r, limits: [10/s, 1000/day]}\n", 1);
+    let mut bench = test_bench("- {id: r, limits: [10/s, 1000/day]}\n", 1);
     stall_store(&bench);
     for _ in 0..5 {
         (0..10).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
@@ -320,7 +320,7 @@ fn key_with_several_limits_is_charged_the_smallest_arrears() {
 
 #[test]
 fn refund_and_reset_reduce_arrears() {
-    let mut bench = bench("- {id: r, per: [k], limit: 100/day}\n", 1);
+    let mut bench = test_bench("- {id: r, per: [k], limit: 100/day}\n", 1);
     stall_store(&bench);
     let receipt = bench.decide(&[("k", "a")], Some(40), |decision| decision.receipt());
     assert_eq!(bench.check_cost(&[("k", "a")], 10), "allow");
@@ -335,7 +335,7 @@ fn refund_and_reset_reduce_arrears() {
 
 #[test]
 fn slots_cause_no_arrears() {
-    let mut bench = bench("- {id: r, limit: 10, algorithm: concurrency, lease: 1m}\n", 1);
+    let mut bench = test_bench("- {id: r, limit: 10, algorithm: concurrency, lease: 1m}\n", 1);
     stall_store(&bench);
     assert_eq!(check_in_fallback(&mut bench, 6), "allow");
     bench.engine.store().recover();
@@ -344,7 +344,7 @@ fn slots_cause_no_arrears() {
 
 #[test]
 fn arrears_are_not_sent_while_the_last_outcome_is_unknown() {
-    let mut bench = bench("- {id: r, per: [k], limit: 100/day}\n", 1);
+    let mut bench = test_bench("- {id: r, per: [k], limit: 100/day}\n", 1);
     let a = [("k", "a")];
     assert_eq!(bench.check(&a), "allow");
     stall_store(&bench);
@@ -364,7 +364,7 @@ fn request_with_unknown_outcome_causes_no_arrears() {
     let several = "- {id: r, limit: 100/day, suffices: true}\n- {id: s, limit: 1/day, suffices: true}\n";
     for rules in ["- {id: r, limit: 100/day}\n", several] {
         for is_carried_out in [true, false] {
-            let mut bench = bench(rules, 1);
+            let mut bench = test_bench(rules, 1);
             assert_eq!(bench.check(&[]), "allow");
             bench.engine.store().executes_failed_batches.store(is_carried_out, Ordering::Relaxed);
             bench.engine.store().fail_times(unknown_error(), 3);
@@ -378,7 +378,7 @@ fn request_with_unknown_outcome_causes_no_arrears() {
 
 #[test]
 fn rejected_request_causes_no_arrears() {
-    let mut bench = bench("- {id: r, limit: 100/day}\n", 1);
+    let mut bench = test_bench("- {id: r, limit: 100/day}\n", 1);
     assert_eq!(bench.check(&[]), "allow");
     bench.engine.store().fail_times(StoreError::Rejected { why: "not a counter".into() }, 30);
     (0..30).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
@@ -387,7 +387,7 @@ fn rejected_request_causes_no_arrears() {
 
 #[test]
 fn cost_above_the_share_is_admitted_once_into_debt() {
-    let mut bench = bench("- {id: r, limit: 1000/h}\n", 4);
+    let mut bench = test_bench("- {id: r, limit: 1000/h}\n", 4);
     assert_eq!(bench.check_cost(&[], 400), "allow");
     stall_store(&bench);
     // 600 tokens remain, and the share is 150.
@@ -400,7 +400,7 @@ fn cost_above_the_share_is_admitted_once_into_debt() {
 #[test]
 fn cost_above_the_remaining_amount_is_refused() {
     for nodes in [1, 4] {
-        let mut bench = bench("- {id: r, limit: 1000/h}\n", nodes);
+        let mut bench = test_bench("- {id: r, limit: 1000/h}\n", nodes);
         assert_eq!(bench.check_cost(&[], 400), "allow");
         stall_store(&bench);
         assert_ne!(check_in_fallback(&mut bench, 601), "allow");
@@ -411,7 +411,7 @@ fn cost_above_the_remaining_amount_is_refused() {
 
 #[test]
 fn amount_spent_by_the_node_is_not_available_again() {
-    let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
+    let mut bench = test_bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 400), "allow");
     stall_store(&bench);
     for _ in 0..200 {
@@ -440,7 +440,7 @@ const LIMITS_OF_100: [&str; 9] = [
 fn request_passes_after_the_reported_wait() {
     for limit in LIMITS_OF_100 {
         for cost in [1, 7, 40] {
-            let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
+            let mut bench = test_bench(&format!("- {{id: r, {limit}}}\n"), 3);
             bench.check_cost(&[], 50);
             stall_store(&bench);
             for round in 0..20 {
@@ -463,7 +463,7 @@ fn request_passes_after_the_reported_wait() {
 #[test]
 fn every_algorithm_grants_a_share_of_the_remaining_amount() {
     for limit in LIMITS_OF_100 {
-        let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
+        let mut bench = test_bench(&format!("- {{id: r, {limit}}}\n"), 3);
         assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
         stall_store(&bench);
         let mut count = 0;
@@ -476,7 +476,7 @@ fn every_algorithm_grants_a_share_of_the_remaining_amount() {
 
 #[test]
 fn slots_held_in_the_store_are_not_free_in_the_fallback() {
-    let mut bench = bench("- {id: r, limit: 10, algorithm: concurrency, lease: 1m}\n", 2);
+    let mut bench = test_bench("- {id: r, limit: 10, algorithm: concurrency, lease: 1m}\n", 2);
     let receipt = bench.decide(&[], Some(6), |decision| decision.receipt());
     stall_store(&bench);
     assert_eq!(count_admitted_by_fallback(&mut bench), (2, "deny until release".into()), "half of the four free slots");
@@ -491,7 +491,7 @@ fn slots_held_in_the_store_are_not_free_in_the_fallback() {
 
 #[test]
 fn reset_key_has_a_share_of_the_full_limit() {
-    let mut bench = bench("- {id: r, limit: 100/day}\n", 2);
+    let mut bench = test_bench("- {id: r, limit: 100/day}\n", 2);
     assert_eq!(bench.check_cost(&[], 100), "allow");
     let items = [Item::default()];
     assert_eq!(poll_once(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
@@ -505,7 +505,7 @@ fn override_in_the_fallback_includes_usage_under_other_limits() {
     let pro = [("plan", "pro")];
     // The store's last answer is either for the limits that were charged, or for smaller limits with nothing remaining.
     for refused_in_the_store in [false, true] {
-        let mut bench = bench(rules, 2);
+        let mut bench = test_bench(rules, 2);
         assert_eq!(bench.check_cost(&pro, 600), "allow");
         if refused_in_the_store {
             assert_ne!(bench.check(&[]), "allow", "600 are spent under a limit of 100");

@@ -2,11 +2,11 @@
 
 use crate::support;
 
-use support::bench;
+use support::test_bench;
 
 #[test]
 fn rule_counts_its_charges_but_not_refusals_by_other_rules() {
-    let mut bench = bench("- {id: wide, limit: 100/h}\n- {id: narrow, limit: 62/h}\n");
+    let mut bench = test_bench("- {id: wide, limit: 100/h}\n- {id: narrow, limit: 62/h}\n");
     let allowed = (0..100).filter(|_| bench.check(&[]) == "allow").count();
     let rules = bench.engine.rules();
     let counted: Vec<_> =

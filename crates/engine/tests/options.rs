@@ -2,12 +2,12 @@
 
 use crate::support;
 
-use support::bench;
+use support::test_bench;
 use tollgate::core::Nanos;
 
 /// Sends 40 requests after each wait, and asserts how many are allowed.
 fn assert_passing(rules: &str, waits_and_expected: &[(u64, usize)]) {
-    let mut bench = bench(rules);
+    let mut bench = test_bench(rules);
     for (seconds, expected) in waits_and_expected {
         bench.advance(Nanos::from_secs(*seconds));
         let passed = (0..40).filter(|_| bench.check(&[("user", "ann")]) == "allow").count();
@@ -72,7 +72,7 @@ fn strict_consistency_is_accepted() {
 
 #[test]
 fn only_requires_exactly_these_attributes_in_order() {
-    let mut bench = bench("- {id: a, only: [service, user], per: [user], limit: 1/h}\n");
+    let mut bench = test_bench("- {id: a, only: [service, user], per: [user], limit: 1/h}\n");
     assert_eq!(bench.remaining(&[("service", "x"), ("user", "ann")]), [1]);
     assert!(bench.remaining(&[("user", "ann"), ("service", "x")]).is_empty());
     assert!(bench.remaining(&[("service", "x"), ("user", "ann"), ("more", "y")]).is_empty());

@@ -2,12 +2,12 @@
 
 use crate::support;
 
-use support::{START, bench, poll_once};
+use support::{START, poll_once, test_bench};
 use tollgate::core::Nanos;
 
 #[test]
 fn first_matching_override_applies() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- id: r\n  per: [user]\n  limit: 10/m\n  overrides:\n  \
          - {when: {user: acme}, limit: 100/m}\n  - {when: {plan: pro}, limit: 50/m}\n  - {when: {plan: [pro, own]}, unlimited: true}\n  \
          - {when: {plan: ended}, deny: true}\n",
@@ -22,7 +22,7 @@ fn first_matching_override_applies() {
 
 #[test]
 fn override_inherits_options_that_it_does_not_change() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- id: r\n  limit: 10/m\n  burst: 20\n  overrides:\n  - {when: {a: x}, burst: 40}\n  - {when: {a: y}, limit: 30/m}\n  \
          - {when: {a: z}, limits: [5/m, 100/h]}\n\
          - id: s\n  when: {w: x}\n  limit: 3/day\n  algorithm: fixed_window\n  zone: Europe/Paris\n  overrides: [{when: {a: x}, limit: 9/day}]\n",
@@ -32,7 +32,7 @@ fn override_inherits_options_that_it_does_not_change() {
     assert_eq!(bench.remaining(&[("a", "y")]), [30]);
     assert_eq!(bench.remaining(&[("a", "z")]), [5, 100]);
     // The override inherits the calendar day in Paris.
-    let resets = |bench: &mut support::Bench, a: &str| {
+    let resets = |bench: &mut support::TestBench, a: &str| {
         bench.decide(&[("w", "x"), ("a", a)], None, |decision| decision.reports().last().unwrap().report.reset)
     };
     assert_eq!(resets(&mut bench, "x"), resets(&mut bench, "y"));
@@ -41,7 +41,7 @@ fn override_inherits_options_that_it_does_not_change() {
 #[test]
 fn override_expires_and_the_counter_stays() {
     // START is 2023-11-14T22:13:20Z.
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: r, per: [user], limit: 10/h, overrides: [{when: {user: acme}, limit: 100/h, until: '2023-11-14T22:23:20Z'}]}\n",
     );
     let acme = [("user", "acme")];
@@ -58,7 +58,7 @@ fn override_expires_and_the_counter_stays() {
 
 #[test]
 fn counter_moves_between_states_of_different_length() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: r, limit: 10/h, overrides: [{when: {a: x}, limit: 500/h, algorithm: sliding_log}, {when: {a: y}, limits: [20/h, 30/day]}]}\n",
     );
     assert_eq!(bench.check_cost(&[], 4), "allow");
@@ -73,7 +73,7 @@ fn counter_moves_between_states_of_different_length() {
 fn each_of_ten_thousand_overrides_applies() {
     let overrides: String =
         (0..10_000).map(|n| format!("  - {{when: {{tenant: t{n}}}, limit: {}/s}}\n", n + 1)).collect();
-    let mut bench = bench(&format!("- id: r\n  per: [tenant]\n  limit: 7/s\n  overrides:\n{overrides}"));
+    let mut bench = test_bench(&format!("- id: r\n  per: [tenant]\n  limit: 7/s\n  overrides:\n{overrides}"));
     assert_eq!(bench.remaining(&[("tenant", "t0")]), [1]);
     assert_eq!(bench.remaining(&[("tenant", "t9999")]), [10_000]);
     assert_eq!(bench.remaining(&[("tenant", "else")]), [7]);
@@ -81,7 +81,7 @@ fn each_of_ten_thousand_overrides_applies() {
 
 #[test]
 fn refund_applies_to_the_limits_of_the_charge() {
-    let mut bench = bench("- {id: r, limit: 10/h, overrides: [{when: {a: x}, limit: 100/h}]}\n");
+    let mut bench = test_bench("- {id: r, limit: 10/h, overrides: [{when: {a: x}, limit: 100/h}]}\n");
     let receipt = bench.decide(&[("a", "x")], Some(50), |decision| decision.receipt());
     assert_eq!(bench.check_cost(&[("a", "x")], 20), "allow");
     let receipt = receipt.to_string().parse().unwrap();
@@ -102,7 +102,7 @@ fn refused_request_under_a_smaller_override_refunds_nothing() {
     };
     for (small, large) in limits(2).iter().flat_map(|small| limits(100).into_iter().map(move |large| (small, large))) {
         let rule = format!("- {{id: r, per: [u], {small}, overrides: [{{when: {{p: pro}}, {large}}}]}}\n");
-        let mut bench = bench(&rule);
+        let mut bench = test_bench(&rule);
         let (pro, free) = ([("u", "a"), ("p", "pro")], [("u", "a")]);
         assert!(!bench.check_cost(&pro, 100).starts_with("deny"), "{rule}");
         assert_eq!(bench.remaining(&free), [0], "a peek, {rule}");
@@ -114,7 +114,7 @@ fn refused_request_under_a_smaller_override_refunds_nothing() {
 
 #[test]
 fn refused_request_under_another_override_does_not_change_the_refill() {
-    let mut bench = bench("- {id: r, limit: 10/10s, overrides: [{when: {a: x}, limit: 5/10s}]}\n");
+    let mut bench = test_bench("- {id: r, limit: 10/10s, overrides: [{when: {a: x}, limit: 5/10s}]}\n");
     assert_eq!(bench.check_cost(&[], 10), "allow");
     assert!(bench.check(&[("a", "x")]).starts_with("deny"));
     bench.advance(Nanos::from_nanos(5_999_999_999));
@@ -126,7 +126,7 @@ fn refused_request_under_another_override_does_not_change_the_refill() {
 #[test]
 fn refund_finds_a_state_that_is_kept_in_a_larger_table() {
     let mut bench =
-        bench("- {id: r, limit: 50/h, overrides: [{when: {a: x}, limit: 500/h, algorithm: sliding_log}]}\n");
+        test_bench("- {id: r, limit: 50/h, overrides: [{when: {a: x}, limit: 500/h, algorithm: sliding_log}]}\n");
     assert_eq!(bench.check_cost(&[("a", "x")], 5), "allow");
     let receipt = bench.decide(&[], Some(7), |decision| decision.receipt());
     assert_eq!(bench.remaining(&[]), [38]);

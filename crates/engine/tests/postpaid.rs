@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{bench, poll_once};
+use support::{poll_once, test_bench};
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Attribute, Decisions, Item, Request};
 
@@ -15,7 +15,7 @@ const TOKEN_ATTRIBUTES: &[(&str, &str)] = &[("kind", "tokens")];
 
 #[test]
 fn cost_is_taken_into_debt_and_requests_without_cost_wait_until_it_is_paid() {
-    let mut bench = bench(RULES);
+    let mut bench = test_bench(RULES);
     assert_eq!(bench.check_cost(TOKEN_ATTRIBUTES, 0), "allow");
     assert_eq!(bench.check_cost(TOKEN_ATTRIBUTES, 100), "allow");
     assert_eq!(bench.check_cost(TOKEN_ATTRIBUTES, 0), "allow", "nothing remains, but there is no debt");
@@ -29,7 +29,7 @@ fn cost_is_taken_into_debt_and_requests_without_cost_wait_until_it_is_paid() {
 
 #[test]
 fn refused_request_charges_nothing_to_a_postpaid_rule() {
-    let mut bench = bench(RULES);
+    let mut bench = test_bench(RULES);
     let both = [("kind", "tokens"), ("beside", "x")];
     assert_eq!(bench.check(&both), "allow");
     assert!(bench.check(&both).starts_with("deny"));
@@ -38,7 +38,7 @@ fn refused_request_charges_nothing_to_a_postpaid_rule() {
 
 #[test]
 fn refund_without_a_receipt_never_exceeds_the_usage() {
-    let mut bench = bench(RULES);
+    let mut bench = test_bench(RULES);
     bench.check_cost(TOKEN_ATTRIBUTES, 40);
     let attributes = [Attribute::new("kind", "tokens")];
     let mut refund = |cost: u64| {

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::bench;
+use support::test_bench;
 use tollgate_engine::rules::{Rules, Source, keys, reference_page};
 use tollgate_engine::{Engine, MemoryStore};
 
@@ -25,7 +25,7 @@ fn every_example_loads() {
     for example in examples {
         load_rules(example);
         let rules = Rules::read(&[Source { name: "example", text: example.as_bytes() }]).expect(example);
-        assert_eq!(bench("").engine.warnings(&rules), [], "{example}");
+        assert_eq!(test_bench("").engine.warnings(&rules), [], "{example}");
     }
 }
 
@@ -57,11 +57,11 @@ fn export_costs_fifty_of_a_shared_quota() {
     let page = reference_page();
     let (_, rest) = page.split_once("domain: weighed\nrules:\n").expect("the example");
     let (rules, _) = rest.split_once("```").expect("its end");
-    let mut bench = bench(rules);
+    let mut bench = test_bench(rules);
     assert!(bench.engine.warnings(&support::parse_rules(rules)).is_empty());
     let call = [("path", "/v1/list"), ("method", "GET"), ("api_key", "k")];
     let export = [("path", "/v1/export"), ("method", "GET"), ("api_key", "k")];
-    let allowed = |bench: &mut support::Bench, attributes: &[(&str, &str)], cost| {
+    let allowed = |bench: &mut support::TestBench, attributes: &[(&str, &str)], cost| {
         bench.decide(attributes, cost, |decision| decision.is_admitted())
     };
     assert!(allowed(&mut bench, &call, None) && allowed(&mut bench, &export, None));
@@ -76,7 +76,7 @@ fn gateway_states_the_cost_in_an_attribute() {
     let page = reference_page();
     let (_, rest) = page.split_once("domain: weighed-by-gateway\nrules:\n").expect("the example");
     let (rules, _) = rest.split_once("```").expect("its end");
-    let mut bench = bench(rules);
+    let mut bench = test_bench(rules);
     let mut left = |weight: &str| {
         let attributes = [("api_key", "k"), ("weight", weight)];
         bench.decide(&attributes, None, |decision| assert!(decision.is_admitted()));

@@ -3,14 +3,14 @@
 use crate::support;
 
 use std::sync::Arc;
-use support::{Bench, FlakyStore, bench, parse_rules, poll_once};
+use support::{FlakyStore, TestBench, parse_rules, poll_once, test_bench};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source};
 
 #[test]
 fn changed_limits_keep_usage() {
-    let mut bench = bench("- {id: r, per: [user], limit: 10/m}\n");
+    let mut bench = test_bench("- {id: r, per: [user], limit: 10/m}\n");
     let user = [("user", "a")];
     assert_eq!(bench.check_cost(&user, 4), "allow");
     bench.put("- {id: r, per: [user], limit: 20/m}\n");
@@ -23,7 +23,7 @@ fn changed_limits_keep_usage() {
 
 #[test]
 fn usage_is_kept_when_states_change_length() {
-    let mut bench = bench("- {id: r, limit: 10/m}\n");
+    let mut bench = test_bench("- {id: r, limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[], 4), "allow");
     let changes = [
         ("limits: [10/m, {limit: 100/day, algorithm: fixed_window}]", vec![6, 100]),
@@ -45,7 +45,7 @@ fn usage_is_kept_when_states_change_length() {
 
 #[test]
 fn removed_rule_that_is_added_again_keeps_its_usage() {
-    let mut bench = bench("- {id: r, limit: 10/m}\n");
+    let mut bench = test_bench("- {id: r, limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[], 4), "allow");
     bench.put("- {id: other, limit: 10/m}\n");
     bench.put("- {id: r, limit: 12/m}\n");
@@ -54,7 +54,7 @@ fn removed_rule_that_is_added_again_keeps_its_usage() {
 
 #[test]
 fn rule_with_another_id_or_per_has_another_counter() {
-    let mut bench = bench("- {id: r, per: [user], limit: 10/m}\n");
+    let mut bench = test_bench("- {id: r, per: [user], limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[("user", "a")], 4), "allow");
     bench.put("- {id: s, per: [user], limit: 10/m}\n- {id: r, per: [group], limit: 10/m}\n");
     assert_eq!(bench.remaining(&[("user", "a"), ("group", "a")]), [10, 10]);
@@ -62,7 +62,7 @@ fn rule_with_another_id_or_per_has_another_counter() {
 
 #[test]
 fn changed_conditions_and_cost_keep_usage() {
-    let mut bench = bench("- {id: r, per: [user], limit: 10/m}\n");
+    let mut bench = test_bench("- {id: r, per: [user], limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[("user", "a")], 4), "allow");
     bench.put("- {id: r, when: {path: /x}, per: [user], limit: 10/m, cost: 2, on_fault: open}\n");
     assert!(bench.remaining(&[("user", "a")]).is_empty());
@@ -71,7 +71,7 @@ fn changed_conditions_and_cost_keep_usage() {
 
 #[test]
 fn receipt_is_valid_after_a_rule_change() {
-    let mut bench = bench("- {id: r, limit: 10/m}\n");
+    let mut bench = test_bench("- {id: r, limit: 10/m}\n");
     let receipt = bench.decide(&[], Some(4), |decision| decision.receipt());
     bench.put("- {id: r, limit: 20/m}\n");
     assert_eq!(poll_once(bench.engine.refund(&receipt)).unwrap().get(), 4);
@@ -83,7 +83,7 @@ fn receipt_is_valid_after_a_rule_change() {
 #[test]
 fn invalid_rules_do_not_replace_the_running_rules() {
     let clock = Arc::new(ManualClock::at(support::START));
-    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, "- {id: r, limit: 1/m}\n");
+    let mut bench = TestBench::on_store(FlakyStore::new(&clock), clock, "- {id: r, limit: 1/m}\n");
     let version = bench.engine.rules().version();
     assert!(Rules::read(&[Source { name: "f", text: b"domain: d\nrules: [{id: r, limit: 5}]" }]).is_err());
     let mistakes = bench.engine.put(&parse_rules("- {id: r, limit: 5/m}\n- {id: evil, limit: 666/s}\n")).unwrap_err();
@@ -98,7 +98,7 @@ fn invalid_rules_do_not_replace_the_running_rules() {
 
 #[test]
 fn rules_are_replaced_during_decisions() {
-    let bench = bench("- {id: r, limit: 1000000/day, burst: 1000000}\n");
+    let bench = test_bench("- {id: r, limit: 1000000/day, burst: 1000000}\n");
     let (engine, clock) = (&bench.engine, &bench.clock);
     std::thread::scope(|scope| {
         let mut threads = Vec::new();

@@ -5,7 +5,9 @@ use crate::support;
 
 use std::sync::{Arc, Mutex};
 
-use support::{Bench, FlakyStore, Memory, START, bench, memory_store, outcome_text, poll_once, unavailable_error};
+use support::{
+    FlakyStore, Memory, START, TestBench, memory_store, outcome_text, poll_once, test_bench, unavailable_error,
+};
 use tollgate::clock::ManualClock;
 use tollgate_engine::store::{Answers, Batch};
 use tollgate_engine::{Attribute, Decisions, Engine, Exactness, Item, Request, RuleEffect, Store};
@@ -15,7 +17,7 @@ const RULES: &str = "- {id: reading, when: {area: read}, per: [user], limit: 2/h
 
 #[test]
 fn matching_rule_replaces_the_listed_rules() {
-    let mut bench = bench(RULES);
+    let mut bench = test_bench(RULES);
     let both = [("area", "read"), ("page", "search"), ("user", "ann")];
     for _ in 0..4 {
         assert_eq!(bench.check(&both), "allow");
@@ -28,7 +30,7 @@ fn matching_rule_replaces_the_listed_rules() {
 
 #[test]
 fn rules_are_replaced_across_items() {
-    let mut bench = bench(RULES);
+    let mut bench = test_bench(RULES);
     let (read, search) = ([Attribute::new("area", "read")], [Attribute::new("page", "search")]);
     let items = [Item::new(&read).cost(3), Item::new(&search).cost(3)];
     assert_eq!(bench.check_items(&items[..1]).unwrap(), "deny for ever", "three requests exceed the limit of two");
@@ -37,7 +39,7 @@ fn rules_are_replaced_across_items() {
 
 #[test]
 fn denials_and_bans_are_replaced_like_limits() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: closed, when: {area: read}, deny: true, on_exceed: shadow}\n\
          - {id: strict, per: [user], limit: 1/h, ban: {after: 1, within: 1h, for: 2h}}\n\
          - {id: trusted, when: {badge: gold}, unlimited: true, replaces: [strict, closed]}\n",
@@ -54,7 +56,7 @@ fn denials_and_bans_are_replaced_like_limits() {
 
 #[test]
 fn replaced_rule_is_explained() {
-    let mut bench = bench(RULES);
+    let mut bench = test_bench(RULES);
     let attributes = [Attribute::new("area", "read"), Attribute::new("page", "search")];
     let explained = poll_once(bench.engine.explain(b"d", &Item::new(&attributes), &mut bench.decisions)).unwrap();
     let effects: Vec<(&str, RuleEffect)> =
@@ -70,7 +72,7 @@ fn replaced_rule_is_explained() {
 
 #[test]
 fn one_of_several_sufficient_rules_is_enough() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: own, when: {own: {present: true}}, limit: 2/h, algorithm: fixed_window, suffices: true}\n\
          - {id: team, when: {team: {present: true}}, limit: 5/h, algorithm: fixed_window, suffices: true}\n\
          - {id: all, limit: 6/h, algorithm: fixed_window}\n",
@@ -91,7 +93,7 @@ fn one_of_several_sufficient_rules_is_enough() {
 
 #[test]
 fn sufficient_rule_does_not_replace_other_rules() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: own, limit: 9/h, suffices: true}\n- {id: team, limit: 9/h, suffices: true}\n- {id: all, limit: 1/h}\n",
     );
     assert_eq!(bench.check(&[]), "allow");
@@ -138,7 +140,7 @@ fn request_uses_the_next_rule_if_capacity_is_taken_concurrently() {
     let shared = Arc::new(memory_store(&clock));
     let others = Engine::with_fallback(shared.clone(), memory_store(&clock)).with_clock(clock.clone());
     others.put(&support::parse_rules(THREE_SUFFICIENT_RULES)).unwrap();
-    let mut bench = Bench::on_store(
+    let mut bench = TestBench::on_store(
         ContendedStore { memory: shared, others, next: Mutex::default() },
         clock,
         THREE_SUFFICIENT_RULES,
@@ -152,7 +154,7 @@ fn request_uses_the_next_rule_if_capacity_is_taken_concurrently() {
 
 #[test]
 fn requests_of_a_batch_see_earlier_charges_of_the_batch() {
-    let bench = bench(THREE_SUFFICIENT_RULES);
+    let bench = test_bench(THREE_SUFFICIENT_RULES);
     let attributes = ATTRIBUTES_OF_ALL_THREE.map(|(name, value)| Attribute::new(name, value));
     let items = [Item::new(&attributes)];
     let requests = [Request::new("d", &items); 5];
@@ -164,7 +166,7 @@ fn requests_of_a_batch_see_earlier_charges_of_the_batch() {
 
 #[test]
 fn refusing_rule_without_suffices_determines_the_wait() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: a, limit: 1/day, algorithm: fixed_window, suffices: true}\n\
          - {id: b, limit: 9/day, algorithm: fixed_window, suffices: true}\n\
          - {id: all, limit: 60/m, burst: 1}\n",
@@ -180,7 +182,7 @@ fn one_sufficient_rule_is_enough_without_the_store() {
     let rules = "- {id: a, limit: 1/s, burst: 1, suffices: true}\n\
         - {id: b, limit: 2/s, burst: 2, suffices: true}\n\
         - {id: c, when: {free: {present: true}}, limit: 1/s, suffices: true, on_fault: open}\n";
-    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, rules);
+    let mut bench = TestBench::on_store(FlakyStore::new(&clock), clock, rules);
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     let mut ask = |attributes: &[(&str, &str)]| {
         bench.decide(attributes, None, |decision| (outcome_text(decision.outcome()), decision.exactness()))
@@ -196,7 +198,7 @@ fn one_sufficient_rule_is_enough_without_the_store() {
 fn wait_is_the_shortest_wait_of_the_sufficient_rules() {
     let rules = "- {id: rare, limit: 1/h, suffices: true}\n- {id: often, limit: 1/s, suffices: true}\n\
         - {id: all, when: {all: {present: true}}, limit: 1/m}\n";
-    let mut bench = bench(rules);
+    let mut bench = test_bench(rules);
     assert_eq!(bench.check(&[("all", "")]), "allow");
     let mut outcome = |attributes: &[(&str, &str)]| {
         bench.decide(attributes, None, |decision| {
@@ -215,7 +217,7 @@ fn wait_is_the_shortest_wait_of_the_sufficient_rules() {
 fn closed_rule_refuses_although_another_rule_suffices() {
     let clock = Arc::new(ManualClock::at(START));
     let rules = "- {id: a, limit: 5/s, suffices: true, on_fault: closed}\n- {id: b, limit: 5/s, suffices: true}\n";
-    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, rules);
+    let mut bench = TestBench::on_store(FlakyStore::new(&clock), clock, rules);
     assert_eq!(bench.check(&[]), "allow");
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     bench.decide(&[], None, |decision| assert!(decision.is_refused_by_fault() && !decision.is_admitted()));
@@ -223,7 +225,7 @@ fn closed_rule_refuses_although_another_rule_suffices() {
 
 #[test]
 fn banned_counter_has_no_capacity() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: x, when: {x: {present: true}}, limit: 1/s, ban: {after: 1, within: 1m, for: 1h}, suffices: true}\n\
          - {id: y, when: {y: {present: true}}, limit: 3/h, algorithm: fixed_window, suffices: true}\n",
     );
@@ -238,7 +240,7 @@ fn banned_counter_has_no_capacity() {
 
 #[test]
 fn numbered_attribute_is_a_single_value() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: pair, when: {'tag#1': a, 'tag#2': {prefix: b, not: bad}}, per: ['tag#3'], limit: 1/h}\n\
          - {id: said, if: \"attributes['tag#2'] == 'z'\", limit: 2/h, initial: 0}\n",
     );

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{bench, outcome_text, parse_limits, poll_once};
+use support::{outcome_text, parse_limits, poll_once, test_bench};
 use tollgate::Outcome;
 use tollgate::core::Nanos;
 use tollgate_engine::{Attribute, Decisions, Enforcement, Exactness, Item, Receipt, Request, RequestError};
@@ -11,7 +11,7 @@ const SECOND: Nanos = Nanos::SECOND;
 
 #[test]
 fn rule_counts_each_value_separately() {
-    let mut bench = bench("- {id: r, per: [user], limit: 1/m}\n");
+    let mut bench = test_bench("- {id: r, per: [user], limit: 1/m}\n");
     assert_eq!(bench.check(&[("user", "a")]), "allow");
     assert_eq!(bench.check(&[("user", "a")]), "deny 60s");
     assert_eq!(bench.check(&[("user", "b")]), "allow");
@@ -21,7 +21,7 @@ fn rule_counts_each_value_separately() {
 
 #[test]
 fn requests_without_the_attribute_share_one_counter() {
-    let mut bench = bench("- {id: r, per: [user], limit: 1/m}\n");
+    let mut bench = test_bench("- {id: r, per: [user], limit: 1/m}\n");
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.check(&[("other", "x")]), "deny 60s");
     assert_eq!(bench.check(&[("user", "")]), "allow");
@@ -29,7 +29,7 @@ fn requests_without_the_attribute_share_one_counter() {
 
 #[test]
 fn rule_without_per_has_one_counter_for_all_requests() {
-    let mut bench = bench("- {id: r, limit: 2/m}\n");
+    let mut bench = test_bench("- {id: r, limit: 2/m}\n");
     assert_eq!(bench.check(&[("user", "a")]), "allow");
     assert_eq!(bench.check(&[("user", "b")]), "allow");
     assert_eq!(bench.check(&[("user", "c")]), "deny 30s");
@@ -37,7 +37,7 @@ fn rule_without_per_has_one_counter_for_all_requests() {
 
 #[test]
 fn all_matching_rules_are_charged_or_none() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: user, per: [user], limit: 5/m}\n\
          - {id: login, when: {path: /login}, per: [user], limit: 2/m}\n",
     );
@@ -53,7 +53,7 @@ fn all_matching_rules_are_charged_or_none() {
 
 #[test]
 fn request_without_a_matching_rule_passes() {
-    let mut bench = bench("- {id: r, when: {path: /login}, limit: 1/m}\n");
+    let mut bench = test_bench("- {id: r, when: {path: /login}, limit: 1/m}\n");
     bench.decide(&[("path", "/")], None, |decision| {
         assert_eq!((decision.outcome(), decision.rule(), decision.reports().count()), (Outcome::Allow, None, 0));
         assert!(decision.receipt().is_empty());
@@ -62,7 +62,7 @@ fn request_without_a_matching_rule_passes() {
 
 #[test]
 fn unknown_domain_is_an_error() {
-    let bench = bench("- {id: r, limit: 1/m}\n");
+    let bench = test_bench("- {id: r, limit: 1/m}\n");
     let (items, mut decisions) = ([Item::default()], Decisions::default());
     let error = poll_once(bench.engine.check(&Request::new("dd", &items), &mut decisions)).unwrap_err();
     assert_eq!(error, RequestError::UnknownDomain { domain: "dd".into() });
@@ -72,7 +72,7 @@ fn unknown_domain_is_an_error() {
 
 #[test]
 fn oversized_requests_are_refused() {
-    let bench = bench("- {id: r, limit: 1/m}\n");
+    let bench = test_bench("- {id: r, limit: 1/m}\n");
     let mut decisions = Decisions::default();
     let mut check = |items: &[Item<'_>]| {
         poll_once(bench.engine.check(&Request::new("d", items), &mut decisions)).map(|_| ()).unwrap_err().to_string()
@@ -87,7 +87,7 @@ fn oversized_requests_are_refused() {
 
 #[test]
 fn cost_stated_by_the_request_overrides_the_cost_of_the_rule() {
-    let mut bench = bench("- {id: heavy, limit: 10/m, cost: 4}\n");
+    let mut bench = test_bench("- {id: heavy, limit: 10/m, cost: 4}\n");
     assert_eq!(bench.decide(&[], None, |decision| outcome_text(decision.outcome())), "allow");
     assert_eq!(bench.remaining(&[]), [6]);
     assert_eq!(bench.check_cost(&[], 6), "allow");
@@ -97,7 +97,7 @@ fn cost_stated_by_the_request_overrides_the_cost_of_the_rule() {
 
 #[test]
 fn items_of_one_request_are_admitted_together() {
-    let mut bench = bench("- {id: r, per: [user], limit: 3/m}\n");
+    let mut bench = test_bench("- {id: r, per: [user], limit: 3/m}\n");
     let (a, b) = ([Attribute::new("user", "a")], [Attribute::new("user", "b")]);
     assert_eq!(bench.check_items(&[Item::new(&a).cost(3), Item::new(&b)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&a)]), Ok("deny 20s".into()));
@@ -112,7 +112,7 @@ fn items_of_one_request_are_admitted_together() {
 
 #[test]
 fn rule_may_have_limits_of_different_algorithms() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- id: r\n  limits: [10/s, {limit: 12/day, algorithm: fixed_window}, {limit: 3, algorithm: concurrency, lease: 10s}]\n",
     );
     assert_eq!(bench.check_cost(&[], 3), "allow");
@@ -126,7 +126,7 @@ fn rule_may_have_limits_of_different_algorithms() {
 
 #[test]
 fn rules_with_short_and_long_states_are_charged_together_or_not_at_all() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: bucket, limit: 2/m}\n\
          - {id: log, limit: 3/m, algorithm: sliding_log}\n\
          - {id: leases, limit: 200, algorithm: concurrency, lease: 1h}\n",
@@ -143,7 +143,7 @@ fn rules_with_short_and_long_states_are_charged_together_or_not_at_all() {
 
 #[test]
 fn unlimited_rule_never_refuses() {
-    let mut bench = bench("- {id: free, when: {plan: gold}, unlimited: true}\n");
+    let mut bench = test_bench("- {id: free, when: {plan: gold}, unlimited: true}\n");
     bench.decide(&[("plan", "gold")], Some(1_000_000), |decision| {
         assert_eq!((decision.outcome(), decision.rule()), (Outcome::Allow, Some("free")));
         assert_eq!(decision.reports().count(), 0);
@@ -153,7 +153,7 @@ fn unlimited_rule_never_refuses() {
 
 #[test]
 fn shadow_rule_reports_and_does_not_refuse() {
-    let mut bench = bench("- {id: new, limit: 1/m, on_exceed: shadow}\n- {id: old, limit: 3/m}\n");
+    let mut bench = test_bench("- {id: new, limit: 1/m, on_exceed: shadow}\n- {id: old, limit: 3/m}\n");
     let mut check = || {
         bench.decide(&[], None, |decision| {
             let reports: Vec<_> =
@@ -174,7 +174,7 @@ fn shadow_rule_reports_and_does_not_refuse() {
 
 #[test]
 fn observe_mode_admits_all_requests_and_reports_the_outcome() {
-    let mut bench = bench("- {id: r, limit: 1/m}\n");
+    let mut bench = test_bench("- {id: r, limit: 1/m}\n");
     bench.engine.set_enforcement(Enforcement::Observe);
     assert_eq!(bench.check(&[]), "allow");
     bench.decide(&[], None, |decision| {
@@ -189,7 +189,7 @@ fn observe_mode_admits_all_requests_and_reports_the_outcome() {
 
 #[test]
 fn leaky_bucket_delays_requests() {
-    let mut bench = bench("- {id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}\n");
+    let mut bench = test_bench("- {id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}\n");
     let outcomes: Vec<_> = (0..4).map(|_| bench.check(&[])).collect();
     assert_eq!(outcomes, ["allow", "delay 100ms", "delay 200ms", "deny 100ms"]);
     assert_eq!((bench.engine.counts().allowed, bench.engine.counts().delayed), (1, 2));
@@ -197,7 +197,7 @@ fn leaky_bucket_delays_requests() {
 
 #[test]
 fn receipt_refunds_exactly_the_charged_amount() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: window, per: [user], limit: 10/m, algorithm: fixed_window}\n\
          - {id: leases, limit: 3, algorithm: concurrency, lease: 1h}\n",
     );
@@ -218,7 +218,7 @@ fn receipt_refunds_exactly_the_charged_amount() {
 
 #[test]
 fn reset_discards_usage() {
-    let mut bench = bench("- {id: r, per: [user], limit: 1/m}\n- {id: s, limit: 9/m, on_exceed: shadow}\n");
+    let mut bench = test_bench("- {id: r, per: [user], limit: 1/m}\n- {id: s, limit: 9/m, on_exceed: shadow}\n");
     for user in ["a", "b"] {
         assert_eq!(bench.check(&[("user", user)]), "allow");
     }
@@ -231,7 +231,7 @@ fn reset_discards_usage() {
 
 #[test]
 fn inline_limit_needs_no_rules() {
-    let mut bench = bench("");
+    let mut bench = test_bench("");
     let one = bench.engine.intern_limits(&parse_limits("1/m", None)).unwrap();
     let other = bench.engine.intern_limits(&parse_limits("5/m", None)).unwrap();
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
@@ -254,7 +254,7 @@ fn inline_limit_needs_no_rules() {
 
 #[test]
 fn batch_is_decided_in_order_and_independently() {
-    let bench = bench(
+    let bench = test_bench(
         "- {id: r, per: [user], limit: 2/m}\n- {id: all, limit: 5/m}\n- {id: s, limit: 4/m, on_exceed: shadow}\n",
     );
     let names: Vec<String> = (0..40).map(|n| format!("u{}", n % 3)).collect();
@@ -283,7 +283,7 @@ fn number_of_rules_that_match_a_request_is_bounded() {
     // all of them.
     let rule = |n| format!("- {{id: r{n}, when: {{none: {{not: x{n}}}}}, limit: 1/m}}\n");
     let matching = |count: usize| -> String { (0..count).map(rule).collect() };
-    let mut full = bench(&matching(256));
+    let mut full = test_bench(&matching(256));
     assert_eq!(full.check(&[]), "allow");
     assert_eq!(full.check(&[]), "deny 60s");
     let items: Vec<Item<'_>> = (0..17).map(|_| Item::default()).collect();
@@ -292,6 +292,6 @@ fn number_of_rules_that_match_a_request_is_bounded() {
     assert_eq!(full.check(&[]), "deny 60s", "the next request is decided as before");
 
     let (what, max) = ("rules that match the request", 256);
-    let error = bench(&matching(257)).check_items(&[Item::default()]).unwrap_err();
+    let error = test_bench(&matching(257)).check_items(&[Item::default()]).unwrap_err();
     assert_eq!(error, RequestError::TooMany { what, given: 257, max });
 }

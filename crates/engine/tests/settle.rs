@@ -4,18 +4,18 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, FlakyStore, START, bench, poll_once, unavailable_error};
+use support::{FlakyStore, START, TestBench, poll_once, test_bench, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{CommitResult, Receipt, Store};
 
-fn reserve<S: Store>(bench: &mut Bench<S>, cost: u64) -> Receipt {
+fn reserve<S: Store>(bench: &mut TestBench<S>, cost: u64) -> Receipt {
     let receipt = bench.decide(&[("user", "a")], Some(cost), |decision| decision.receipt());
     // Converts the receipt to a string and back, as a client does.
     receipt.to_string().parse().expect("a valid receipt")
 }
 
-fn commit<S: Store>(bench: &Bench<S>, receipt: &Receipt, cost: u64) -> (u64, u64, u64) {
+fn commit<S: Store>(bench: &TestBench<S>, receipt: &Receipt, cost: u64) -> (u64, u64, u64) {
     let CommitResult { refunded, charged, unpaid } =
         poll_once(bench.engine.commit(receipt, Cost::new(cost))).expect("a store");
     (refunded.get(), charged.get(), unpaid.get())
@@ -34,7 +34,7 @@ fn reservation_is_settled_at_its_actual_cost() {
         (0, (30, 0, 0), [100, 1000]),
         (45, (0, 15, 0), [55, 955]),
     ] {
-        let mut bench = bench(RULES);
+        let mut bench = test_bench(RULES);
         let receipt = reserve(&mut bench, 30);
         assert_eq!(commit(&bench, &receipt, actual), expected, "at {actual}");
         assert_eq!(bench.remaining(&[("user", "a")]), left, "at {actual}");
@@ -43,7 +43,7 @@ fn reservation_is_settled_at_its_actual_cost() {
 
 #[test]
 fn commit_above_the_reservation_is_charged_into_debt() {
-    let mut bench = bench(RULES);
+    let mut bench = test_bench(RULES);
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 150), (0, 120, 0));
     assert_eq!(bench.remaining(&[("user", "a")]), [0, 850]);
@@ -51,7 +51,7 @@ fn commit_above_the_reservation_is_charged_into_debt() {
 
 #[test]
 fn commit_above_the_reservation_charges_all_limits_or_none() {
-    let mut bench = bench(RULES);
+    let mut bench = test_bench(RULES);
     let receipt = reserve(&mut bench, 30);
     // `all` has capacity for 121 more tokens, but `mine` would have a debt of 51 (maximum 50).
     assert_eq!(commit(&bench, &receipt, 151), (0, 0, 121));
@@ -62,7 +62,7 @@ fn commit_above_the_reservation_charges_all_limits_or_none() {
 
 #[test]
 fn commit_above_the_reservation_charges_all_limits_of_one_rule_or_none() {
-    let mut bench = bench("- {id: r, limits: [{limit: 100/m, max_debt: 0}, {limit: 1000/h, max_debt: 0}]}\n");
+    let mut bench = test_bench("- {id: r, limits: [{limit: 100/m, max_debt: 0}, {limit: 1000/h, max_debt: 0}]}\n");
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 101), (0, 0, 71));
     assert_eq!(bench.remaining(&[("user", "a")]), [70, 970]);
@@ -72,7 +72,7 @@ fn commit_above_the_reservation_charges_all_limits_of_one_rule_or_none() {
 
 #[test]
 fn exhausted_shadow_rule_does_not_block_a_commit() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: mine, per: [user], limit: 100/h, max_debt: 0}\n\
          - {id: shadow, limit: 50/h, max_debt: 0, on_exceed: shadow}\n",
     );
@@ -88,7 +88,7 @@ fn exhausted_shadow_rule_does_not_block_a_commit() {
 
 #[test]
 fn cancelled_reservation_is_refunded_and_a_forgotten_one_is_charged() {
-    let mut bench = bench(RULES);
+    let mut bench = test_bench(RULES);
     let receipt = reserve(&mut bench, 30);
     assert_eq!(poll_once(bench.engine.refund(&receipt)), Ok(Cost::new(30)));
     assert_eq!(bench.remaining(&[("user", "a")]), [100, 1000]);
@@ -100,7 +100,7 @@ fn cancelled_reservation_is_refunded_and_a_forgotten_one_is_charged() {
 
 #[test]
 fn calendar_windows_and_overrides_are_settled() {
-    let mut bench = bench(
+    let mut bench = test_bench(
         "- {id: month, limit: 1000/month, algorithm: fixed_window}\n\
          - {id: plan, limit: 5/m, overrides: [{when: {user: a}, limit: 500/m}]}\n",
     );
@@ -113,7 +113,7 @@ fn calendar_windows_and_overrides_are_settled() {
 fn reservation_of_the_fallback_is_settled_there() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench =
-        Bench::on_store(FlakyStore::new(&clock), clock, "- {id: mine, per: [user], limit: 100/s, max_debt: 100}\n");
+        TestBench::on_store(FlakyStore::new(&clock), clock, "- {id: mine, per: [user], limit: 100/s, max_debt: 100}\n");
     bench.engine.store().fail_times(unavailable_error(), 1);
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 40), (0, 10, 0));
@@ -126,7 +126,8 @@ fn reservation_of_the_fallback_is_settled_there() {
 
 #[test]
 fn slot_is_held_while_it_is_renewed() {
-    let mut bench = bench("- {id: slots, limit: 1, algorithm: concurrency, lease: 10s}\n- {id: all, limit: 100/m}\n");
+    let mut bench =
+        test_bench("- {id: slots, limit: 1, algorithm: concurrency, lease: 10s}\n- {id: all, limit: 100/m}\n");
     let receipt = reserve(&mut bench, 1);
     for _ in 0..5 {
         bench.advance(Nanos::from_secs(9));
@@ -136,7 +137,7 @@ fn slot_is_held_while_it_is_renewed() {
     bench.advance(Nanos::from_secs(10));
     assert_eq!(poll_once(bench.engine.renew(&receipt)), Ok(false), "it was lost");
     assert_eq!(bench.check(&[("user", "a")]), "allow");
-    let mut bench = support::bench("- {id: all, limit: 100/m}\n");
+    let mut bench = support::test_bench("- {id: all, limit: 100/m}\n");
     let receipt = reserve(&mut bench, 1);
     assert_eq!(poll_once(bench.engine.renew(&receipt)), Ok(false), "no slot is held");
 }

@@ -4,11 +4,11 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, START, bench, memory_store, parse_limits, poll_once};
+use support::{START, TestBench, memory_store, parse_limits, poll_once, test_bench};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::core::Nanos;
 use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
-use tollgate_engine::{Decisions, Engine, Inline, Item, Request};
+use tollgate_engine::{Decisions, Engine, InlineLimit, Item, Request};
 
 const RULES: &str = "
 - {id: bucket, when: {kind: bucket}, per: [who], limit: 5/h}
@@ -21,7 +21,7 @@ const RULES: &str = "
 ";
 const RULE_KINDS: [&str; 7] = ["bucket", "fine", "window", "daily", "log", "slots", "banned"];
 
-fn take_snapshot(bench: &Bench) -> Vec<u8> {
+fn take_snapshot(bench: &TestBench) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = SnapshotWriter::new(&mut bytes).expect("memory");
     bench.engine.write_snapshot(&mut writer).expect("memory");
@@ -31,20 +31,20 @@ fn take_snapshot(bench: &Bench) -> Vec<u8> {
 
 /// Restores an engine from a snapshot. The engine's clock shows a time `later` after the snapshot was written. The
 /// monotonic clock has another origin, as in a new process.
-fn restore(bytes: &[u8], before: &Bench, later: Nanos, rules: &str) -> Result<Bench, RestoreError> {
+fn restore(bytes: &[u8], before: &TestBench, later: Nanos, rules: &str) -> Result<TestBench, RestoreError> {
     let clock = Arc::new(ManualClock::at(before.clock.mono().as_nanos() / 3));
     clock.step_wall((START - START / 3) as i64);
     clock.advance(later);
     let mut reader = SnapshotReader::new(bytes)?;
     let engine = Engine::restored(20_000, clock.clone(), memory_store(&clock), &mut reader)?.with_clock(clock.clone());
     reader.finish()?;
-    let bench = Bench { engine, clock, decisions: Decisions::default() };
+    let bench = TestBench { engine, clock, decisions: Decisions::default() };
     bench.put(rules);
     Ok(bench)
 }
 
-fn bench_with_used_up_limits() -> Bench {
-    let mut bench = bench(RULES);
+fn bench_with_used_up_limits() -> TestBench {
+    let mut bench = test_bench(RULES);
     for kind in RULE_KINDS {
         for who in ["alice", "bob"] {
             (0..6).for_each(|_| drop(bench.check(&[("kind", kind), ("who", who)])));
@@ -72,7 +72,7 @@ fn restored_engine_decides_like_the_original_engine() {
 
 #[test]
 fn lease_taken_before_the_restart_is_released_after_it() {
-    let mut before = bench(RULES);
+    let mut before = test_bench(RULES);
     let attributes = [("kind", "slots"), ("who", "alice")];
     let receipt = before.decide(&attributes, None, |decision| decision.receipt());
     assert_eq!(before.check(&attributes), "allow");
@@ -92,10 +92,10 @@ fn changed_rule_keeps_its_usage_across_a_restart() {
 
 #[test]
 fn inline_limits_survive_a_restart() {
-    let before = bench("- {id: other, limit: 1/s}");
-    let spend = |bench: &Bench, decisions: &mut Decisions| {
+    let before = test_bench("- {id: other, limit: 1/s}");
+    let spend = |bench: &TestBench, decisions: &mut Decisions| {
         let inline = bench.engine.intern_limits(&parse_limits("5/h", None)).unwrap();
-        let items = [Item { limit: Some(Inline { key: b"alice", limits: &inline }), ..Item::new(&[]) }];
+        let items = [Item { limit: Some(InlineLimit { key: b"alice", limits: &inline }), ..Item::new(&[]) }];
         poll_once(bench.engine.check(&Request::new("d", &items), decisions))
             .unwrap()
             .reports()

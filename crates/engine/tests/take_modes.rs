@@ -4,13 +4,13 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, FlakyStore, START, bench, outcome_text, poll_once, unavailable_error};
+use support::{FlakyStore, START, TestBench, outcome_text, poll_once, test_bench, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Attribute, Enforcement, Item, Request, RequestError, Store, TakeMode};
 
 /// Requests `cost` in the given mode. Returns the outcome and the amount taken.
-fn take_with_mode<S: Store>(bench: &mut Bench<S>, take_mode: TakeMode, user: &str, cost: u64) -> (String, u64) {
+fn take_with_mode<S: Store>(bench: &mut TestBench<S>, take_mode: TakeMode, user: &str, cost: u64) -> (String, u64) {
     let attributes = [Attribute::new("user", user)];
     let items = [Item::new(&attributes).cost(cost)];
     let request = Request::new("d", &items);
@@ -27,7 +27,7 @@ const TWO_RULES: &str = "- {id: mine, per: [user], limit: 4/m}\n- {id: all, limi
 
 #[test]
 fn take_up_to_takes_the_least_of_all_rules() {
-    let mut bench = bench(TWO_RULES);
+    let mut bench = test_bench(TWO_RULES);
     assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 4));
     assert_eq!(bench.remaining(&[("user", "a")]), [0, 6], "the other rule is charged the same amount");
     assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 7), ("deny 15s".into(), 0));
@@ -39,7 +39,7 @@ fn take_up_to_takes_the_least_of_all_rules() {
 
 #[test]
 fn reports_and_receipt_reflect_the_amount_taken() {
-    let mut bench = bench(TWO_RULES);
+    let mut bench = test_bench(TWO_RULES);
     let (attributes, mut remaining) = ([Attribute::new("user", "a")], Vec::new());
     let items = [Item::new(&attributes).cost(9)];
     let decision = poll_once(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
@@ -60,7 +60,7 @@ fn limits_of_five_algorithms_can_be_drained() {
         "limit: 5, algorithm: concurrency",
         "limits: [{limit: 5/m}, {limit: 8/h}]",
     ] {
-        let mut bench = bench(&format!("- {{id: r, per: [user], {limit}}}\n- {{id: wide, limit: 100/m}}\n"));
+        let mut bench = test_bench(&format!("- {{id: r, per: [user], {limit}}}\n- {{id: wide, limit: 100/m}}\n"));
         assert_eq!(take_with_mode(&mut bench, TakeMode::Exactly, "a", 2), ("allow".into(), 2), "{limit}");
         assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", u64::MAX), ("allow".into(), 3), "{limit}");
         assert_eq!(bench.remaining(&[("user", "a")]).first(), Some(&0), "{limit}");
@@ -70,7 +70,7 @@ fn limits_of_five_algorithms_can_be_drained() {
 
 #[test]
 fn without_limits_the_whole_amount_may_be_used() {
-    let mut bench = bench("- {id: r, when: {user: x}, limit: 1/m}\n");
+    let mut bench = test_bench("- {id: r, when: {user: x}, limit: 1/m}\n");
     assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 7));
     bench.engine.set_enforcement(Enforcement::Observe);
     assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "x", 7), ("allow".into(), 7));
@@ -83,8 +83,8 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
                  - {id: free, when: {user: f}, unlimited: true}\n\
                  - {id: pass, when: {user: p}, allow: true}\n";
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, rules);
-    let drain = |bench: &mut Bench<FlakyStore>, user: &str| {
+    let mut bench = TestBench::on_store(FlakyStore::new(&clock), clock, rules);
+    let drain = |bench: &mut TestBench<FlakyStore>, user: &str| {
         let attributes = [Attribute::new("user", user)];
         let items = [Item { cost: Some(Cost::MAX), ..Item::new(&attributes) }];
         let decision = poll_once(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
@@ -107,7 +107,7 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
 
 #[test]
 fn shadow_rule_takes_no_more_than_is_admitted() {
-    let mut bench = bench("- {id: r, limit: 4/m}\n- {id: quiet, limit: 100/day, on_exceed: shadow}\n");
+    let mut bench = test_bench("- {id: r, limit: 4/m}\n- {id: quiet, limit: 100/day, on_exceed: shadow}\n");
     assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 50), ("allow".into(), 4));
     bench.advance(Nanos::from_secs(15));
     assert_eq!(bench.remaining(&[]), [1, 96]);
@@ -115,7 +115,7 @@ fn shadow_rule_takes_no_more_than_is_admitted() {
 
 #[test]
 fn charge_goes_into_debt_up_to_the_maximum() {
-    let mut bench = bench("- {id: r, limit: 10/m, max_debt: 20}\n");
+    let mut bench = test_bench("- {id: r, limit: 10/m, max_debt: 20}\n");
     assert_eq!(take_with_mode(&mut bench, TakeMode::Regardless, "a", 25), ("allow".into(), 25));
     assert_eq!(bench.check(&[]), "deny 96s");
     assert_eq!(take_with_mode(&mut bench, TakeMode::Regardless, "a", 6).1, 0, "the debt would be 21");
@@ -126,10 +126,10 @@ fn charge_goes_into_debt_up_to_the_maximum() {
 
 #[test]
 fn take_up_to_needs_an_amount_and_one_item() {
-    let mut bench = bench(TWO_RULES);
+    let mut bench = test_bench(TWO_RULES);
     let attributes = [Attribute::new("user", "a")];
     let item = Item::new(&attributes);
-    let wrong = |bench: &mut Bench, items: &[Item<'_>]| {
+    let wrong = |bench: &mut TestBench, items: &[Item<'_>]| {
         poll_once(bench.engine.take_up_to(&Request::new("d", items), &mut bench.decisions)).map(|_| ()).unwrap_err()
     };
     assert_eq!(wrong(&mut bench, &[item]), RequestError::NoAmount);
@@ -141,7 +141,7 @@ fn take_up_to_needs_an_amount_and_one_item() {
 #[test]
 fn fallback_takes_up_to_its_share() {
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on_store(FlakyStore::new(&clock), clock, TWO_RULES);
+    let mut bench = TestBench::on_store(FlakyStore::new(&clock), clock, TWO_RULES);
     bench.engine.store().fail_times(unavailable_error(), 1);
     // The store has not answered for this key, so the key starts with this node's share. There is one node.
     assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 4));

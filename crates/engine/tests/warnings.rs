@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{bench, parse_rules};
+use support::{parse_rules, test_bench};
 use tollgate_engine::Attribute;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_testkit::golden;
@@ -10,7 +10,7 @@ use tollgate_testkit::golden::Page;
 
 /// Returns the warnings about `rules` while the rules in `running` are loaded, one warning per line.
 fn warnings_about(running: &str, rules: &str) -> String {
-    let warnings = bench(running).engine.warnings(&parse_rules(rules));
+    let warnings = test_bench(running).engine.warnings(&parse_rules(rules));
     warnings.iter().map(|warning| format!("{warning}\n")).collect()
 }
 
@@ -212,9 +212,9 @@ fn ten_thousand_rules_with_only_an_if_are_indexed_by_its_implied_conditions() {
         ("{id: rN, when: {user: {not: x}}, if: \"plan == 'pN' || plan == 'qN'\", limit: 1/s}", "p5", vec![5]),
         ("{id: rN, if: \"plan == 'pN'\", limit: 1/s}", "other", vec![]),
     ] {
-        let bench = bench(&repeat_rule(rule));
+        let bench = test_bench(&repeat_rule(rule));
         let set = bench.engine.rules();
-        assert_eq!(set.unindexed_rules(b"d"), 0, "{rule}");
+        assert_eq!(set.unindexed_rule_count(b"d"), 0, "{rule}");
         let mut matched = tollgate_engine::CandidateRules::default();
         let attributes = [Attribute::new("plan", value), Attribute::new("bytes", "6")];
         assert_eq!(set.candidates(b"d", &attributes, &mut matched).unwrap(), expected, "{rule}");
@@ -225,8 +225,8 @@ fn ten_thousand_rules_with_only_an_if_are_indexed_by_its_implied_conditions() {
 fn many_rules_without_an_indexed_condition_cause_a_warning() {
     let mut page = Page::default();
     for rule in ["{id: rN, when: {plan: {not: pN}}, limit: 1/s}", "{id: rN, if: \"!has(aN)\", limit: 1/s}"] {
-        let bench = bench(&repeat_rule(rule));
-        assert_eq!(bench.engine.rules().unindexed_rules(b"d"), 10_000, "{rule}");
+        let bench = test_bench(&repeat_rule(rule));
+        assert_eq!(bench.engine.rules().unindexed_rule_count(b"d"), 10_000, "{rule}");
         let warnings = bench.engine.warnings(&parse_rules(&repeat_rule(rule)));
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         let about: Vec<&str> =
@@ -235,7 +235,7 @@ fn many_rules_without_an_indexed_condition_cause_a_warning() {
     }
     golden!("warnings/unindexed_rules", page);
     let few: String = repeat_rule("{id: rN, limit: 1/s}").lines().take(256).map(|line| format!("{line}\n")).collect();
-    assert!(bench(&few).engine.warnings(&parse_rules(&few)).is_empty());
+    assert!(test_bench(&few).engine.warnings(&parse_rules(&few)).is_empty());
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn valid_rules_beside_mistakes_are_checked_for_warnings() {
         let source = Source { name: "rules", text: text.as_bytes() };
         assert!(Rules::read(&[source]).is_err());
         let sound = Rules::read_valid(&[source], &|_, _| Err("none".into()));
-        bench("").engine.warnings(&sound).iter().map(|warning| format!("{warning}\n")).collect()
+        test_bench("").engine.warnings(&sound).iter().map(|warning| format!("{warning}\n")).collect()
     };
     let mut page = Page::default();
     page.add_case(text, &warnings(text));

@@ -192,7 +192,7 @@ impl PeerStore {
         let (table, now) = (&self.shared.table, self.shared.now());
         let (outcome, report, urgent) = table.try_check(&now, table.fingerprint(charge.key), charge.limits_id, cost)?;
         let (taken, stamps) =
-            if outcome.is_admitted() { (cost, Stamps::default()) } else { (Cost::ZERO, Stamps::refused_by(0)) };
+            if outcome.is_admitted() { (cost, Stamps::default()) } else { (Cost::ZERO, Stamps::of_refusal_by(0)) };
         answers.push_answer_of_exactness(Exactness::Eventual, outcome, taken, stamps, [report]);
         answers.end_group(now.wall());
         if urgent {

@@ -179,7 +179,7 @@ fn restore_words(
             // differ.
             limit.init(words, now);
             if held > 0 {
-                limit.commit(words, now, &Verdict::stamped(Cost::new(held), Stamp::from_bits(1)));
+                limit.commit(words, now, &Verdict::new_allowed_with_stamp(Cost::new(held), Stamp::from_bits(1)));
             }
             return Ok(Some(leases_left(last_end, now, lease)));
         }

@@ -39,7 +39,7 @@ impl PartAnswer {
             stamps: group.stamps(answer),
             reports: group.reports(answer).to_vec(),
         };
-        Ok(Self { charges: group.charges().iter().map(charge).collect(), at: group.at() })
+        Ok(Self { charges: group.charges().iter().map(charge).collect(), at: group.decided_at() })
     }
 
     pub(crate) fn is_admitted(&self) -> bool {

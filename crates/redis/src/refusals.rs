@@ -162,7 +162,7 @@ impl Refusals {
             marks: lookup.marks,
             until: lookup.asked + (wait - wait / UNREPEATED_WAIT_DIVISOR),
             answered: now,
-            at: answer.at(),
+            at: answer.decided_at(),
         };
         *self.lock_slot(lookup) = Some(refusal);
     }

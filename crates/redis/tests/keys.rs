@@ -247,7 +247,7 @@ fn clock_of_the_store_decides() {
         let mut answers = Answers::default();
         let groups = [Group { verb: StoreVerb::Check, charges: &charges }];
         store.run(Batch { limit_table: &NoLimitTable, groups: &groups }, &mut answers).await;
-        let at = answers.group(0).unwrap().at().as_nanos() / 1_000;
+        let at = answers.group(0).unwrap().decided_at().as_nanos() / 1_000;
         assert!((before..=time()).contains(&at));
     });
 }

@@ -238,8 +238,8 @@ const KEY_COUNT_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_COUNTED_BUCKETS: usize = 1 << 16;
 
 fn update_key_count(app: &App<MemoryStore>) {
-    let throttles = app.throttles.as_ref().map_or(0, |throttles| throttles.count_used(MAX_COUNTED_BUCKETS));
-    app.snapshots.keys.store(throttles + app.engine.count_used(), Ordering::Relaxed);
+    let throttles = app.throttles.as_ref().map_or(0, |throttles| throttles.count_used_keys(MAX_COUNTED_BUCKETS));
+    app.snapshots.keys.store(throttles + app.engine.count_used_keys(), Ordering::Relaxed);
 }
 
 /// Runs `work` on the background thread after the delay `first` and then at every interval. Never returns.

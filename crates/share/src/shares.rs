@@ -281,7 +281,7 @@ impl Arrears {
     }
 
     /// Subtracts a refunded cost.
-    pub fn give_back(&mut self, cost: u64) {
+    pub fn subtract_refund(&mut self, cost: u64) {
         self.admitted = self.admitted.saturating_sub(cost);
     }
 
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!([0, 3, 4, 5, 6].map(|at| due(&arrears, at)), [20, 20, 20, 10, 0], "the earlier 40 refill first");
         arrears.add(&share, 30, false, &report(100, 60, 4), 5 * SECOND);
         assert_eq!(due(&arrears, 5), 40);
-        arrears.give_back(15);
+        arrears.subtract_refund(15);
         assert_eq!(due(&arrears, 5), 25);
         assert_eq!(due(&arrears, 100), 0);
     }

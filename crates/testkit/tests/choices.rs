@@ -42,7 +42,7 @@ fn caller_pays_its_own_cost() {
 #[test]
 fn pacer_makes_the_next_caller_pay() {
     let pacing = PacerParams::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
-    let mut pace = pacing.start(Time::ZERO);
+    let mut pace = pacing.initial_state(Time::ZERO);
     assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::new(5)), Nanos::ZERO, "the first caller never waits");
     assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), from_millis(500));
     assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), from_millis(600));
@@ -92,7 +92,7 @@ fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     assert_eq!(bucket.wait(from_millis(500)).check(1), Outcome::Delay(from_millis(1_500)));
 
     let pacing = PacerParams::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
-    let mut pace = pacing.start(Time::ZERO);
+    let mut pace = pacing.initial_state(Time::ZERO);
     pacing.reserve(&mut pace, Time::ZERO, Cost::new(5));
     let before = pace;
     assert_eq!(pacing.try_reserve(&mut pace, Time::ZERO, Cost::ONE, from_millis(499)), None);

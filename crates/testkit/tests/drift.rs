@@ -204,7 +204,7 @@ fn pacer_waits_are_exact_to_the_nanosecond_over_three_years() {
         let exact = ExactRate(text.parse().expect("a rate"));
         let pacing = PacerParams::bursty(exact.0, Nanos::SECOND).expect("a pacer");
         let start = 777;
-        let (mut pace, mut rng, mut total) = (pacing.start(Time::from_nanos(start)), Rng(4711), 0);
+        let (mut pace, mut rng, mut total) = (pacing.initial_state(Time::from_nanos(start)), Rng(4711), 0);
         let mut now = start;
         while now < start + THREE_YEARS {
             let cost = random_cost(&mut rng, exact.units_within(2 * THREE_YEARS / DECISIONS_PER_RATE));

@@ -31,7 +31,7 @@ fn run_in_lockstep(
     calls: &[(IdleTime, u64)],
     tolerance: impl Fn(u64) -> u64,
 ) {
-    let (mut pace, mut now) = (pacing.start(Time::from_nanos(start)), start);
+    let (mut pace, mut now) = (pacing.initial_state(Time::from_nanos(start)), start);
     for (nth, &(idle, permits)) in calls.iter().enumerate() {
         let next = match idle {
             IdleTime::Nanos(nanos) => now.saturating_add(nanos),
@@ -100,7 +100,7 @@ proptest! {
             }
         });
         let (mut pace, mut model, mut now) =
-            (pacing.start(Time::from_nanos(start)), PacerModel::warm_up(rate, warm_up, 3_000, start), start);
+            (pacing.initial_state(Time::from_nanos(start)), PacerModel::warm_up(rate, warm_up, 3_000, start), start);
         for (idle, permits) in calls {
             // Uses only pauses that end all waiting, so that the pacer and its model are idle now.
             if let IdleTime::Nanos(nanos) = idle
@@ -128,7 +128,7 @@ proptest! {
     ) {
         let made = [PacerParams::bursty(rate, Nanos::from_nanos(store)), PacerParams::warm_up(rate, Nanos::from_nanos(store), cold)];
         for pacing in made.into_iter().flatten() {
-            let mut pace = pacing.start(Time::from_nanos(calls[0].0));
+            let mut pace = pacing.initial_state(Time::from_nanos(calls[0].0));
             for (now, permits) in &calls {
                 let wait = pacing.next_wait(&pace, Time::from_nanos(*now));
                 let again = pacing.reserve(&mut pace, Time::from_nanos(*now), Cost::new(*permits));

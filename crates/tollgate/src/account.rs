@@ -109,14 +109,14 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
                 if repair {
                     self.commit(&verdict);
                 }
-                return Verdict::refused(retry.max(undelayed));
+                return Verdict::new_refused(retry.max(undelayed));
             }
             Outcome::Delay(_) => match self.wait_in_queue(Cost::ZERO, cost) {
                 Retry::NOW => {
                     self.commit(&verdict);
-                    return Verdict::stamped(verdict.taken(), verdict.stamp());
+                    return Verdict::new_allowed_with_stamp(verdict.taken(), verdict.stamp());
                 }
-                retry => return Verdict::refused(retry),
+                retry => return Verdict::new_refused(retry),
             },
         }
         verdict

@@ -164,7 +164,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
                 };
                 match buckets.try_visit_home(fingerprint, self.flags(), decide) {
                     Some(Ok(stamp)) => Some(stamp),
-                    Some(Err(retry)) => return Verdict::refused(retry),
+                    Some(Err(retry)) => return Verdict::new_refused(retry),
                     None => None,
                 }
             }
@@ -172,7 +172,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             Table::Wide(buckets) => self.try_take_words(buckets, fingerprint, now.mono(), now.wall(), cost),
         };
         match taken {
-            Some(stamp) => Verdict::stamped(cost, stamp),
+            Some(stamp) => Verdict::new_allowed_with_stamp(cost, stamp),
             None => self.check_slow(fingerprint, now.mono(), now.wall(), cost),
         }
     }
@@ -241,7 +241,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
                     // it byte by byte.
                     match &mut state {
                         Some(state) => match state.take(&self.limit, &now, *cost) {
-                            Some(stamp) => *verdict = Verdict::stamped(*cost, stamp),
+                            Some(stamp) => *verdict = Verdict::new_allowed_with_stamp(*cost, stamp),
                             None => {
                                 *verdict = self.decide_locked(**state, now.mono(), now.wall(), fingerprint, *cost);
                             }

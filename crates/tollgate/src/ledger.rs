@@ -28,7 +28,7 @@ use std::array::from_ref;
 use std::fmt;
 use std::sync::Mutex;
 
-use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Offset, Retry, Spent, Stamps, Window};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, OffsetCells, Retry, Spent, Stamps, Window};
 
 use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
@@ -491,7 +491,7 @@ fn presence_under<N: LimitTable + ?Sized>(
 }
 
 /// Account of a locked entry under the limits of a charge.
-type LockedAccount<'a> = Account<'a, Limits, Offset<State<'a>>>;
+type LockedAccount<'a> = Account<'a, Limits, OffsetCells<State<'a>>>;
 
 /// Returns the limits of a state's last charge; `None` if they are `limits`, which has the id `id`. Initialises a new
 /// state, or a state with an unknown id, under `limits`.
@@ -542,8 +542,8 @@ fn now_for_key<'a>(charge: &Charge<'a>, fingerprint: Fingerprint, now: Now<'a>) 
 }
 
 /// Skips the limits id at the beginning of an entry, and returns its state.
-fn state_after_id<S>(entry: S) -> Offset<S> {
-    Offset { cells: entry, first: 1 }
+fn state_after_id<S>(entry: S) -> OffsetCells<S> {
+    OffsetCells { cells: entry, first: 1 }
 }
 
 /// Reads each entry under the limits of its last charge.
@@ -573,7 +573,7 @@ impl<N: LimitTable + ?Sized> LedgerReader<'_, N> {
         &self,
         fingerprint: Fingerprint,
         state: &State<'_>,
-        read: impl FnOnce(&Limits, &Offset<&State<'_>>, &Now<'_>) -> R,
+        read: impl FnOnce(&Limits, &OffsetCells<&State<'_>>, &Now<'_>) -> R,
     ) -> Option<R> {
         let limits = limits_by_id(self.limit_table, state.get(0))?;
         Some(read(limits, &state_after_id(state), &self.now.with_spread(fingerprint.low)))

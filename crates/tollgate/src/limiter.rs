@@ -109,7 +109,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
             return verdict;
         }
         match self.try_take_two_words(now.mono(), now.wall(), cost) {
-            Some(stamp) => Verdict::stamped(cost, stamp),
+            Some(stamp) => Verdict::new_allowed_with_stamp(cost, stamp),
             None => self.check_slow(now.mono(), now.wall(), cost),
         }
     }
@@ -124,10 +124,10 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         match self.limit.try_take_from_word(before, now, cost) {
             Some(after) => {
                 word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-                Some(Verdict::granted(cost))
+                Some(Verdict::new_allowed(cost))
             }
             // A refusal writes nothing, so reading the word once is enough.
-            None => self.limit.try_refuse_from_word(before, now, cost).map(Verdict::refused),
+            None => self.limit.try_refuse_from_word(before, now, cost).map(Verdict::new_refused),
         }
     }
 

@@ -89,7 +89,7 @@ pub(crate) fn constant(rate: Rate) -> PacerParams {
 impl<C: Clock> Pacer<C> {
     /// Creates a pacer with these parameters. The pacer reads the time from `clock`.
     pub fn with_clock(pacing: PacerParams, clock: C) -> Self {
-        let pace = pacing.start(clock.mono());
+        let pace = pacing.initial_state(clock.mono());
         Self {
             clock,
             paced: Mutex::new(PacerInner { pacing, pace, last_grant: (0, pace, pace) }),
@@ -163,14 +163,14 @@ impl PacerInner {
     fn take(&mut self, cost: Cost, now: Time<tollgate_core::Mono>) -> Verdict<u64> {
         match self.pacing.next_wait(&self.pace, now) {
             // A cost of zero never waits.
-            _ if cost == Cost::ZERO => Verdict::granted(cost),
+            _ if cost == Cost::ZERO => Verdict::new_allowed(cost),
             Nanos::ZERO => {
                 let before = self.pace;
                 self.pacing.reserve(&mut self.pace, now, cost);
                 self.last_grant = (self.last_grant.0 + 1, before, self.pace);
-                Verdict::stamped(cost, self.last_grant.0)
+                Verdict::new_allowed_with_stamp(cost, self.last_grant.0)
             }
-            wait => Verdict::refused(Retry::After(wait)),
+            wait => Verdict::new_refused(Retry::After(wait)),
         }
     }
 }
@@ -241,7 +241,7 @@ impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
         let mut paced = self.lock();
         let PacerInner { pacing, pace, .. } = &mut *paced;
         pacing.reserve(pace, now, cost);
-        Verdict::granted(cost)
+        Verdict::new_allowed(cost)
     }
 }
 

@@ -154,7 +154,7 @@ impl<C: Clock> RedisCellTable<C> {
     /// from a sample of at most `max_buckets`.
     ///
     /// Decisions continue during the count.
-    pub fn count_used(&self, max_buckets: usize) -> u64 {
+    pub fn count_used_keys(&self, max_buckets: usize) -> u64 {
         let reader = || RedisCellReader { now: self.clock.mono().as_nanos() };
         self.table
             .estimate_count(max_buckets, reader, |reader, fingerprint, entry| !reader.is_unused(fingerprint, entry))

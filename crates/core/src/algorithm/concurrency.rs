@@ -297,7 +297,7 @@ impl Algorithm for Concurrency {
         let leases = LeaseList::load(state, own.slots());
         leases.shorten_leases(state, now.mono().saturating_add(self.lease));
         if self.slots() < own.slots() {
-            leases.move_to(state, now.mono(), self.slots());
+            leases.move_to_fewer_slots(state, now.mono(), self.slots());
         }
     }
 

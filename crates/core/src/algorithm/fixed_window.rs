@@ -259,7 +259,8 @@ impl FixedWindow {
         }
         let passed = match grid {
             WindowGrid::FromFirstRequest | WindowGrid::Regular(_) => (at - end) / length + 1,
-            // The number of windows of average length, rounded to the nearest whole number.
+            // The lengths of the windows since `end` are unknown, so their number is estimated from the average length
+            // and rounded to the nearest whole number.
             WindowGrid::Given(_) => ((next - end).saturating_add(length / 2) / length).max(1),
         };
         let used = used.saturating_sub(passed.saturating_mul(limit));

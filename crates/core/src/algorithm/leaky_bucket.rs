@@ -232,7 +232,7 @@ impl LeakyBucket {
         if early == 0 || taken == Cost::ZERO {
             return Verdict::allow(taken);
         }
-        Verdict::with_outcome(Outcome::Delay(tick_rate.wait(early)), taken, Stamp::NONE)
+        Verdict::with_outcome(Outcome::Delay(tick_rate.time_for_ticks(early)), taken, Stamp::NONE)
     }
 }
 

@@ -59,9 +59,9 @@ pub trait Algorithm {
 
     /// Refunds up to `cost` and returns the accepted amount, which never exceeds the used amount. With a stamp, only
     /// the window, the log entries or the lease of the stamp are refunded. A fixed window accepts such a refund until
-    /// the window ends; other limits accept it as long as the charge counts. Without a stamp, a window refunds only the
-    /// current window or slice, a log refunds its oldest entries, and a concurrency limit refunds nothing. Buckets need
-    /// no stamp.
+    /// the window ends; other limits accept it as long as the charge counts. Without a stamp, only the count of the
+    /// current window or slice is refunded, or the oldest entries of a log; a concurrency limit refunds nothing.
+    /// Buckets need no stamp.
     fn refund<S: CellsMut + ?Sized>(
         &self,
         state: &mut S,
@@ -79,8 +79,8 @@ pub trait Algorithm {
     /// Converts a state that was last charged under the parameters `own` to these parameters. The used amount stays the
     /// same, rounded up to the new precision. The cells must be long enough for both states.
     ///
-    /// The used amount must be at most the new capacity plus the new maximum debt; any excess is lost. The used amount
-    /// is never larger after [`weigh_from`](Self::weigh_from) has admitted a request.
+    /// The used amount must be at most the new capacity plus the new maximum debt; any excess is lost. If
+    /// [`weigh_from`](Self::weigh_from) has admitted a request, the used amount is within this bound.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>);
 
     /// Weighs like [`weigh`](Self::weigh), for a state that was last charged under the parameters `own`. The used
@@ -302,21 +302,21 @@ impl<T: CellsMut + ?Sized> CellsMut for &mut T {
 
 /// A view of the words starting at `first`: one limit of a group, or a state after its header.
 #[derive(Clone, Copy, Debug)]
-pub struct Offset<S> {
+pub struct OffsetCells<S> {
     /// All words.
     pub cells: S,
     /// The index of the first word of the view.
     pub first: usize,
 }
 
-impl<S: Cells> Cells for Offset<S> {
+impl<S: Cells> Cells for OffsetCells<S> {
     #[inline]
     fn get(&self, index: usize) -> u64 {
         self.cells.get(self.first + index)
     }
 }
 
-impl<S: CellsMut> CellsMut for Offset<S> {
+impl<S: CellsMut> CellsMut for OffsetCells<S> {
     #[inline]
     fn set(&mut self, index: usize, word: u64) {
         self.cells.set(self.first + index, word);

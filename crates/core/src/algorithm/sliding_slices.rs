@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Within a slice a decision reads only the sum. The first request of a slice subtracts the expired counts from the
-//! sum. It also stores the count of the last slice in a ring until that slice expires.
+//! sum. It also stores the count of the last used slice in a ring until that slice expires.
 //!
 //! **Example**: 10 in 60 s with slices of 10 s. At 0:05 a cost of 4 passes, and at 0:35 a cost of 6 passes. At 0:59 a
 //! cost of 1 is refused: the first 4 are in the slice that ends at 0:10, which leaves the window at 1:10. The retry is
@@ -356,7 +356,7 @@ impl SlidingSlices {
         room: u64,
     ) -> Option<Stamp> {
         let current = self.current_at(state, now);
-        let verdict = Verdict::stamped(cost, Stamp::from_bits(current.end));
+        let verdict = Verdict::new_allowed_with_stamp(cost, Stamp::from_bits(current.end));
         if current.sum > room {
             return None;
         }
@@ -416,7 +416,7 @@ impl Algorithm for SlidingSlices {
 
     #[inline]
     fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
-        self.try_take_from_words(state, now, cost).map(|stamp| Verdict::stamped(cost, stamp))
+        self.try_take_from_words(state, now, cost).map(|stamp| Verdict::new_allowed_with_stamp(cost, stamp))
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {

@@ -16,9 +16,9 @@
 //!  admitted if   previous × overlap / length  +  current + cost  ≤  limit        (overlap = length − elapsed)
 //! ```
 //!
-//! Both sides of the comparison are multiplied by the length, so nothing is divided or rounded. Other implementations
-//! round the weighted part down and admit up to one extra request. Example: with a previous count of 9, a quarter of
-//! the window elapsed and a current count of 5, other implementations count 6 + 5. This module counts 6.75 + 5.
+//! Both sides of the comparison are multiplied by the length, so nothing is divided or rounded. An implementation that
+//! rounds the weighted part down admits up to one extra request. Example: with a previous count of 9, a quarter of the
+//! window elapsed and a current count of 5, such an implementation counts 6 + 5. This module counts 6.75 + 5.
 //!
 //! **Example**: 10 per minute, with 9 in the previous window, 3 in the current window, and 15 s elapsed. The estimate
 //! is 9 × 45/60 + 3 = 9.75, so a request of 1 is refused. The request passes when the weighted part has decreased to 6,

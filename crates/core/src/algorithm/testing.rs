@@ -131,14 +131,14 @@ fn assert_fast_paths_match_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
         [word] => match limit.try_take_from_word(*word, now, cost) {
             Some(after) => {
                 *word = after;
-                Some(Verdict::granted(cost))
+                Some(Verdict::new_allowed(cost))
             }
-            None => limit.try_refuse_from_word(*word, now, cost).map(Verdict::refused),
+            None => limit.try_refuse_from_word(*word, now, cost).map(Verdict::new_refused),
         },
         words => {
             let stamp = limit.try_take_from_words(words, now, cost)?;
             assert!(limit.has_words_fast_path(), "the fast path applies, but callers do not try it");
-            Some(Verdict::stamped(cost, stamp))
+            Some(Verdict::new_allowed_with_stamp(cost, stamp))
         }
     });
 }

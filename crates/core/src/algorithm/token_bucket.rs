@@ -258,7 +258,7 @@ impl TokenBucket {
     /// Returns the time until at most `room` is owed.
     #[inline]
     pub(crate) fn wait_until_owed_at_most(&self, owed: Ticks, room: Option<Ticks>) -> Retry {
-        room.map_or(Retry::Never, |room| Retry::After(self.tick_rate.wait(owed.saturating_sub(room))))
+        room.map_or(Retry::Never, |room| Retry::After(self.tick_rate.time_for_ticks(owed.saturating_sub(room))))
     }
 
     /// Returns the time until at most `room` is owed, if queued requests first take `ahead`.
@@ -280,7 +280,7 @@ impl TokenBucket {
             limit: self.burst.get(),
             remaining,
             retry: self.wait_until_owed_at_most(owed, room),
-            reset: self.tick_rate.wait(owed),
+            reset: self.tick_rate.time_for_ticks(owed),
         }
     }
 

@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{Limits, Stamps};
-use crate::algorithm::{Algorithm, Cells, CellsMut, Offset};
+use crate::algorithm::{Algorithm, Cells, CellsMut, OffsetCells};
 use crate::limit::Limit;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Verdict};
@@ -27,13 +27,14 @@ impl Algorithm for Limits {
 
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         for (limit, first, _) in self.limits_with_word_index() {
-            limit.init(&mut Offset { cells: &mut *state, first }, now);
+            limit.init(&mut OffsetCells { cells: &mut *state, first }, now);
         }
     }
 
     /// Admits only if every limit admits. The verdict has the longest delay, or the latest retry.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
-        let weigh = |ask| self.weigh_all(ask, |limit, first| limit.weigh(&Offset { cells: state, first }, now, ask));
+        let weigh =
+            |ask| self.weigh_all(ask, |limit, first| limit.weigh(&OffsetCells { cells: state, first }, now, ask));
         with_delay_for_taken(ask, weigh(ask), weigh)
     }
 
@@ -42,7 +43,7 @@ impl Algorithm for Limits {
         for (limit, first, index) in self.limits_with_word_index() {
             if verdict.is_admitted() || verdict.stamp().has_refused(index) {
                 let part = Verdict::with_outcome(verdict.outcome(), verdict.taken(), verdict.stamp().get(index));
-                limit.commit(&mut Offset { cells: &mut *state, first }, now, &part);
+                limit.commit(&mut OffsetCells { cells: &mut *state, first }, now, &part);
             }
         }
     }
@@ -52,7 +53,12 @@ impl Algorithm for Limits {
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamps: Option<Stamps>) -> Cost {
         let count = stamps.map_or(Self::MAX, |stamps| stamps.count());
         let refunds = self.limits_with_word_index().take(count).map(|(limit, first, index)| {
-            limit.refund(&mut Offset { cells: &mut *state, first }, now, cost, stamps.map(|stamps| stamps.get(index)))
+            limit.refund(
+                &mut OffsetCells { cells: &mut *state, first },
+                now,
+                cost,
+                stamps.map(|stamps| stamps.get(index)),
+            )
         });
         // Refunds every limit, even if an earlier limit accepts nothing.
         refunds.fold(cost, Cost::min)
@@ -64,26 +70,28 @@ impl Algorithm for Limits {
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        let spent =
-            self.limits_with_word_index().map(|(limit, first, _)| limit.spent(&Offset { cells: state, first }, now));
+        let spent = self
+            .limits_with_word_index()
+            .map(|(limit, first, _)| limit.spent(&OffsetCells { cells: state, first }, now));
         spent.max().unwrap_or_default()
     }
 
     fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.limits_with_word_index().all(|(limit, first, _)| limit.is_unused(&Offset { cells: state, first }, now))
+        self.limits_with_word_index()
+            .all(|(limit, first, _)| limit.is_unused(&OffsetCells { cells: state, first }, now))
     }
 
     /// Returns the longest wait.
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let waits = self
             .limits_with_word_index()
-            .map(|(limit, first, _)| limit.wait_in_queue(&Offset { cells: state, first }, now, ahead, cost));
+            .map(|(limit, first, _)| limit.wait_in_queue(&OffsetCells { cells: state, first }, now, ahead, cost));
         waits.max().unwrap_or(Retry::NOW)
     }
 
     fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
         self.limits_with_word_index()
-            .filter_map(|(limit, first, _)| limit.recheck_after(&Offset { cells: state, first }, now))
+            .filter_map(|(limit, first, _)| limit.recheck_after(&OffsetCells { cells: state, first }, now))
             .min()
     }
 
@@ -110,7 +118,8 @@ impl Algorithm for Limits {
     fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict<Stamps>> {
         let [limit] = &*self.limits else { return None };
         let verdict = limit.decide_fast(state, now, cost)?;
-        let stamps = if verdict.is_admitted() { Stamps::from_stamps([verdict.stamp()]) } else { Stamps::refused_by(0) };
+        let stamps =
+            if verdict.is_admitted() { Stamps::from_stamps([verdict.stamp()]) } else { Stamps::of_refusal_by(0) };
         Some(Verdict::with_outcome(verdict.outcome(), verdict.taken(), stamps))
     }
 
@@ -142,7 +151,7 @@ impl Algorithm for Limits {
         let weigh = |ask| {
             let mut owns = own.limits_with_word_index();
             self.weigh_all(ask, |limit, _| match owns.next() {
-                Some((own, first, _)) => limit.weigh_from(own, &Offset { cells: state, first }, now, ask),
+                Some((own, first, _)) => limit.weigh_from(own, &OffsetCells { cells: state, first }, now, ask),
                 None => limit.weigh_from(&Limit::Unlimited, &[0; 0], now, ask),
             })
         };
@@ -165,7 +174,7 @@ impl Algorithm for Limits {
         for ((limit, _, index), (own, first, _)) in self.limits_with_word_index().zip(own.limits_with_word_index()) {
             if verdict.is_admitted() || verdict.stamp().has_refused(index) {
                 let part = Verdict::with_outcome(verdict.outcome(), Cost::ZERO, verdict.stamp().get(index));
-                limit.commit_from(own, &mut Offset { cells: &mut *state, first }, now, &part);
+                limit.commit_from(own, &mut OffsetCells { cells: &mut *state, first }, now, &part);
             }
         }
         false

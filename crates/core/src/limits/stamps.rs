@@ -51,12 +51,12 @@ impl Stamps {
     }
 
     /// Returns whether no limit issued a stamp and no limit refused.
-    pub fn is_plain(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.by_limit == [Stamp::NONE; Limits::MAX] && self.refused == 0
     }
 
     /// Returns the stamps of a refusal by the limit at `index`.
-    pub fn refused_by(index: usize) -> Self {
+    pub fn of_refusal_by(index: usize) -> Self {
         Self { refused: if index < Limits::MAX { 1 << index } else { 0 }, ..Self::default() }
     }
 

@@ -186,15 +186,15 @@ fn stamps_record_the_refusing_limits_and_the_limit_count() {
     let stamp = Stamp::from_bits;
     let two = Stamps::from_stamps([stamp(3), stamp(7)]);
     assert_eq!([0, 1, 2, 8].map(|index| two.get(index)), [stamp(3), stamp(7), Stamp::NONE, Stamp::NONE]);
-    assert_eq!((two.count(), two.is_plain()), (2, false));
+    assert_eq!((two.count(), two.is_empty()), (2, false));
     let counts = [0, 1, 8, 9].map(|count| Stamps::from_stamps(vec![Stamp::NONE; count]).count());
     assert_eq!(counts, [1, 1, 8, 8]);
     assert_eq!([0, 3, 9].map(|count| two.with_count(count).count()), [1, 3, 8]);
-    assert_eq!((Stamps::default().count(), Stamps::default().is_plain()), (1, true));
-    let refused = Stamps::refused_by(2);
+    assert_eq!((Stamps::default().count(), Stamps::default().is_empty()), (1, true));
+    let refused = Stamps::of_refusal_by(2);
     assert_eq!([1, 2, 3, 8].map(|index| refused.has_refused(index)), [false, true, false, false]);
-    assert!(!refused.is_plain() && Stamps::refused_by(8).is_plain() && !Stamps::refused_by(8).has_refused(8));
-    assert!(Stamps::refused_by(7).has_refused(7));
+    assert!(!refused.is_empty() && Stamps::of_refusal_by(8).is_empty() && !Stamps::of_refusal_by(8).has_refused(8));
+    assert!(Stamps::of_refusal_by(7).has_refused(7));
 }
 
 /// Every fast path matches the slow path in decision, state and report, or does not apply.

@@ -26,7 +26,7 @@ fn simulated_waits(pacing: &PacerParams, pace: &mut PacerState, now: &mut u64, p
 #[test]
 fn next_caller_waits_for_the_cost() {
     let pacing = PacerParams::bursty(rate("1/s"), Nanos::SECOND).unwrap();
-    let mut pace = pacing.start(time_at(0));
+    let mut pace = pacing.initial_state(time_at(0));
     let measured = simulated_waits(&pacing, &mut pace, &mut 0, &[1, 1, 2, 4, 8, 1]);
     assert_eq!(measured, [0.0, 1_000.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0]);
 }
@@ -34,19 +34,19 @@ fn next_caller_waits_for_the_cost() {
 #[test]
 fn unused_permits_are_stored_up_to_the_maximum() {
     let pacing = PacerParams::bursty(rate("5/s"), Nanos::SECOND).unwrap();
-    let mut pace = pacing.start(time_at(0));
+    let mut pace = pacing.initial_state(time_at(0));
     assert_eq!(pacing.stored(&pace, time_at(0)), Nanos::ZERO);
     assert_eq!(pacing.stored(&pace, time_at(2_000)), Nanos::SECOND);
     assert_eq!(simulated_waits(&pacing, &mut pace, &mut (2_000 * MS), &[1, 1, 3, 1, 1]), [0.0, 0.0, 0.0, 0.0, 200.0]);
     let strict = PacerParams::bursty(rate("5/s"), Nanos::ZERO).unwrap();
-    let mut pace = strict.start(time_at(0));
+    let mut pace = strict.initial_state(time_at(0));
     assert_eq!(simulated_waits(&strict, &mut pace, &mut (2_000 * MS), &[1, 1, 1]), [0.0, 200.0, 200.0]);
 }
 
 #[test]
 fn cold_pacer_warms_up_along_the_ramp_and_cools_down_by_idling() {
     let pacing = PacerParams::warm_up(rate("2/s"), Nanos::from_secs(4), 3_000).unwrap();
-    let (mut pace, mut now) = (pacing.start(time_at(0)), 0);
+    let (mut pace, mut now) = (pacing.initial_state(time_at(0)), 0);
     let cold = [0.0, 1_375.0, 1_125.0, 875.0, 625.0, 500.0, 500.0, 500.0];
     assert_eq!(simulated_waits(&pacing, &mut pace, &mut now, &[1; 8]), cold);
     now += 4_500 * MS;
@@ -58,14 +58,14 @@ fn cold_pacer_warms_up_along_the_ramp_and_cools_down_by_idling() {
 #[test]
 fn other_cold_factors_are_exact() {
     let pacing = PacerParams::warm_up(rate("5/s"), Nanos::from_secs(4), 10_000).unwrap();
-    let (mut pace, mut now) = (pacing.start(time_at(0)), 0);
+    let (mut pace, mut now) = (pacing.initial_state(time_at(0)), 0);
     let measured = simulated_waits(&pacing, &mut pace, &mut now, &[1; 8]);
     let expected = [0.0, 1_752.5, 1_257.5, 762.5, 300.0, 200.0, 200.0, 200.0];
     for (measured, expected) in measured.iter().zip(expected) {
         assert!((measured - expected).abs() < 1.0, "{measured} for {expected}");
     }
     let flat = PacerParams::warm_up(rate("5/s"), Nanos::from_secs(4), 1_000).unwrap();
-    let mut pace = flat.start(time_at(0));
+    let mut pace = flat.initial_state(time_at(0));
     assert_eq!(simulated_waits(&flat, &mut pace, &mut 0, &[1, 1, 1]), [0.0, 200.0, 200.0]);
 }
 
@@ -73,7 +73,7 @@ fn other_cold_factors_are_exact() {
 fn ramp_takes_the_warm_up_and_the_flat_part_half_of_it() {
     // The threshold is 50 stored permits, and the maximum is 100.
     let pacing = PacerParams::warm_up(rate("10/s"), Nanos::from_secs(10), 3_000).unwrap();
-    let mut pace = pacing.start(time_at(0));
+    let mut pace = pacing.initial_state(time_at(0));
     pacing.reserve(&mut pace, time_at(0), Cost::new(50));
     assert_eq!(pacing.next_wait(&pace, time_at(0)), Nanos::from_secs(10));
     pacing.reserve(&mut pace, time_at(0), Cost::new(50));
@@ -84,7 +84,7 @@ fn ramp_takes_the_warm_up_and_the_flat_part_half_of_it() {
 #[test]
 fn short_timeout_is_refused_immediately_and_takes_nothing() {
     let pacing = PacerParams::bursty(rate("5/s"), Nanos::SECOND).unwrap();
-    let mut pace = pacing.start(time_at(0));
+    let mut pace = pacing.initial_state(time_at(0));
     let mut ask = |now, timeout| pacing.try_reserve(&mut pace, time_at(now), Cost::ONE, Nanos::from_millis(timeout));
     assert_eq!(ask(0, 0), Some(Nanos::ZERO));
     assert_eq!(ask(0, 200), Some(Nanos::from_millis(200)));
@@ -97,24 +97,24 @@ fn short_timeout_is_refused_immediately_and_takes_nothing() {
 fn changed_rate_keeps_the_debt_and_scales_stored_permits() {
     let old = PacerParams::bursty(rate("1/s"), Nanos::SECOND).unwrap();
     let new = old.with_rate(rate("2/s"));
-    let (mut pace, mut now) = (old.start(time_at(0)), 0);
+    let (mut pace, mut now) = (old.initial_state(time_at(0)), 0);
     assert_eq!(simulated_waits(&old, &mut pace, &mut now, &[1, 1]), [0.0, 1_000.0]);
     new.convert(&old, &mut pace, Time::from_nanos(now));
     assert_eq!(simulated_waits(&new, &mut pace, &mut now, &[1, 2, 4, 1]), [1_000.0, 500.0, 1_000.0, 2_000.0]);
-    let mut half = old.resume(time_at(0), Nanos::from_millis(500));
+    let mut half = old.state_with(time_at(0), Nanos::from_millis(500));
     new.convert(&old, &mut half, time_at(0));
     assert_eq!(new.stored(&half, time_at(0)), Nanos::from_millis(500), "half a second at twice the rate");
     let cold = PacerParams::warm_up(rate("7/s"), Nanos::SECOND, 3_000).unwrap();
-    let mut pace = cold.start(time_at(0));
+    let mut pace = cold.initial_state(time_at(0));
     cold.with_rate(rate("7777/s")).convert(&cold, &mut pace, time_at(0));
-    assert_eq!(pace, cold.with_rate(rate("7777/s")).start(time_at(0)), "cold stays cold");
+    assert_eq!(pace, cold.with_rate(rate("7777/s")).initial_state(time_at(0)), "cold stays cold");
 }
 
 #[test]
 fn no_rate_drifts() {
     for text in ["7777/s", "86399/day", "999983/s", "1000000007/day", "80k/s", "3M/s"] {
         let pacing = PacerParams::bursty(rate(text), Nanos::ZERO).unwrap();
-        let (mut pace, count) = (pacing.start(time_at(0)), 1_000_000u64);
+        let (mut pace, count) = (pacing.initial_state(time_at(0)), 1_000_000u64);
         for _ in 0..count {
             pacing.reserve(&mut pace, time_at(0), Cost::ONE);
         }
@@ -127,7 +127,7 @@ fn no_rate_drifts() {
 #[test]
 fn zero_permits_take_nothing() {
     let pacing = PacerParams::bursty(rate("1/s"), Nanos::SECOND).unwrap();
-    let mut pace = pacing.start(time_at(0));
+    let mut pace = pacing.initial_state(time_at(0));
     pacing.reserve(&mut pace, time_at(0), Cost::ONE);
     let before = pace;
     assert_eq!(pacing.reserve(&mut pace, time_at(5), Cost::ZERO), Nanos::ZERO);
@@ -167,7 +167,7 @@ fn no_time_or_amount_causes_a_panic() {
     let numbers = [0, 1, 1 << 32, u64::MAX - 1, u64::MAX];
     for pacing in &pacers {
         for (now, stored) in numbers.iter().flat_map(|now| numbers.map(|stored| (Time::from_nanos(*now), stored))) {
-            let mut pace = pacing.resume(now, Nanos::from_nanos(stored));
+            let mut pace = pacing.state_with(now, Nanos::from_nanos(stored));
             for permits in numbers {
                 let next_wait = pacing.next_wait(&pace, now);
                 assert!(pacing.try_reserve(&mut pace, now, Cost::new(permits), Nanos::MAX).is_some());
@@ -197,8 +197,8 @@ fn scaling_is_exact_where_the_product_does_not_fit() {
 #[test]
 fn resumed_stored_permits_are_reported_unchanged() {
     let pacing = PacerParams::warm_up(rate("3/s"), Nanos::from_secs(4), 3_000).unwrap();
-    assert_eq!(pacing.stored(&pacing.start(time_at(0)), time_at(0)), Nanos::from_secs(4));
+    assert_eq!(pacing.stored(&pacing.initial_state(time_at(0)), time_at(0)), Nanos::from_secs(4));
     for stored in [0, 1, 3_999].map(Nanos::from_millis) {
-        assert_eq!(pacing.stored(&pacing.resume(time_at(5_000), stored), time_at(5_000)), stored);
+        assert_eq!(pacing.stored(&pacing.state_with(time_at(5_000), stored), time_at(5_000)), stored);
     }
 }

@@ -10,8 +10,8 @@
 //! The debt limit is raised for repayments; a repayment that exceeds even the raised limit is retried later.
 //!
 //! If the outcome of the last request to a place (server or lane) is unknown, this node sends its next request to that
-//! place without arrears. That request resolves the doubt: either the place answers, or it is known to be unreachable
-//! and receives no arrears.
+//! place without arrears, and continues so until the place answers or is known to be unreachable. An unreachable place
+//! receives no arrears.
 //!
 //! A request that was repaid can still be refunded. The table remembers the latest repayment of each key, so that the
 //! refund is also sent to the store.
@@ -156,9 +156,9 @@ impl ArrearsTable {
     }
 
     /// Subtracts a refund from the arrears of a key.
-    pub(super) fn give_back(&self, key: &[u8], cost: Cost) {
+    pub(super) fn subtract_refund(&self, key: &[u8], cost: Cost) {
         if let Some(known) = self.lock_shard(key).keys.get_mut(key) {
-            known.per_limit.iter_mut().for_each(|arrears| arrears.give_back(cost.get()));
+            known.per_limit.iter_mut().for_each(|arrears| arrears.subtract_refund(cost.get()));
         }
     }
 

@@ -95,7 +95,7 @@ pub(super) async fn decide_planned<S: Store, F: Store>(
 /// an exhausted rule.
 fn depends_on_order(running: &RulesInForce, plan: &Plan) -> bool {
     let bans = || plan.charges.iter().any(PlannedCharge::is_ban);
-    let suffices = || plan.charges.iter().any(|planned| suffice::is_sufficient(planned, running));
+    let suffices = || plan.charges.iter().any(|planned| suffice::is_marked_suffices(planned, running));
     running.rules.has_bans() && bans() || running.rules.may_omit_rules() && suffices()
 }
 
@@ -333,7 +333,7 @@ pub(super) fn record_reports_for_outages<S: Store, F: Store>(
         for (planned, answer) in asked.zip(group.charges()) {
             let is_news = match answer.exactness {
                 Exactness::Exact => true,
-                Exactness::Leased => should_record_lease(answer, group.reports(answer)),
+                Exactness::Leased => should_record_leased_answer(answer, group.reports(answer)),
                 // These answers are not recorded: during an outage, the node continues with its own view of the key.
                 Exactness::Eventual | Exactness::Fallback => false,
             };
@@ -342,7 +342,7 @@ pub(super) fn record_reports_for_outages<S: Store, F: Store>(
             }
             if let Some(limits) = plan.limits.limits_id(planned, running) {
                 let now = *now.get_or_insert_with(|| (engine.mono)());
-                engine.last_seen.record(plan.key(planned), limits, now, group.at(), group.reports(answer));
+                engine.last_seen.record(plan.key(planned), limits, now, group.decided_at(), group.reports(answer));
             }
         }
     }
@@ -351,7 +351,7 @@ pub(super) fn record_reports_for_outages<S: Store, F: Store>(
 /// Returns whether a decision from leases has to be recorded. Every refusal is recorded. An admission is recorded if it
 /// moves the remaining amount past a multiple of 1/32 of the limit. Recording an admission takes almost as long as
 /// deciding it.
-fn should_record_lease(answer: &Answer, reports: &[Report]) -> bool {
+fn should_record_leased_answer(answer: &Answer, reports: &[Report]) -> bool {
     let Some(report) = reports.iter().min_by_key(|report| report.remaining) else { return false };
     let step = (report.limit / 32).max(1);
     let before = report.remaining.saturating_add(answer.taken.get());

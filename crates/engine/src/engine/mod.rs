@@ -327,8 +327,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.running.load().rules.clone()
     }
 
-    /// Returns the rules in force, first compiled and then as written. Both forms have the same order.
-    pub fn rules_as_written(&self) -> (Arc<RuleSet>, Arc<Rules>) {
+    /// Returns the rules in force in two forms: compiled, and as written. Both forms have the same order.
+    pub fn compiled_and_written_rules(&self) -> (Arc<RuleSet>, Arc<Rules>) {
         let running = self.running.load();
         (running.rules.clone(), running.written.clone())
     }

@@ -28,8 +28,8 @@ pub(crate) struct Plan {
     /// The pairs of items and the charges that they caused.
     pub(crate) item_matches: Vec<ItemMatch>,
     keys: Vec<u8>,
-    /// The windows of charges with several limits.
-    windows: Vec<Option<Nanos>>,
+    /// The full refill times of charges with several limits.
+    refill_times: Vec<Option<Nanos>>,
     /// The calendar windows of charges whose limits have calendars.
     given: Vec<Window>,
     pub(crate) limits: PlanLimits,
@@ -78,9 +78,10 @@ pub(crate) struct PlannedCharge {
     key: Range<u32>,
     /// The range of the rule id in `keys`. The rule id is part of the key.
     name: Range<u32>,
-    /// The window, if the charge has only one limit. Otherwise, `windows` is a range in the plan's `windows`.
-    window: Option<Nanos>,
-    windows: Range<u32>,
+    /// The full refill time, if the charge has only one limit. Otherwise, `refill_times` is a range in the plan's
+    /// `refill_times`.
+    refill_time: Option<Nanos>,
+    refill_times: Range<u32>,
     /// The index of the first calendar window.
     given: u32,
     pub(crate) cost: Cost,
@@ -255,7 +256,7 @@ impl Plan {
         self.charges.clear();
         self.item_matches.clear();
         self.keys.clear();
-        self.windows.clear();
+        self.refill_times.clear();
         self.given.clear();
         self.limits.overriding.clear();
         self.limits.inline.clear();
@@ -311,10 +312,10 @@ impl Plan {
         self.metadata.iter().find(|(of, _)| *of == charge).map(|(_, metadata)| &**metadata)
     }
 
-    pub(crate) fn windows<'a>(&'a self, planned: &'a PlannedCharge) -> &'a [Option<Nanos>] {
-        match &planned.windows {
-            none if none.is_empty() => std::slice::from_ref(&planned.window),
-            windows => &self.windows[windows.start as usize..windows.end as usize],
+    pub(crate) fn refill_times<'a>(&'a self, planned: &'a PlannedCharge) -> &'a [Option<Nanos>] {
+        match &planned.refill_times {
+            none if none.is_empty() => std::slice::from_ref(&planned.refill_time),
+            range => &self.refill_times[to_usize_range(range)],
         }
     }
 

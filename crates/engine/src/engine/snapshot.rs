@@ -26,9 +26,9 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
     }
 
     /// Returns the number of keys with usage, estimated if there are many. Decisions continue during the count.
-    pub fn count_used(&self) -> u64 {
+    pub fn count_used_keys(&self) -> u64 {
         let running = self.running.load_full();
-        self.store.count_used(&*running)
+        self.store.count_used_keys(&*running)
     }
 
     /// Returns an engine without rules. Its store has space for `keys` keys and contains the counters of a snapshot.

@@ -137,12 +137,12 @@ impl OutcomeIncludingBan {
     /// Returns whether the rule is marked `suffices` and does not refuse because of `on_fault: closed`.
     fn can_suffice(&self, decisions: &Decisions, running: &RulesInForce) -> bool {
         let planned = &decisions.plan.charges[self.charges.start];
-        is_sufficient(planned, running) && planned.answered != AnswerSource::Closed
+        is_marked_suffices(planned, running) && planned.answered != AnswerSource::Closed
     }
 }
 
 /// Returns whether a charge belongs to an enforced rule marked `suffices`.
-pub(super) fn is_sufficient(planned: &PlannedCharge, running: &RulesInForce) -> bool {
+pub(super) fn is_marked_suffices(planned: &PlannedCharge, running: &RulesInForce) -> bool {
     let rule = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize));
     let special = rule.and_then(ActiveRule::special);
     planned.is_sent() && !planned.shadow && !planned.is_ban() && special.is_some_and(|it| it.suffices)

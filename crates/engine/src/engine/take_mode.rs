@@ -14,8 +14,8 @@ pub enum TakeMode {
     /// All or nothing.
     #[default]
     Exactly,
-    /// The smallest amount that remains under any rule, but at least one token. The request must have exactly one
-    /// item. The cost of the item is the maximum amount.
+    /// As much of the cost as remains under every rule. If less than one token remains, the request is refused. The
+    /// request must have exactly one item.
     UpTo,
     /// The full cost, for usage that has already happened. The limits may go into debt, up to their `max_debt`.
     Regardless,

@@ -78,7 +78,7 @@ async fn apply_to_receipt<S: Store, F: Store>(
             least = least.min(answer.taken.max(entry.accepted_by_store));
             if verb == StoreVerb::Refund {
                 let repaid = entry.repaid.map_or(0, |repaid| repaid.cost.get());
-                engine.arrears.give_back(&entry.taken.key, Cost::new(answer.taken.get().saturating_sub(repaid)));
+                engine.arrears.subtract_refund(&entry.taken.key, Cost::new(answer.taken.get().saturating_sub(repaid)));
             }
         }
     }
@@ -147,7 +147,7 @@ fn record_refund_reports<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[C
     if engine.store.can_fail() {
         let now = (engine.mono)();
         for (charge, answer) in charges.iter().zip(group.charges()) {
-            engine.last_seen.record(charge.key, charge.limits_id, now, group.at(), group.reports(answer));
+            engine.last_seen.record(charge.key, charge.limits_id, now, group.decided_at(), group.reports(answer));
         }
     }
 }

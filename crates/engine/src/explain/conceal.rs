@@ -1,8 +1,8 @@
 //! Hides the request's values in an explanation.
 
 use super::{
-    CostSource, CostValue, Explanation, FailedCondition, HeldCondition, MatchExplanation, MatchResult,
-    OverrideExplanation, OverrideMismatch, OverridePosition,
+    CostSource, CostValue, Explanation, FailedCondition, MatchExplanation, MatchResult, OverrideExplanation,
+    OverrideMismatch, OverridePosition, SatisfiedCondition,
 };
 
 impl Explanation {
@@ -63,7 +63,7 @@ impl OverridePosition {
     }
 }
 
-impl HeldCondition {
+impl SatisfiedCondition {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
         if let Some(value) = &mut self.value {
             *value = hide(value);

@@ -121,7 +121,7 @@ pub enum CostSource {
     /// The request.
     Request,
     /// A case of the rule's `cost`, with its conditions.
-    Case(Vec<HeldCondition>),
+    Case(Vec<SatisfiedCondition>),
     /// A request attribute that the rule names.
     Attribute {
         /// The attribute.
@@ -207,14 +207,14 @@ pub struct AppliedOverride {
     /// The source of the override.
     pub position: OverridePosition,
     /// The conditions.
-    pub when: Vec<HeldCondition>,
+    pub when: Vec<SatisfiedCondition>,
     /// The expiry time.
     pub until: Option<String>,
 }
 
 /// A condition that holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldCondition {
+pub struct SatisfiedCondition {
     /// The attribute.
     pub attribute: String,
     /// The expected value.

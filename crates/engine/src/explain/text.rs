@@ -7,9 +7,9 @@ use tollgate::{Outcome, Retry};
 
 use super::human::{HumanCount, HumanDuration};
 use super::{
-    BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HeldCondition, LimitState,
-    MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill, RuleEffect,
-    RuleExplanation,
+    BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, LimitState, MatchExplanation,
+    MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill, RuleEffect, RuleExplanation,
+    SatisfiedCondition,
 };
 use crate::decision::Exactness;
 use crate::rules::{Consistency, OnFault};
@@ -285,7 +285,7 @@ impl fmt::Display for OverridePosition {
     }
 }
 
-impl fmt::Display for HeldCondition {
+impl fmt::Display for SatisfiedCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is {}", self.attribute, self.expected)
     }

@@ -84,7 +84,7 @@ fn insert_or_check_id(rule: &mut Node, id: &str, notes: &mut Notes) {
         None => pairs.insert(0, (text_node(position, "id"), text_node(position, id))),
         Some((_, given)) if is_text(given, id) => {}
         Some((_, given)) => {
-            let problem = format!("the `id` differs from the id `{}` in the address", raw::shorten(id));
+            let problem = format!("the `id` differs from the id `{}` in the URL", raw::shorten(id));
             notes.add_with_help(given.position, problem, "omit `id`, or write the same");
         }
     }
@@ -156,7 +156,7 @@ where
 ///
 /// # Errors
 /// Returns an error if `json` is not an entry returned by [`parse_rule`] or [`split_files`].
-pub fn to_lines(json: &str) -> Result<String, Mistakes> {
+pub fn rule_to_yaml(json: &str) -> Result<String, Mistakes> {
     Ok(parse_json_tree(json)?.map(|tree| write::write_file(&tree)).unwrap_or_default())
 }
 

@@ -22,7 +22,7 @@ pub(crate) use parse::{
 use parse::{parse_quota, suggest_rate};
 
 /// The parts of a limit as strings, as written in a rule or a request.
-pub(crate) struct LimitWords<'w> {
+pub(crate) struct WrittenLimit<'w> {
     pub(crate) limit: Option<&'w str>,
     pub(crate) algorithm: Option<&'w str>,
     pub(crate) option: &'w dyn Fn(&str) -> Option<&'w str>,
@@ -72,7 +72,7 @@ const DEFAULT_SLICES: u64 = 10;
 pub(super) const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
 
 /// Returns the limit, or a list of at least one mistake.
-pub(crate) fn parse_limit<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
+pub(crate) fn parse_limit<'w>(words: &'w WrittenLimit<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
     let mut reader = LimitParser { words, mistakes: Vec::new(), has_calendar_mistake: false };
     let calendar = reader.parse_calendar();
     reader.has_calendar_mistake = !reader.mistakes.is_empty();
@@ -88,7 +88,7 @@ pub(crate) fn parse_limit<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Optio
 }
 
 struct LimitParser<'w> {
-    words: &'w LimitWords<'w>,
+    words: &'w WrittenLimit<'w>,
     mistakes: Vec<LimitMistake>,
     /// Whether the limit is a calendar window with a mistake. The rate of such a limit is not checked.
     has_calendar_mistake: bool,
@@ -114,7 +114,7 @@ impl<'w> LimitParser<'w> {
     fn build_limit(&mut self, calendar: Option<&Calendar>) -> Option<Limit> {
         let algorithm = self.check_algorithm();
         let quota = match (algorithm, calendar) {
-            (Some("concurrency"), _) => self.parse_lease_count().map(|leases| (leases, Nanos::ZERO)),
+            (Some("concurrency"), _) => self.parse_slot_count().map(|leases| (leases, Nanos::ZERO)),
             (_, Some(calendar)) => self.count_per_window().map(|count| (count, calendar.average_length())),
             (_, None) if self.has_calendar_mistake => self.count_per_window().and(None),
             (Some(_), None) => self.parse_count_and_period(),
@@ -262,11 +262,11 @@ impl<'w> LimitParser<'w> {
         self.words.limit
     }
 
-    fn parse_lease_count(&mut self) -> Option<u64> {
+    fn parse_slot_count(&mut self) -> Option<u64> {
         let text = self.given_limit()?;
         let leases = parse_count(text);
         if leases.is_none() {
-            let problem = format!("`{}` is not a number of leases", shorten(text));
+            let problem = format!("`{}` is not a number of slots", shorten(text));
             self.add_mistake_with_help(
                 "limit",
                 problem,

@@ -22,7 +22,7 @@ use super::suggest::nearest_word;
 use super::{Domain, Rules};
 use crate::key;
 use crate::request::Attribute;
-use crate::ruleset::{CandidateRules, Index, IndexEntry, RuleSet, windows_of};
+use crate::ruleset::{CandidateRules, Index, IndexEntry, RuleSet, refill_times_of};
 use costs::costs_above_capacity;
 use leases::leases_with_little_benefit;
 use overrides::{contradicting_overrides, overrides_that_never_apply};
@@ -226,12 +226,12 @@ fn slots_without_lease(rule: &Rule, notes: &mut Notes) {
 
 /// Warns about limits that differ from the limits in force by more than a factor of ten.
 fn tenfold_changes_of_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
-    let old = running.find_rule(&key::rule_key_prefix(domain, rule.id()));
+    let old = running.find_rule(&key::encode_rule_name(domain, rule.id()));
     let (Some(old), Some(new)) = (old.and_then(|old| old.limits()), rule.limits()) else { return };
     let speeds = |limits: &tollgate::Limits| -> Vec<Option<(u128, u128)>> {
-        let windows = windows_of(limits);
-        let both = limits.as_slice().iter().zip(windows);
-        both.map(|(limit, window)| Some((limit.capacity().into(), window?.as_nanos().into()))).collect()
+        let refill_times = refill_times_of(limits);
+        let both = limits.as_slice().iter().zip(refill_times);
+        both.map(|(limit, time)| Some((limit.capacity().into(), time?.as_nanos().into()))).collect()
     };
     for (old, new) in speeds(old).into_iter().zip(speeds(new)) {
         let (Some((old_count, old_time)), Some((new_count, new_time))) = (old, new) else { continue };

@@ -1,6 +1,6 @@
 //! The attributes that rules read.
 
-use super::special::Special;
+use super::special::SpecialFeatures;
 use crate::rules::{Rule, split_numbered_name};
 
 /// Returns the names of the attributes that rules read, sorted. A name such as `a#2` reads the attribute `a`.
@@ -16,7 +16,7 @@ fn attribute_names_of_rule(rule: &Rule) -> impl Iterator<Item = &str> {
     let costs = rule.cost().cases().iter().flat_map(|case| &case.when);
     let conditions = rule.when().iter().chain(overrides).chain(costs).map(|condition| &*condition.attribute);
     let only = rule.only().iter().map(|name| &**name);
-    let all = conditions.chain(only).chain(Special::attribute_names(rule));
+    let all = conditions.chain(only).chain(SpecialFeatures::attribute_names(rule));
     all.map(|name| split_numbered_name(name).map_or(name, |(of, _)| of))
 }
 

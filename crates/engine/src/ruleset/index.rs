@@ -23,8 +23,8 @@ pub(crate) struct Index {
     id: u64,
     /// The index of the first rule.
     first: u32,
-    /// Maps strings to numbers. Attribute names are in the space [`NAMES_SPACE`], and the values of attribute `n` are
-    /// in the space `n + 1`. Path segments, prefixes and networks use higher spaces.
+    /// Maps attribute names to attribute ids, in the space [`NAMES_SPACE`]. Maps the values of the attribute with the
+    /// id `n` to rules, in the space `n + 1`. Path segments, prefixes and networks use higher spaces.
     lookup: Lookup,
     attributes: Box<[AttributeIndex]>,
     /// Numbered attributes, such as `a#2` for the second value of `a`.
@@ -112,7 +112,8 @@ fn network_text(bits: u8, network: [u8; 16]) -> [u8; 17] {
     text
 }
 
-/// The conditions of a rule, and its other attributes that need numbers.
+/// The conditions of a rule, and the names of the attributes that the rule reads elsewhere: in `per`, `cost` or `if`.
+/// The index assigns an id to each name.
 #[derive(Clone, Debug)]
 pub(crate) struct IndexEntry<'r> {
     pub(crate) when: &'r [Condition],
@@ -181,8 +182,8 @@ impl Index {
         builder.finish(first)
     }
 
-    /// Returns the number of an attribute; `None` if no rule refers to it.
-    pub(crate) fn attribute_number(&self, name: &str) -> Option<u32> {
+    /// Returns the id of an attribute; `None` if no rule refers to the attribute.
+    pub(crate) fn attribute_id(&self, name: &str) -> Option<u32> {
         let space = if split_numbered_name(name).is_some() { NUMBERED_NAMES_SPACE } else { NAMES_SPACE };
         self.lookup.get(space, name.as_bytes()).map(|named| named & !NOT_AN_ANCHOR)
     }
@@ -232,7 +233,7 @@ impl Index {
         self.attributes.len()
     }
 
-    /// Looks up the attribute names of an item. For every known attribute, adds its number and its index in the item to
+    /// Looks up the attribute names of an item. For every known attribute, adds its id and its position in the item to
     /// `known`, and also to `anchors` if the attribute is an anchor.
     pub(super) fn resolve(
         &self,

@@ -21,14 +21,14 @@ pub(crate) struct RuleLimits {
     pub(crate) limits: Limits,
     /// The calendars whose windows the limits refer to by index. Usually empty.
     pub(crate) calendars: Box<[CachedCalendar]>,
-    /// The window of the first limit. If there are several limits, `windows` has the window of each.
-    window: Option<Nanos>,
-    windows: Box<[Option<Nanos>]>,
+    /// The full refill time of the first limit. If there are several limits, `refill_times` has the time of each.
+    refill_time: Option<Nanos>,
+    refill_times: Box<[Option<Nanos>]>,
 }
 
 impl RuleLimits {
-    pub(crate) fn windows(&self) -> &[Option<Nanos>] {
-        if self.windows.is_empty() { std::slice::from_ref(&self.window) } else { &self.windows }
+    pub(crate) fn refill_times(&self) -> &[Option<Nanos>] {
+        if self.refill_times.is_empty() { std::slice::from_ref(&self.refill_time) } else { &self.refill_times }
     }
 }
 
@@ -67,13 +67,13 @@ impl LimitRegistry {
         }
         let id = self.next_id;
         self.next_id = (id + 1) % UNASSIGNED_ID;
-        let windows = windows_of(&set.limits);
+        let refill_times = refill_times_of(&set.limits);
         let rule_limits = Arc::new(RuleLimits {
             id,
             limits: set.limits.clone(),
             calendars: set.calendars.iter().cloned().map(CachedCalendar::new).collect(),
-            window: windows.first().copied().flatten(),
-            windows: if windows.len() == 1 { Box::default() } else { windows },
+            refill_time: refill_times.first().copied().flatten(),
+            refill_times: if refill_times.len() == 1 { Box::default() } else { refill_times },
         });
         self.known.insert(id, rule_limits.clone());
         self.ids.insert(set.clone(), id);
@@ -99,7 +99,7 @@ impl LimitRegistry {
     }
 }
 
-/// Returns the window of each limit: the time in which it refills completely.
-pub(crate) fn windows_of(limits: &Limits) -> Box<[Option<Nanos>]> {
+/// Returns the full refill time of each limit; `None` for concurrency, unlimited and deny-all.
+pub(crate) fn refill_times_of(limits: &Limits) -> Box<[Option<Nanos>]> {
     limits.as_slice().iter().map(Limit::full_refill_time).collect()
 }

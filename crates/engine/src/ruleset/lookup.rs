@@ -58,8 +58,8 @@ impl Lookup {
         Self { slots, texts: texts.into() }
     }
 
-    /// Returns the number of a string; `None` if the table does not contain the string. Always inlined, because a call
-    /// would take as long as the lookup.
+    /// Returns the number to which a string maps; `None` if the table does not contain the string. Always inlined,
+    /// because a call would take as long as the lookup.
     #[inline(always)]
     pub(super) fn get(&self, space: u32, text: &[u8]) -> Option<u32> {
         let key = StringKey::for_text(space, text);

@@ -42,9 +42,9 @@ use crate::rules::{
 pub use index::CandidateRules;
 pub(crate) use index::{Index, IndexEntry};
 use limit_registry::{LimitRegistry, MAX_RETIRED};
-pub(crate) use limit_registry::{RuleLimits, windows_of};
+pub(crate) use limit_registry::{RuleLimits, refill_times_of};
 use lookup::Lookup;
-pub(crate) use special::{AllowOrDeny, BanLimits, OverrideEffect, Special, limits_of_ban};
+pub(crate) use special::{AllowOrDeny, BanLimits, OverrideEffect, SpecialFeatures, limits_of_ban};
 
 /// The first id of inline limits. Rule limits have lower ids.
 pub(crate) const FIRST_INLINE_ID: u32 = 1 << 31;
@@ -73,8 +73,8 @@ pub struct RuleSet {
     removed: FxHashMap<Box<[u8]>, Box<[u32]>>,
     /// The key prefixes of all rules.
     key_prefixes: Box<[u8]>,
-    /// The attributes in `per` of all rules, by their number in the domain's index; addresses are marked with
-    /// [`ADDRESS_FLAG`].
+    /// The attributes in `per` of all rules, as ids of the domain's index; attributes whose values are addresses are
+    /// marked with [`ADDRESS_FLAG`].
     per: Box<[u32]>,
     /// Whether any rule depends on the time.
     uses_time: bool,
@@ -128,7 +128,7 @@ struct ColdFields {
     id: Box<str>,
     /// The ids of override limits whose states have other lengths, and of the rule's earlier limits, newest first.
     earlier: Box<[u32]>,
-    special: Option<Special>,
+    special: Option<SpecialFeatures>,
 }
 
 impl ActiveRule {
@@ -165,7 +165,7 @@ impl ActiveRule {
 
     /// Returns the rule's special features, if it has any.
     #[inline]
-    pub(crate) fn special(&self) -> Option<&Special> {
+    pub(crate) fn special(&self) -> Option<&SpecialFeatures> {
         if self.is_special { self.cold.special.as_ref() } else { None }
     }
 
@@ -244,7 +244,7 @@ impl RuleSet {
         let removed = before.limits_of_removed_rules(&compiler);
         let of_calendar = |rule: &ActiveRule| rule.rule_limits.as_ref().is_some_and(|n| !n.calendars.is_empty());
         let specials = || compiler.rules.iter().filter_map(ActiveRule::special);
-        let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
+        let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(SpecialFeatures::uses_time);
         let bans = specials().any(|special| special.ban.is_some());
         let may_omit_rules = specials().any(|special| special.suffices || !special.replaces.is_empty());
         let names = domains.iter().zip(0..).map(|(domain, position)| (0, domain.name.clone(), position));
@@ -296,7 +296,7 @@ impl RuleSet {
     }
 
     /// Returns the number of a domain's rules that cannot be indexed and are evaluated for every request.
-    pub fn unindexed_rules(&self, domain: &[u8]) -> usize {
+    pub fn unindexed_rule_count(&self, domain: &[u8]) -> usize {
         self.find_domain(domain).map_or(0, |domain| domain.index.unanchored_count())
     }
 
@@ -384,7 +384,7 @@ impl RuleSet {
         matched.rules().iter().find(decides).copied()
     }
 
-    /// Returns the rule with this name, as encoded by [`key::rule_key_prefix`].
+    /// Returns the rule with this name, as encoded by [`key::encode_rule_name`].
     pub(crate) fn find_rule(&self, name: &[u8]) -> Option<&ActiveRule> {
         self.names.get(name).and_then(|number| self.rules.get(*number as usize))
     }
@@ -397,7 +397,7 @@ impl RuleSet {
 /// Builds an index of rules, including the conditions that their expressions imply.
 pub(crate) fn index_of(rules: &[Rule], first: u32) -> Index {
     let conditions: Vec<Cow<'_, [Condition]>> = rules.iter().map(Rule::index_conditions).collect();
-    let index_entries = |(rule, when)| IndexEntry { when, names: Special::attribute_names(rule) };
+    let index_entries = |(rule, when)| IndexEntry { when, names: SpecialFeatures::attribute_names(rule) };
     let index_entries: Vec<IndexEntry<'_>> =
         rules.iter().zip(conditions.iter().map(|when| &**when)).map(index_entries).collect();
     Index::new(&index_entries, first)
@@ -415,10 +415,10 @@ struct Compiler<'b> {
 
 impl Compiler<'_> {
     fn add_rule(&mut self, domain: &str, rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>) {
-        let name = key::rule_key_prefix(domain, rule.id());
+        let name = key::encode_rule_name(domain, rule.id());
         let old = self.before.find_rule(&name);
         let rule_limits = rule.effect().limits().map(|set| self.limit_registry.register(set));
-        let special = Special::compile(rule, index, ids, &mut self.limit_registry);
+        let special = SpecialFeatures::compile(rule, index, ids, &mut self.limit_registry);
         let before: Vec<u32> = match old {
             Some(old) => old.limit_ids_newest_first().collect(),
             None => self.before.removed.get(&name).map_or_else(Vec::new, |ids| ids.to_vec()),
@@ -435,10 +435,10 @@ impl Compiler<'_> {
             OnChange::Reset => rule.limits(),
         };
         let per_texts = rule.per().iter().map(|counted| &*counted.text);
-        self.key_prefixes.extend_from_slice(&key::rule_prefix(domain, rule.id(), per_texts, generation));
+        self.key_prefixes.extend_from_slice(&key::counter_key_prefix(domain, rule.id(), per_texts, generation));
         let per = self.per.len() as u32;
         self.per.extend(rule.per().iter().filter_map(|counted| {
-            let number = index.attribute_number(&counted.text)?;
+            let number = index.attribute_id(&counted.text)?;
             Some(if is_address_attribute(&counted.text) { number | ADDRESS_FLAG } else { number })
         }));
         self.names.insert(name, self.rules.len() as u32);
@@ -466,7 +466,7 @@ impl Compiler<'_> {
 
 /// Returns the ids of a rule's earlier limits. If override states have other lengths than the rule's own states, the
 /// result includes one id per length. Stores may keep such states in other tables.
-fn earlier_limits(before: &[u32], now: Option<&Arc<RuleLimits>>, special: Option<&Special>) -> Box<[u32]> {
+fn earlier_limits(before: &[u32], now: Option<&Arc<RuleLimits>>, special: Option<&SpecialFeatures>) -> Box<[u32]> {
     let overrides = special.and_then(|special| special.overrides.as_ref());
     let mut lengths: Vec<(usize, u32)> = Vec::new();
     for rule_limits in now.into_iter().chain(overrides.into_iter().flat_map(|overrides| overrides.rule_limits())) {
@@ -500,7 +500,7 @@ mod tests {
     }
 
     fn rule_limits<'s>(set: &'s RuleSet, id: &str) -> &'s RuleLimits {
-        set.find_rule(&key::rule_key_prefix("d", id))
+        set.find_rule(&key::encode_rule_name("d", id))
             .and_then(|rule| rule.rule_limits.as_deref())
             .expect("a rule with limits")
     }
@@ -522,7 +522,7 @@ mod tests {
     }
 
     fn earlier_ids<'s>(set: &'s RuleSet, id: &str) -> &'s [u32] {
-        set.find_rule(&key::rule_key_prefix("d", id)).expect("a rule").earlier()
+        set.find_rule(&key::encode_rule_name("d", id)).expect("a rule").earlier()
     }
 
     #[test]

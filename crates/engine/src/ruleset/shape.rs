@@ -29,11 +29,11 @@ pub(super) struct ItemShape {
     names: Vec<StringKey>,
     /// The names longer than [`MAX_SHORT_BYTES`], concatenated.
     long_names: Vec<u8>,
-    /// Attribute number, and index in the item, of each known attribute.
+    /// The id of each known attribute, and its position in the item.
     pub(super) known: Vec<(u32, u32)>,
-    /// Attribute number, and index in the item, of each known attribute that is an anchor.
+    /// The id of each known attribute that is an anchor, and its position in the item.
     pub(super) anchors: Vec<(u32, u32)>,
-    /// The index of the first value of each attribute, by attribute number; [`NO_VALUE`] if the item lacks the
+    /// The position of the first value of each attribute, by attribute id; [`NO_VALUE`] if the item lacks the
     /// attribute.
     first: Vec<u32>,
 }

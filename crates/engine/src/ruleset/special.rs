@@ -19,10 +19,10 @@ use crate::schedule::Schedule;
 
 /// The features of a rule beyond plain conditions and limits.
 #[derive(Debug)]
-pub(crate) struct Special {
+pub(crate) struct SpecialFeatures {
     pub(crate) allow_or_deny: Option<AllowOrDeny>,
     schedule: Option<Schedule>,
-    /// The expression, and the numbers of its attributes.
+    /// The expression, and the ids of its attributes.
     expression: Option<(Expression, Box<[u32]>)>,
     /// The exact list of attributes that a request must have, in order.
     only: Option<Box<[Box<str>]>>,
@@ -91,7 +91,7 @@ pub(crate) enum OverrideEffect {
     Deny,
 }
 
-impl Special {
+impl SpecialFeatures {
     /// Returns the special features of a rule, if it has any. `index` is the index of its domain, and `ids` maps the
     /// domain's rule ids to rule indices.
     pub(super) fn compile(
@@ -100,7 +100,7 @@ impl Special {
         ids: &FxHashMap<&str, u32>,
         limit_registry: &mut LimitRegistry,
     ) -> Option<Self> {
-        let number = |name: &str| index.attribute_number(name).unwrap_or(u32::MAX);
+        let number = |name: &str| index.attribute_id(name).unwrap_or(u32::MAX);
         let allow_or_deny = match rule.effect() {
             Effect::Allow => Some(AllowOrDeny::Allow),
             Effect::Deny => Some(AllowOrDeny::Deny),
@@ -167,7 +167,7 @@ impl Special {
         (!is_plain).then_some(special)
     }
 
-    /// Returns the attributes that need numbers although they are not in conditions.
+    /// Returns the names of the attributes that the rule reads outside its conditions: in `per`, `cost` or `if`.
     pub(super) fn attribute_names(rule: &Rule) -> Vec<&str> {
         let origins = rule.per().iter().flat_map(|counted| &counted.origins);
         let counted = origins.map(|origin| match origin {

@@ -144,7 +144,7 @@ impl Answers {
             least = least.min(report.remaining);
             self.reports.push(report);
         });
-        let stamps = (!stamps.is_plain()).then(|| {
+        let stamps = (!stamps.is_empty()).then(|| {
             self.stamps.push(stamps);
             self.stamps.len() as u32 - 1
         });
@@ -262,7 +262,7 @@ pub struct GroupAnswer<'a> {
 
 impl<'a> GroupAnswer<'a> {
     /// Returns the decision time by the store's clock.
-    pub fn at(&self) -> Time<Wall> {
+    pub fn decided_at(&self) -> Time<Wall> {
         self.record.at
     }
 
@@ -307,7 +307,7 @@ mod tests {
         answers.end_group(Time::from_nanos(9));
 
         let first = answers.group(0).unwrap();
-        assert_eq!((first.charges().len(), first.at().as_nanos()), (2, 7));
+        assert_eq!((first.charges().len(), first.decided_at().as_nanos()), (2, 7));
         assert_eq!(first.reports(&first.charges()[1]), [report(3)]);
         assert_eq!(answers.group(1).err(), Some(StoreError::Rejected { why: "no".into() }));
         assert_eq!((0..4).map(|index| answers.first_charge(index)).collect::<Vec<_>>(), [Some(0), None, Some(2), None]);

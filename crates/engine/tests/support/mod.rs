@@ -16,7 +16,7 @@ use tollgate_testkit::golden::Page;
 
 pub(crate) type Memory = MemoryStore<ManualClock>;
 
-pub(crate) struct Bench<S: Store = Memory> {
+pub(crate) struct TestBench<S: Store = Memory> {
     pub(crate) engine: Engine<S, Memory>,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) decisions: Decisions,
@@ -29,12 +29,12 @@ pub(crate) fn memory_store(clock: &Arc<ManualClock>) -> Memory {
     MemoryStore::with_clock(20_000, clock.clone()).expect("a table")
 }
 
-pub(crate) fn bench(rules: &str) -> Bench {
+pub(crate) fn test_bench(rules: &str) -> TestBench {
     let clock = Arc::new(ManualClock::at(START));
-    Bench::on_store(memory_store(&clock), clock, rules)
+    TestBench::on_store(memory_store(&clock), clock, rules)
 }
 
-impl<S: Store> Bench<S> {
+impl<S: Store> TestBench<S> {
     pub(crate) fn on_store(store: S, clock: Arc<ManualClock>, rules: &str) -> Self {
         let engine = Engine::with_fallback(store, memory_store(&clock)).with_clock(clock.clone());
         let bench = Self { engine, clock, decisions: Decisions::default() };
@@ -208,7 +208,7 @@ pub(crate) fn stale_error() -> StoreError {
 
 /// Returns the explanation without the rules that do not match.
 pub(crate) fn explain_matching<S: Store>(
-    bench: &mut Bench<S>,
+    bench: &mut TestBench<S>,
     attributes: &[(&str, &str)],
     cost: Option<u64>,
 ) -> String {
@@ -222,7 +222,7 @@ pub(crate) fn explain_matching<S: Store>(
 
 /// Compares the explanation, without the rules that do not match, with `golden/explain/NAME.txt`.
 #[track_caller]
-pub(crate) fn assert_explained<S: Store>(name: &str, bench: &mut Bench<S>, attributes: &[(&str, &str)]) {
+pub(crate) fn assert_explained<S: Store>(name: &str, bench: &mut TestBench<S>, attributes: &[(&str, &str)]) {
     let mut page = Page::default();
     let request: Vec<String> = attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
     page.add_case(&request.join(" "), &explain_matching(bench, attributes, None));

@@ -7,7 +7,7 @@
 //! current slice.
 
 use tollgate_core::{
-    Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Offset, Params, Phase, Time, WindowParams,
+    Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, OffsetCells, Params, Phase, Time, WindowParams,
 };
 use tollgate_share::tally::RECENT_NANOS;
 
@@ -45,7 +45,7 @@ pub(super) fn apply(limits: &Limits, words: &mut [u64], now: &Now<'_>, age: Nano
     let mut merged = MergeResult::default();
     let mut first = 0;
     for limit in limits.as_slice() {
-        let mut cells = Offset { cells: &mut *words, first };
+        let mut cells = OffsetCells { cells: &mut *words, first };
         first += limit.words();
         if cost < 0 {
             give_back(limit, &mut cells, now, age, cost.unsigned_abs());
@@ -60,7 +60,7 @@ pub(super) fn apply(limits: &Limits, words: &mut [u64], now: &Now<'_>, age: Nano
     merged
 }
 
-type Cells<'a> = Offset<&'a mut [u64]>;
+type Cells<'a> = OffsetCells<&'a mut [u64]>;
 
 /// Charges one limit and returns the charged amount.
 fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost: u64) -> u64 {
@@ -193,7 +193,7 @@ fn used_beyond_capacity(limit: &Limit, cells: &Cells<'_>, now: &Now<'_>) -> u64 
 pub(super) fn used(limits: &Limits, words: &[u64], now: &Now<'_>) -> Vec<UsedAmount> {
     let mut first = 0;
     let each = limits.as_slice().iter().map(|limit| {
-        let units = limit.used(&Offset { cells: words, first }, now).units_ceil(UNITS_PER_TOKEN);
+        let units = limit.used(&OffsetCells { cells: words, first }, now).units_ceil(UNITS_PER_TOKEN);
         first += limit.words();
         let (whole, part) = (units / u128::from(UNITS_PER_TOKEN), units % u128::from(UNITS_PER_TOKEN));
         UsedAmount { whole: u64::try_from(whole).unwrap_or(u64::MAX), part: part as u32 }
@@ -206,7 +206,7 @@ pub(super) fn used(limits: &Limits, words: &[u64], now: &Now<'_>) -> Vec<UsedAmo
 pub(super) fn raise_used(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[UsedAmount]) {
     let mut first = 0;
     for (limit, other) in limits.as_slice().iter().zip(used) {
-        let mut cells = Offset { cells: &mut *words, first };
+        let mut cells = OffsetCells { cells: &mut *words, first };
         first += limit.words();
         if let (Params::TokenBucket(bucket), Some(DecodedState::Bucket { ticks })) =
             (limit.params(), limit.decode(&cells))

@@ -350,7 +350,7 @@ impl Shard {
             self.taken_at = self.taken_at.max(now.mono().as_nanos());
             self.mark_dirty(charge.key);
         }
-        self.report_charge(charge, Verdict::granted(accepted), now, each);
+        self.report_charge(charge, Verdict::new_allowed(accepted), now, each);
         urgent
     }
 
@@ -367,7 +367,7 @@ impl Shard {
         let urgent = entry.record_unsent(-(charge.ask.cost().get() as i64));
         self.taken_at = self.taken_at.max(now.mono().as_nanos());
         self.mark_dirty(charge.key);
-        self.report_charge(charge, Verdict::granted(charge.ask.cost()), now, each);
+        self.report_charge(charge, Verdict::new_allowed(charge.ask.cost()), now, each);
         urgent
     }
 

@@ -153,7 +153,7 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
         return Ok(Some(Stamps::from_stamps(each).with_count(count)));
     }
     // A refusal charged nothing, so its stamps contain only the refusing limit.
-    Ok(Some(Stamps::refused_by(refused.into()).with_count(count)))
+    Ok(Some(Stamps::of_refusal_by(refused.into()).with_count(count)))
 }
 
 pub(super) fn put_answer(answer: &Answer, out: &mut Vec<u8>) {

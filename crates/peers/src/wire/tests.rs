@@ -24,7 +24,7 @@ fn state() -> impl Strategy<Value = MemberState> {
 fn stamps() -> impl Strategy<Value = Stamps> {
     prop_oneof![
         vec(any::<u64>(), 1..=8).prop_map(|each| Stamps::from_stamps(each.into_iter().map(Stamp::from_bits))),
-        (0usize..8, 1usize..=8).prop_map(|(place, count)| Stamps::refused_by(place).with_count(count)),
+        (0usize..8, 1usize..=8).prop_map(|(place, count)| Stamps::of_refusal_by(place).with_count(count)),
     ]
 }
 

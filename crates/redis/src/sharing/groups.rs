@@ -282,7 +282,7 @@ impl RedisStore {
                 continue;
             };
             let (of_group, answer) = answer;
-            at = at.max(of_group.at());
+            at = at.max(of_group.decided_at());
             let taken = if is_up_to(group.charges[position].ask) {
                 answer.taken.min(least.unwrap_or(Cost::MAX))
             } else {
@@ -323,7 +323,7 @@ impl RedisStore {
             let reports = refunded.reports(answer).iter().copied();
             answers.push_answer(answer.outcome, taken, Stamps::default(), reports);
         }
-        answers.end_group(refunded.at());
+        answers.end_group(refunded.decided_at());
     }
 
     /// Resets keys in the store, and forgets their views and refusals.

@@ -292,7 +292,7 @@ pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[R
 
 /// Returns the line diff of two rules, formatted as in rule files.
 pub(super) fn diff_of_rules(old: Option<&str>, new: Option<&str>) -> String {
-    let lines = |json: &str| entry::to_lines(json).unwrap_or_else(|_| json.into());
+    let lines = |json: &str| entry::rule_to_yaml(json).unwrap_or_else(|_| json.into());
     let (old, new) = (old.map(lines).unwrap_or_default(), new.map(lines).unwrap_or_default());
     let mut out = String::new();
     let mut add = |sign: char, line: &str| {

@@ -84,7 +84,7 @@ pub(super) async fn rules_page<S: Store>(
     after: usize,
     limit: usize,
 ) -> RulesInForcePage {
-    let (set, written) = engine.rules_as_written();
+    let (set, written) = engine.compiled_and_written_rules();
     let (mut items, mut total) = (Vec::new(), 0);
     // `active` and `written` list the rules in the same order.
     let mut active = set.rules();

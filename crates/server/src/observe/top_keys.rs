@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use tollgate::clock::Clock;
 use tollgate::core::{Mono, Nanos, Time};
-use tollgate_engine::{Counter, Decision, Explanation};
+use tollgate_engine::{CounterOutcome, Decision, Explanation};
 use utoipa::ToSchema;
 
 /// Maximum number of charged keys to keep per rule. The same maximum applies to refused keys.
@@ -136,7 +136,7 @@ impl TopKeys {
         self.record_counters(counters, weight.saturating_mul(every as u64), now);
     }
 
-    fn record_counters<'d>(&self, counters: impl Iterator<Item = Counter<'d>>, weight: u64, now: Time<Mono>) {
+    fn record_counters<'d>(&self, counters: impl Iterator<Item = CounterOutcome<'d>>, weight: u64, now: Time<Mono>) {
         // If another thread holds the lock, skip this decision, because the counts are only a sample anyway.
         let Ok(mut table) = self.table.try_lock() else { return };
         if now.since(table.halved_at) >= HALF_LIFE {
@@ -159,7 +159,7 @@ impl TopKeys {
     }
 
     /// Returns the display form of a counter's key, or `None` if keys are not shown.
-    pub fn display_key(&self, counter: &Counter<'_>) -> Option<String> {
+    pub fn display_key(&self, counter: &CounterOutcome<'_>) -> Option<String> {
         match self.names {
             KeyDisplay::Plain => Some(counter.name(MAX_NAME_CHARS)),
             KeyDisplay::Hashed => Some(format!("#{:016x}", self.hasher.hash_one(counter.key))),

@@ -122,7 +122,7 @@ impl KeyNames {
         Self { hasher: hashed.then(RandomState::new) }
     }
 
-    pub(super) fn format_key(&self, counter: &tollgate_engine::Counter<'_>) -> String {
+    pub(super) fn format_key(&self, counter: &tollgate_engine::CounterOutcome<'_>) -> String {
         match &self.hasher {
             None => counter.name(crate::observe::top_keys::MAX_NAME_CHARS),
             Some(hasher) => format!("#{:016x}", hasher.hash_one(counter.key)),

@@ -1,7 +1,7 @@
 //! Decides all requests with a rule set and counts the outcomes.
 
 use tollgate::{Outcome, Retry};
-use tollgate_engine::{Counter, Decision, RuleOutcome, RuleSet, Store};
+use tollgate_engine::{CounterOutcome, Decision, RuleOutcome, RuleSet, Store};
 
 use super::ReplayError;
 use super::bounds::{MAX_REPORTED_RULES, MAX_RULES_WITH_LISTED_KEYS};
@@ -398,7 +398,7 @@ impl DecisionDifference {
     }
 }
 
-fn name_with_rule(counter: &Counter<'_>, names: &KeyNames) -> String {
+fn name_with_rule(counter: &CounterOutcome<'_>, names: &KeyNames) -> String {
     match names.format_key(counter) {
         name if name.is_empty() => format!("all requests ({})", counter.rule),
         name => format!("{name} ({})", counter.rule),

@@ -65,7 +65,7 @@ pub(super) async fn decide<S: Store>(
     decide_requests(app, Protocol::Rls, Verb::Check, std::slice::from_ref(&request), &mut decisions).await;
     let decision = decisions.get(0)?;
     // A bit set of the matched items. A request has at most 64 items.
-    let matched = decision.matches().fold(0_u64, |bits, matched| bits | 1_u64.wrapping_shl(matched.item as u32));
+    let matched = decision.rule_matches().fold(0_u64, |bits, matched| bits | 1_u64.wrapping_shl(matched.item as u32));
     let matched = matched.count_ones() as usize;
     app.metrics.count_descriptors(matched, decided.len().saturating_sub(matched));
     if !decision.is_admitted() {

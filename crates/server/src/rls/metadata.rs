@@ -22,7 +22,8 @@ pub(super) fn response_metadata(
     indices: &[usize],
     statuses: &[DescriptorStatus],
 ) -> Option<Map<String, Value>> {
-    let matches = || decision.into_iter().flat_map(|decision| decision.matches().filter(|matched| !matched.is_omitted));
+    let matches =
+        || decision.into_iter().flat_map(|decision| decision.rule_matches().filter(|matched| !matched.is_omitted));
     if when == MetadataWhen::Rules && matches().all(|matched| matched.metadata.is_none()) {
         return None;
     }

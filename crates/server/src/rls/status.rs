@@ -19,7 +19,7 @@ pub(super) fn write_statuses(decision: &Decision<'_>, mut each: impl FnMut(usize
     // others, then by ascending remaining capacity.
     reports.sort_by_key(|report| (report.item, report.shadow, !is_refusing(report), report.report.remaining));
     let mut item = None;
-    for matched in decision.matches() {
+    for matched in decision.rule_matches() {
         if matched.is_exhausted {
             let limit = Some(CurrentLimit { name: matched.rule.to_owned(), ..CurrentLimit::default() });
             each(

@@ -225,7 +225,7 @@ impl<'s, S: Subject> Harness<'s, S> {
                 taken: answer.taken.get(),
                 stamps: group.stamps(answer),
                 reports,
-                at: group.at(),
+                at: group.decided_at(),
             }
         });
         Ok(charge_answers.collect())

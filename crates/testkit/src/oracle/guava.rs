@@ -104,7 +104,7 @@ impl Player for GuavaPlayer {
         let rate = self.rate.unwrap_or_default();
         let stored = self.state.stored_nanos(rate).ok_or(Skip::ImpossibleState)?;
         let next_free = Time::from_nanos(self.state.next_free_us.saturating_mul(MICRO));
-        let pace = pacing.resume(next_free, Nanos::from_nanos(stored));
+        let pace = pacing.state_with(next_free, Nanos::from_nanos(stored));
         let (result, args) = (&step.result, &step.args);
         let here = OwnPacer { pacing, pace, rate, now: Time::from_nanos(step.at_nanos(MICRO)?) };
         match step.op.as_str() {

@@ -80,7 +80,7 @@ pub(crate) fn run_limited(limit: Limit, shown: ChartedAmount) -> TrafficRecord {
 
 /// Runs the traffic through a pacer that stores up to `stored_most` permits.
 pub(crate) fn run_paced(pacing: PacerParams, stored_most: u64) -> TrafficRecord {
-    let pace = pacing.start(Time::from_nanos(Nanos::from_millis(START_TIME).as_nanos()));
+    let pace = pacing.initial_state(Time::from_nanos(Nanos::from_millis(START_TIME).as_nanos()));
     run_traffic(&mut PacerTarget { pacing, pace, now: Time::ZERO }, "stored", stored_most)
 }
 

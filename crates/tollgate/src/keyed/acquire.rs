@@ -120,12 +120,12 @@ where
             return as_new;
         }
         if alone > Retry::NOW {
-            return Verdict::refused(alone);
+            return Verdict::new_refused(alone);
         }
         let verdict = self.decide_at(fingerprint, *now, ask, |_, verdict| verdict);
         match verdict.outcome() {
             Outcome::Delay(_) if verdict.outcome() == as_new.outcome() => {
-                Verdict::stamped(verdict.taken(), verdict.stamp())
+                Verdict::new_allowed_with_stamp(verdict.taken(), verdict.stamp())
             }
             // Another thread has charged the entry since the weighing, or the overflow entry decided. The request's own
             // cost does not cause the whole delay, so the charge is undone.

@@ -199,7 +199,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let (verdict, result) = self.visit_overflow_entry(now, |account| {
             let verdict = match self.when_full {
                 WhenFull::Overflow => account.decide(ask),
-                WhenFull::Deny => Verdict::refused(Retry::OnRelease),
+                WhenFull::Deny => Verdict::new_refused(Retry::OnRelease),
             };
             (verdict, read(&account.view(), verdict))
         });

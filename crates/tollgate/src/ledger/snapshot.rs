@@ -50,7 +50,7 @@ impl<C: Clock> Ledger<C> {
     /// from a sample of at most `max_buckets`.
     ///
     /// Decisions continue during the count.
-    pub fn count_used<N: LimitTable + ?Sized>(&self, limits: &N, max_buckets: usize) -> u64 {
+    pub fn count_used_keys<N: LimitTable + ?Sized>(&self, limits: &N, max_buckets: usize) -> u64 {
         let reader = || LedgerReader { limit_table: limits, now: self.clock.now() };
         self.table.estimate_count(max_buckets, reader, |reader, fingerprint, entry| {
             let is_known = u32::try_from(entry.state.get(0)).is_ok_and(|id| limits.get(id).is_some());

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate_core::{Algorithm, Cells, Cost, Limit, Limits, Now, Offset, Report, Retry, Stamps, Verdict};
+use tollgate_core::{Algorithm, Cells, Cost, Limit, Limits, Now, OffsetCells, Report, Retry, Stamps, Verdict};
 
 use super::LockedAccount;
 use crate::table::State;
@@ -21,7 +21,7 @@ pub struct ChargeView<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum StateWords<'a> {
     /// The words of a table entry after the limits id.
-    Entry(Offset<State<'a>>),
+    Entry(OffsetCells<State<'a>>),
     /// The state of a new key.
     New(&'a [u64]),
 }
@@ -54,7 +54,7 @@ impl<'a> ChargeView<'a> {
         let (limits, mut first) = (self.limits.map_or(&[][..], Limits::as_slice), 0);
         let mut owns = self.own.map(|own| own.as_slice().iter());
         limits.iter().map(move |limit| {
-            let (part, cost) = (Offset { cells: self.state, first }, Cost::new(cost));
+            let (part, cost) = (OffsetCells { cells: self.state, first }, Cost::new(cost));
             match owns.as_mut().map(Iterator::next) {
                 None => {
                     if limits.len() > 1 {
@@ -78,7 +78,13 @@ impl<'a> ChargeView<'a> {
     }
 
     pub(super) fn refused(retry: Retry) -> Self {
-        Self { limits: None, own: None, state: StateWords::New(&[]), now: Now::at(0), verdict: Verdict::refused(retry) }
+        Self {
+            limits: None,
+            own: None,
+            state: StateWords::New(&[]),
+            now: Now::at(0),
+            verdict: Verdict::new_refused(retry),
+        }
     }
 }
 

@@ -288,7 +288,7 @@ fn concurrent_refunds_lose_and_gain_nothing() {
                     kept += taken;
                 }
                 if kept > BURST / 5 {
-                    assert_eq!(limiter.refund(&Verdict::granted(Cost::new(kept))), kept);
+                    assert_eq!(limiter.refund(&Verdict::new_allowed(Cost::new(kept))), kept);
                     kept = 0;
                 }
             }

@@ -303,7 +303,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
             return None;
         }
         self.stage = AcquireStage::Done;
-        Some(Grant(Verdict::granted(cost)))
+        Some(Grant(Verdict::new_allowed(cost)))
     }
 
     /// If the shard has no waiters, takes the cost, or fails if the cost is above the capacity. `None`: join the queue.

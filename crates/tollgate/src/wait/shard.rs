@@ -182,7 +182,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         drop(state);
         limiter.shards().occupied_slots.fetch_sub(1, Ordering::Relaxed);
         match waiter.answer {
-            WaiterAnswer::Granted(stamp) => Some(Ok(Verdict::stamped(Cost::new(waiter.cost), stamp))),
+            WaiterAnswer::Granted(stamp) => Some(Ok(Verdict::new_allowed_with_stamp(Cost::new(waiter.cost), stamp))),
             WaiterAnswer::Refused(error) => Some(Err(error)),
             WaiterAnswer::Waiting(_) => None,
         }
@@ -204,7 +204,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         wake(woken);
         if let WaiterAnswer::Granted(stamp) = waiter.answer {
             let cost = Cost::new(waiter.cost);
-            limiter.give_back(waiter.key, &Verdict::stamped(cost, stamp), cost);
+            limiter.give_back(waiter.key, &Verdict::new_allowed_with_stamp(cost, stamp), cost);
         }
     }
 

@@ -276,7 +276,7 @@ impl LeaseList {
     }
 
     /// Moves the unexpired leases to fewer slots. If they do not fit, keeps the leases that expire last.
-    pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
+    pub(super) fn move_to_fewer_slots<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
         // Old and new slots overlap, so the leases are first copied to the stack (24 KiB). A move happens only when a
         // limit shrinks.
         let mut aside = [Lease::EMPTY; Concurrency::MAX_SLOTS as usize];

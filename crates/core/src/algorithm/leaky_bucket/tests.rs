@@ -108,8 +108,8 @@ fn refund_removes_the_units_still_in_the_bucket() {
 #[test]
 fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     for rate in ["10/s", "7777/s", "999983/s", "1/m"] {
-        let limit = limit(rate, 5).free(1).unwrap().max_wait(limit(rate, 1).bucket.tick_rate().wait(1 << 40));
-        let unit = limit.bucket.tick_rate().wait(limit.bucket.tick_rate().ticks_of(1)).as_nanos();
+        let limit = limit(rate, 5).free(1).unwrap().max_wait(limit(rate, 1).bucket.tick_rate().time_for_ticks(1 << 40));
+        let unit = limit.bucket.tick_rate().time_for_ticks(limit.bucket.tick_rate().ticks_of(1)).as_nanos();
         let bounds = StepBounds { pause: 3 * unit, cost: 6, all_verbs: true };
         random_steps(&limit, Now::at, 1_000, 2_000, &bounds);
         random_steps(&limit.max_wait(Nanos::from_nanos(unit * 2)), Now::at, 1_000, 2_000, &bounds);

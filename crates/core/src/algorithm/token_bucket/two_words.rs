@@ -40,6 +40,6 @@ impl TokenBucket {
         }
         let room = self.max_owed_for(cost)?;
         let owed: Ticks = self.tick_rate.load(state, false).saturating_sub(self.tick_rate.instant_in_ticks(now.mono()));
-        (owed <= self.max_plausible).then(|| Verdict::deny(Retry::After(self.tick_rate.wait(owed - room))))
+        (owed <= self.max_plausible).then(|| Verdict::deny(Retry::After(self.tick_rate.time_for_ticks(owed - room))))
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::printable;
-use crate::explain::{FailedCondition, HeldCondition, MatchResult};
+use crate::explain::{FailedCondition, MatchResult, SatisfiedCondition};
 use crate::request::Attribute;
 use crate::rules::{Condition, Pattern, Rule, Test, parse_address, split_numbered_name};
 
@@ -49,14 +49,18 @@ pub(super) fn failed_condition(when: &[Condition], attributes: &[Attribute<'_>])
 }
 
 /// Describes a condition that holds.
-pub(super) fn describe_held(condition: &Condition, attributes: &[Attribute<'_>]) -> HeldCondition {
+pub(super) fn describe_satisfied(condition: &Condition, attributes: &[Attribute<'_>]) -> SatisfiedCondition {
     let value = match &condition.test {
         Test::AnyOf(patterns) => {
             attribute_values(attributes, &condition.attribute).find(|value| matches_any(patterns, value)).map(printable)
         }
         Test::NoneOf(_) | Test::Present | Test::Absent => None,
     };
-    HeldCondition { attribute: condition.attribute.to_string(), expected: describe_expected(&condition.test), value }
+    SatisfiedCondition {
+        attribute: condition.attribute.to_string(),
+        expected: describe_expected(&condition.test),
+        value,
+    }
 }
 
 /// Returns whether the request has exactly the attributes in the rule's `only`, in the same order. Returns `true` if

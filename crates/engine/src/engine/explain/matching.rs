@@ -3,7 +3,7 @@
 use tollgate::core::{Cost, Nanos, Params, Phase, Time, Wall};
 use tollgate::{Limit, Outcome, Retry};
 
-use super::conditions::{attribute_values, describe_held, distance, failed_condition, nearest_first};
+use super::conditions::{attribute_values, describe_satisfied, distance, failed_condition, nearest_first};
 use super::{position_of, printable};
 use crate::calendar::{Calendar, Zone};
 use crate::decision::Decisions;
@@ -50,7 +50,7 @@ impl ChargeContext<'_> {
         let overrides = rule.filter(|rule| !rule.overrides().is_empty());
         let overriding = self.applied_override(planned);
         let key = decisions.plan.key(planned);
-        let counted = match key::counted_by(key) {
+        let counted = match key::decode_counted_values(key) {
             Some(counted) => counted.into_iter().map(|(name, value)| (printable(name), value.map(printable))).collect(),
             None => vec![("key".to_owned(), Some(printable(key::inline_name_of(key))))],
         };
@@ -76,7 +76,7 @@ impl ChargeContext<'_> {
                 (false, true) => RuleEffect::Limits,
             },
             replaced_by: self.replaced_by(),
-            suffice: self.other_sufficient_rules(),
+            suffice: self.other_rules_marked_suffices(),
             delays: match rule.map(Rule::on_exceed) {
                 Some(OnExceed::Delay { max_wait }) => Some(max_wait),
                 Some(OnExceed::Deny | OnExceed::Shadow | OnExceed::Drop) | None => None,
@@ -117,9 +117,9 @@ impl ChargeContext<'_> {
             }
             (None, Some(DefaultCost::Cases(cases))) => {
                 match cases.iter().find(|case| failed_condition(&case.when, self.attributes()).is_none()) {
-                    Some(case) => {
-                        CostSource::Case(case.when.iter().map(|when| describe_held(when, self.attributes())).collect())
-                    }
+                    Some(case) => CostSource::Case(
+                        case.when.iter().map(|when| describe_satisfied(when, self.attributes())).collect(),
+                    ),
                     None => CostSource::Rule,
                 }
             }
@@ -128,7 +128,7 @@ impl ChargeContext<'_> {
     }
 
     /// Returns the other matching rules marked `suffices`, if this rule is marked too.
-    fn other_sufficient_rules(&self) -> Vec<String> {
+    fn other_rules_marked_suffices(&self) -> Vec<String> {
         let Some(rule) = self.rule.filter(|rule| rule.suffices) else { return Vec::new() };
         let others = self.matching.iter().filter(|other| other.suffices && other.id() != rule.id());
         others.map(|other| other.id().to_owned()).collect()
@@ -187,7 +187,7 @@ impl ChargeContext<'_> {
         OverrideExplanation {
             applies: applies.map(|at| AppliedOverride {
                 position: position(at),
-                when: all[at].when.iter().map(|condition| describe_held(condition, self.attributes())).collect(),
+                when: all[at].when.iter().map(|condition| describe_satisfied(condition, self.attributes())).collect(),
                 until: all[at].until.map(|until| Zone::utc().format_time(until)),
             }),
             skipped: shown_skipped.collect(),
@@ -236,11 +236,11 @@ impl ChargeContext<'_> {
         let limits = set.map(|set| set.limits.as_slice());
         let limits = limits.or(decisions.plan.limits.inline_limit_of(planned).map(|entry| entry.limits.as_slice()));
         let calendars = set.map_or(&[][..], |set| &set.calendars);
-        let windows = decisions.plan.windows(planned);
+        let refill_times = decisions.plan.refill_times(planned);
         let state = |(position, report): (usize, &tollgate::Report)| LimitState {
             written: words.get(position).map(|words| words.to_string()),
             report: *report,
-            window: windows.get(position).copied().flatten(),
+            window: refill_times.get(position).copied().flatten(),
             refill: limits
                 .and_then(|limits| limits.get(position))
                 .map_or(Refill::Steadily, |limit| describe_refill(limit, calendars, decisions.plan.now())),

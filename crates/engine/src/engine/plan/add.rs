@@ -5,7 +5,7 @@ use tollgate::core::{Cost, Nanos};
 use super::{AnswerSource, ItemMatch, LimitSource, Plan, PlannedCharge, PlannedRequest};
 use crate::engine::scratch::Scratch;
 use crate::key;
-use crate::request::{Inline, Item, Request, RequestError, check_size};
+use crate::request::{InlineLimit, Item, Request, RequestError, check_size};
 use crate::rules::OnFault;
 use crate::ruleset::{ActiveRule, AllowOrDeny, CandidateRules, OverrideEffect, RuleSet};
 
@@ -148,7 +148,7 @@ impl Plan {
         request: &Request<'_>,
         index: usize,
         item: &Item<'_>,
-        inline: &Inline<'_>,
+        inline: &InlineLimit<'_>,
         first: usize,
     ) -> Result<(), RequestError> {
         let key_start = self.keys.len();
@@ -169,7 +169,7 @@ impl Plan {
                 let by = LimitSource::Inline(self.limits.inline.len() as u32 - 1);
                 self.push_planned(
                     PlannedCharge { name: 0..0, ..self.new_charge(by, (0, 0), cost, key_start) },
-                    &entry.windows,
+                    &entry.refill_times,
                 )
             }
         };
@@ -257,10 +257,10 @@ impl Plan {
         let given = self.given.len() as u32;
         let calendars = rule_limits.map_or(&[][..], |rule_limits| &rule_limits.calendars);
         self.given.extend(calendars.iter().map(|calendar| calendar.window(now)));
-        let windows = rule_limits.map_or(&[][..], |rule_limits| rule_limits.windows());
+        let refill_times = rule_limits.map_or(&[][..], |rule_limits| rule_limits.refill_times());
         let planned = self.new_charge(by, rule.id_range(), cost, key_start);
         let (postpaid, on_fault) = (special.postpaid, rule.on_fault);
-        let charge = self.push_planned(PlannedCharge { given, shadow, postpaid, on_fault, ..planned }, windows);
+        let charge = self.push_planned(PlannedCharge { given, shadow, postpaid, on_fault, ..planned }, refill_times);
         self.metadata.extend(special.metadata.iter().map(|metadata| (charge, metadata.clone())));
         if special.ban.is_some() && !shadow && rule_limits.is_some() {
             let ban_start = self.keys.len();
@@ -272,12 +272,12 @@ impl Plan {
 
     #[inline(always)]
     fn push_rule(&mut self, number: u32, rule: &ActiveRule, cost: Cost, key_start: usize) -> u32 {
-        let (by, windows) = match &rule.rule_limits {
-            Some(rule_limits) => (LimitSource::Rule(number), rule_limits.windows()),
+        let (by, refill_times) = match &rule.rule_limits {
+            Some(rule_limits) => (LimitSource::Rule(number), rule_limits.refill_times()),
             None => (LimitSource::Unlimited(number), &[][..]),
         };
         let planned = self.new_charge(by, rule.id_range(), cost, key_start);
-        self.push_planned(PlannedCharge { shadow: rule.is_shadow(), on_fault: rule.on_fault, ..planned }, windows)
+        self.push_planned(PlannedCharge { shadow: rule.is_shadow(), on_fault: rule.on_fault, ..planned }, refill_times)
     }
 
     /// Creates a charge for the key that begins at `key_start`; `id` is the range of the rule id in that key.
@@ -288,8 +288,8 @@ impl Plan {
             by,
             key: start..self.keys.len() as u32,
             name: start + u32::from(id.0)..start + u32::from(id.1),
-            window: None,
-            windows: 0..0,
+            refill_time: None,
+            refill_times: 0..0,
             given: 0,
             cost,
             shadow: false,
@@ -301,14 +301,14 @@ impl Plan {
     }
 
     #[inline(always)]
-    fn push_planned(&mut self, mut planned: PlannedCharge, windows: &[Option<Nanos>]) -> u32 {
-        match windows {
+    fn push_planned(&mut self, mut planned: PlannedCharge, refill_times: &[Option<Nanos>]) -> u32 {
+        match refill_times {
             [] => {}
-            [window] => planned.window = *window,
+            [time] => planned.refill_time = *time,
             several => {
-                let start = self.windows.len() as u32;
-                self.windows.extend_from_slice(several);
-                planned.windows = start..self.windows.len() as u32;
+                let start = self.refill_times.len() as u32;
+                self.refill_times.extend_from_slice(several);
+                planned.refill_times = start..self.refill_times.len() as u32;
             }
         }
         self.charges.push(planned);

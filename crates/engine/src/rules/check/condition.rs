@@ -19,8 +19,8 @@ const MAX_ALTERNATIVES: usize = 8;
 
 impl Checker<'_> {
     pub(super) fn check_when(&mut self, raw: &[(RawText, RawAttributeCondition)], notes: &mut Notes) -> Vec<Condition> {
-        // A condition that combines `not` with another key becomes two consecutive tests of the same attribute. The
-        // attribute is counted once.
+        // A condition that combines `not` with another key becomes two consecutive tests of the same attribute. They
+        // count as one attribute towards the maximum.
         let another = |(position, (name, _)): &(usize, &(RawText, RawAttributeCondition))| {
             *position == 0 || raw[position - 1].0 != *name
         };

@@ -3,7 +3,7 @@
 use tollgate::core::{Nanos, Params, Time, Wall};
 use tollgate::{LeakyBucket, Limit, LimitError, Limits};
 
-use super::super::limit::{self, LimitWords};
+use super::super::limit::{self, WrittenLimit};
 use super::super::mistake::Notes;
 use super::super::raw::{RawEffect, RawLimit, RawOverride, RawText, shorten};
 use super::super::rule::{Effect, LimitSet, OnExceed, Override};
@@ -133,7 +133,7 @@ pub(super) fn written_limits(raw: &RawEffect) -> Box<[Box<str>]> {
 
 fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Limit, Option<Calendar>)> {
     let option = |name: &str| raw.options.iter().find(|(option, _)| *option == name).map(|(_, value)| &*value.text);
-    let words = LimitWords {
+    let words = WrittenLimit {
         limit: raw.limit.as_ref().map(|limit| &*limit.text),
         algorithm: raw.algorithm.as_ref().map(|algorithm| &*algorithm.text),
         option: &option,

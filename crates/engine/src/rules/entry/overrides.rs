@@ -57,7 +57,7 @@ fn parse_override(source: &Source<'_>, rule: &str, value: &str, notes: &mut Note
         return None;
     };
     for (name, help) in [
-        ("when", "the value is part of the address; `attribute` names the attribute to compare"),
+        ("when", "the value is part of the URL; `attribute` names the attribute to compare"),
         ("set_by", "the rules service sets it"),
     ] {
         if let Some((key, _)) = pairs.iter().find(|(key, _)| is_text(key, name)) {

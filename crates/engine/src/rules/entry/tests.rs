@@ -18,7 +18,7 @@ fn rule_is_read_with_or_without_its_id() {
     assert_parses_to("burst: 5\nlimit: 1/s\nid: a", r#"{"id":"a","limit":"1/s","burst":5}"#);
     assert_parses_to(
         "limit: 1/s\nid: b",
-        "f:2:5: the `id` differs from the id `a` in the address; omit `id`, or write the same",
+        "f:2:5: the `id` differs from the id `a` in the URL; omit `id`, or write the same",
     );
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate::Limits;
 
-use super::{LimitWords, NO_LIMIT_HELP, ZERO_LIMIT_HELP, parse_limit};
+use super::{NO_LIMIT_HELP, WrittenLimit, ZERO_LIMIT_HELP, parse_limit};
 
 /// An inline limit, as written in a request.
 ///
@@ -34,7 +34,7 @@ impl LimitText<'_> {
     /// Returns the first mistake.
     pub fn read(&self) -> Result<Limits, LimitMistake> {
         let burst = self.burst.map(|burst| burst.to_string());
-        let words = LimitWords {
+        let words = WrittenLimit {
             limit: Some(self.limit),
             algorithm: self.algorithm,
             option: &|name| match name {

@@ -3,7 +3,7 @@ use super::*;
 /// Parses a limit with options and compares the result with `expected`.
 fn assert_limit(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
     let option = |name: &str| words.iter().find(|(word, _)| *word == name).map(|(_, value)| *value);
-    let read = parse_limit(&LimitWords {
+    let read = parse_limit(&WrittenLimit {
         limit: Some(limit),
         algorithm: option("algorithm"),
         option: &option,
@@ -128,7 +128,7 @@ fn all_mistakes_are_reported_together() {
     assert_limit(
         "10/s",
         &[("algorithm", "concurrency"), ("lease", "soon")],
-        Err("limit: `10/s` is not a number of leases; \
+        Err("limit: `10/s` is not a number of slots; \
              concurrency counts requests in progress; write it like `limit: 10`\n\
              lease: `soon` is not a duration; write it like 500ms, 30s or 5m"),
     );

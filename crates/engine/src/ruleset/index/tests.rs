@@ -47,7 +47,7 @@ fn anchor_is_the_condition_that_the_fewest_rules_share() {
         text += &format!("- {{id: r{n}, limit: 1/s, when: {{method: GET, tenant: t{n}, path: /**}}}}\n");
     }
     let index = index_of(&parse_rules(&text), 0);
-    let (method, path) = (index.attribute_number("method").unwrap(), index.attribute_number("path").unwrap());
+    let (method, path) = (index.attribute_id("method").unwrap(), index.attribute_id("path").unwrap());
     assert_eq!(index.lookup.get(value_space_of(method), b"GET"), None);
     assert!(index.attributes[path as usize].paths.is_none());
     assert_eq!(find_rules(&index, &[("method", "GET"), ("tenant", "t7"), ("path", "/a")]), [7]);
@@ -82,7 +82,7 @@ proptest! {
             index.find(&attributes, &mut new);
             prop_assert_eq!(reused.rules(), new.rules());
             for name in ["a", "b", "long-attribute-name-b-x", "a#2"] {
-                let Some(attribute) = index.attribute_number(name) else { continue };
+                let Some(attribute) = index.attribute_id(name) else { continue };
                 let values = |matched: &CandidateRules| -> Vec<_> {
                     matched.attribute_values(&attributes, attribute).collect()
                 };
