@@ -103,7 +103,10 @@ fn markdown_table() -> String {
             ),
         ),
         ("rate-limit service: time for the preface, for headers and for a message", seconds(rls::MESSAGE_TIMEOUT)),
-        ("rate-limit service: time for a client to read, or to enlarge its window", seconds(rls::STALL_TIMEOUT)),
+        (
+            "rate-limit service: time for a client to read, or to enlarge its flow-control window",
+            seconds(rls::STALL_TIMEOUT),
+        ),
         ("time to send a valid token, where tokens are required", seconds(protocol::AUTH_TIMEOUT)),
         ("time for a TLS handshake", seconds(tls::HANDSHAKE_TIMEOUT)),
         (

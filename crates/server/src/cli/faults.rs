@@ -76,7 +76,7 @@ fn print_rule(out: &mut impl Write, domain: &str, rule: &Rule, given: &Circumsta
         };
         writeln!(out, "\n{domain}/{}: {}{consistency}", rule.id(), formula_parameters(limit))?;
         if let Consistency::Eventual(_) = rule.consistency() {
-            print_bound_line(out, "without a fault (owed and paid back)", &bound_without_fault(limit, rule, given))?;
+            print_bound_line(out, "without a fault (excess is paid back)", &bound_without_fault(limit, rule, given))?;
         }
         for fault in Fault::ALL {
             print_bound_line(out, &fault.to_string(), &bound(fault, limit, rule, given))?;

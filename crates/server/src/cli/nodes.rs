@@ -49,10 +49,10 @@ pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
     table.add_row(node_row(node, "this server", String::new()));
     for Peer { node, linked, unacknowledged, missing, .. } in &page.peers {
         let link = if *linked { "linked" } else { "no link" };
-        table.add_row(node_row(node, link, format!("{unacknowledged} sent, {missing} missing")));
+        table.add_row(node_row(node, link, format!("{unacknowledged} unacknowledged, {missing} missing")));
     }
     table.print("")?;
-    let majority = if page.majority { "with a majority" } else { "no majority: on_fault decides strict rules" };
+    let majority = if page.majority { "with a majority" } else { "no majority: on_fault decides for strict rules" };
     let PeersPage { nodes, keys, overshoot, .. } = page;
     writeln!(
         std::io::stdout(),

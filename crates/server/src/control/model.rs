@@ -260,7 +260,7 @@ pub struct Plan {
     /// Whether the plan was applied.
     pub applied: bool,
     /// The changes, in file order, with deletions last.
-    pub changes: Vec<PlannedChange>,
+    pub changes: Vec<PlanEntry>,
     /// Number of rules in the file that do not change.
     pub unchanged: usize,
     /// Warnings about rules that are valid but probably mistaken.
@@ -269,7 +269,7 @@ pub struct Plan {
 
 /// One change of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct PlannedChange {
+pub struct PlanEntry {
     /// The domain of the rule.
     pub domain: String,
     /// The id of the rule.

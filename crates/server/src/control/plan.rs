@@ -12,7 +12,7 @@ use tollgate_engine::rules::{Mistake, Rules, Source};
 use tollgate_engine::{Engine, MemoryStore};
 
 use super::history::diff_of_rules;
-use super::model::{Action, OtherRules, PlannedChange};
+use super::model::{Action, OtherRules, PlanEntry};
 use super::rules::{RuleRow, same_rule};
 
 /// The maximum number of warnings in a plan.
@@ -26,7 +26,7 @@ pub(super) type StoredRules = HashMap<String, Vec<RuleRow>>;
 pub(super) struct FileChanges {
     pub(super) domains: Vec<DomainChanges>,
     /// The changes as they are reported: in file order, with deletions last.
-    pub(super) planned: Vec<PlannedChange>,
+    pub(super) planned: Vec<PlanEntry>,
     pub(super) unchanged: usize,
     pub(super) warnings: Vec<String>,
 }
@@ -68,7 +68,7 @@ pub(super) fn compare_file(taken: SplitFiles, mut stored: StoredRules, others: O
             (stored.remove(&domain).unwrap_or_default(), entries.remove(&domain).unwrap_or_default());
         let domain = compare_domain(domain, stored, entries, others, &mut changes);
         let delete =
-            |row: &RuleRow| planned_change(&domain.name, &row.id, Action::Delete, diff_of_rules(Some(&row.text), None));
+            |row: &RuleRow| plan_entry(&domain.name, &row.id, Action::Delete, diff_of_rules(Some(&row.text), None));
         deleted.extend(domain.deletes.iter().map(delete));
         changes.domains.push(domain);
     }
@@ -76,8 +76,8 @@ pub(super) fn compare_file(taken: SplitFiles, mut stored: StoredRules, others: O
     changes
 }
 
-fn planned_change(domain: &str, id: &str, action: Action, diff: String) -> PlannedChange {
-    PlannedChange { domain: domain.into(), id: id.into(), action, diff }
+fn plan_entry(domain: &str, id: &str, action: Action, diff: String) -> PlanEntry {
+    PlanEntry { domain: domain.into(), id: id.into(), action, diff }
 }
 
 /// A position in the new order. The position refers to a stored rule, a rule of the file, or both, by index.
@@ -118,7 +118,7 @@ fn compare_domain(
         if text.is_some() || moved {
             let before = old.as_ref().map(|old| &*old.text);
             let diff = text.as_ref().map(|text| diff_of_rules(before, Some(text))).unwrap_or_default();
-            changes.planned.push(planned_change(&name, &id, action, diff));
+            changes.planned.push(plan_entry(&name, &id, action, diff));
         } else {
             changes.unchanged += usize::from(in_file);
         }

@@ -51,7 +51,8 @@ impl Sql {
             self.push(if index == 0 { "VALUES (" } else { "), (" });
             row(self, item);
         }
-        // Caches only statements with one row or a full chunk. Other row counts are too rare to be worth caching.
+        // Caches only statements with one row or the maximum number of rows. Other row counts are too rare to be worth
+        // caching.
         self.persistent = rows.len() == 1 || rows.len() == MAX_ROWS_PER_STATEMENT;
         self.push(")")
     }

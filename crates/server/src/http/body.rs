@@ -38,7 +38,7 @@ impl<T: Into<Bytes>> From<T> for ReplyBody {
 /// Builds a long response item by item. The response is stored in parts, because a single large buffer would be copied
 /// each time it grows, and freeing it would delay other connections.
 #[derive(Debug, Default)]
-pub struct LongWriter {
+pub struct LongResponseWriter {
     parts: Vec<Bytes>,
     /// The current part, to which items are appended.
     pub part: Vec<u8>,
@@ -46,7 +46,7 @@ pub struct LongWriter {
     finished_length: usize,
 }
 
-impl LongWriter {
+impl LongResponseWriter {
     /// Returns the number of bytes written so far.
     pub fn written_bytes(&self) -> usize {
         self.finished_length + self.part.len()
@@ -72,8 +72,8 @@ impl LongWriter {
     }
 }
 
-impl From<LongWriter> for ReplyBody {
-    fn from(mut written: LongWriter) -> Self {
+impl From<LongResponseWriter> for ReplyBody {
+    fn from(mut written: LongResponseWriter) -> Self {
         if written.parts.is_empty() {
             return Self::from(written.part);
         }
@@ -204,7 +204,7 @@ mod tests {
     #[tokio::test]
     async fn response_written_in_parts_is_complete() {
         for items in [0, 1, 50_000] {
-            let (mut written, mut expected) = (LongWriter::default(), Vec::new());
+            let (mut written, mut expected) = (LongResponseWriter::default(), Vec::new());
             for item in 0..items {
                 let text = format!("item {item},");
                 written.part.extend_from_slice(text.as_bytes());

@@ -13,7 +13,7 @@ use tollgate_engine::{Enforcement, Store};
 use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
-use super::body::LongWriter;
+use super::body::LongResponseWriter;
 use super::bounds::{FULL_RESPONSE_BYTES, MAX_EXPLAINED_REQUESTS};
 use super::problem::Problem;
 use super::serve::{HttpResponse, new_response};
@@ -131,7 +131,7 @@ async fn call_list<S: Store>(
     items: &[WireRequest<'_>],
 ) -> HttpResponse {
     let call = |item| Call::new(translate::to_input(&app.engine, spec.op, item));
-    let mut out = LongWriter::default();
+    let mut out = LongResponseWriter::default();
     out.part.push(b'[');
     let mut is_replay = false;
     run_list(app, caller, spec, key, items, call, |Reply { index, result, replayed }| {
@@ -150,7 +150,7 @@ async fn call_list<S: Store>(
                 }
             }
             Err(error) => {
-                app.metrics.front_counters(Protocol::Http).count_malformed();
+                app.metrics.protocol_counters(Protocol::Http).count_malformed();
                 out.part.extend_from_slice(&Problem::from_op_error(error, &format!("/{index}")).to_json());
             }
         }

@@ -335,7 +335,7 @@ impl ResponseWriter {
 
     #[cold]
     fn write_problem<S: Store>(&mut self, app: &App<S>, problem: &Problem, is_last: bool) {
-        app.metrics.front_counters(Protocol::Http).count_malformed();
+        app.metrics.protocol_counters(Protocol::Http).count_malformed();
         let response = problem.to_response();
         let fields = response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap_or_default()));
         let status = problem.status();

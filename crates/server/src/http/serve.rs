@@ -183,12 +183,12 @@ async fn answer_request<S: Store + 'static>(
     let (head, body) = request.into_parts();
     state.set_answering(true);
     let (protocol, answer) = match forward::ForwardAuthTarget::parse(&head.uri) {
-        Some(_) if state.is_reserved => (Protocol::Forward, Err(too_many_connections())),
+        Some(_) if state.is_reserved => (Protocol::Forward, Err(connection_limit_problem())),
         Some(target) => (Protocol::Forward, answer_forward_auth(app, state, peer, target, &head).await),
         None => (Protocol::Http, answer_api_request(app, state, head, body).await),
     };
     let mut answer = answer.unwrap_or_else(|problem| {
-        app.metrics.front_counters(protocol).count_malformed();
+        app.metrics.protocol_counters(protocol).count_malformed();
         problem.to_response()
     });
     state.set_answering(false);
@@ -243,7 +243,7 @@ async fn answer_api_request<S: Store + 'static>(
     let mut credentials = None;
     let access = match &found {
         Ok(spec) if spec.role.is_none() => Access::Unrestricted,
-        Ok(_) | Err(_) if state.is_reserved => return Err(too_many_connections()),
+        Ok(_) | Err(_) if state.is_reserved => return Err(connection_limit_problem()),
         Ok(_) | Err(_) if !app.auth.requires_tokens() => Access::Unrestricted,
         Ok(_) | Err(_) => match bearer_from_headers(&head) {
             // A caller that sends a token needs no lookup of a browser session.
@@ -357,7 +357,7 @@ async fn replay_log(
     Ok(service.answer(head, body, access).await)
 }
 
-fn too_many_connections() -> Problem {
+fn connection_limit_problem() -> Problem {
     let detail = "too many connections; only /healthz and /readyz are answered, try again later";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many connections", detail)
 }

@@ -145,7 +145,7 @@ impl<'w> Acceptor<'w> {
     fn refuse_connection(&self, stream: TcpStream) {
         // Write directly to the non-blocking socket, because the event loop does not yet know its readiness.
         if let Ok(mut stream) = stream.into_std() {
-            let _ = stream.write(self.protocol.too_many_connections());
+            let _ = stream.write(self.protocol.connection_limit_reply());
             // Read pending input first. Closing a socket with unread input resets the connection, and the client would
             // not see the reply.
             let _ = stream.read(&mut [0; 4096]);

@@ -72,7 +72,7 @@ impl Protocol {
     }
 
     /// Returns the complete reply sent on a connection above the connection limit.
-    pub const fn too_many_connections(self) -> &'static [u8] {
+    pub const fn connection_limit_reply(self) -> &'static [u8] {
         match self {
             Self::Http | Self::Forward => http::TOO_MANY_CONNECTIONS,
             Self::Resp => resp::TOO_MANY_CONNECTIONS,

@@ -114,7 +114,7 @@ impl Tls {
             // Poll on a blocking thread: the files may be on a slow network file system, and this thread accepts
             // connections.
             let polled = tokio::task::spawn_blocking(move || {
-                let changed = files.each_mut().map(|file| !matches!(file.has_changed(), Ok(false)));
+                let changed = files.each_mut().map(|file| !matches!(file.check_for_change(), Ok(false)));
                 if changed.contains(&true) {
                     tls.reload_certificate();
                 }

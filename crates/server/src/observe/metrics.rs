@@ -19,7 +19,7 @@ use crate::net::protocol::Protocol;
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// The counters of each protocol, indexed by [`Protocol`].
-    protocol_counters: [FrontCounters; Protocol::ALL.len()],
+    protocol_counters: [ProtocolCounters; Protocol::ALL.len()],
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
     /// The duration of engine calls that take tokens, including store time. A call decides one request, or on a shared
@@ -41,13 +41,13 @@ pub struct Metrics {
 
 /// The counters of one protocol.
 #[derive(Debug, Default)]
-pub struct FrontCounters {
+pub struct ProtocolCounters {
     counts: Striped<4, 8>,
 }
 
-/// Index of a counter in [`FrontCounters`].
+/// Index of a counter in [`ProtocolCounters`].
 #[derive(Clone, Copy, Debug)]
-enum FrontCounter {
+enum ProtocolCounter {
     Allowed,
     Denied,
     Observed,
@@ -65,15 +65,15 @@ pub struct OutcomeTotals {
     pub observed: u64,
 }
 
-impl FrontCounters {
+impl ProtocolCounters {
     /// Counts decisions.
     #[inline]
     pub fn count_decisions(&self, totals: OutcomeTotals) {
         let stripe = Stripe::of_thread();
         for (counter, count) in [
-            (FrontCounter::Allowed, totals.allowed),
-            (FrontCounter::Denied, totals.denied),
-            (FrontCounter::Observed, totals.observed),
+            (ProtocolCounter::Allowed, totals.allowed),
+            (ProtocolCounter::Denied, totals.denied),
+            (ProtocolCounter::Observed, totals.observed),
         ] {
             if count > 0 {
                 self.counts.add(stripe, counter as usize, count);
@@ -83,10 +83,10 @@ impl FrontCounters {
 
     /// Counts a malformed or unauthorized request.
     pub fn count_malformed(&self) {
-        self.counts.add(Stripe::of_thread(), FrontCounter::Malformed as usize, 1);
+        self.counts.add(Stripe::of_thread(), ProtocolCounter::Malformed as usize, 1);
     }
 
-    fn sum(&self, counter: FrontCounter) -> u64 {
+    fn sum(&self, counter: ProtocolCounter) -> u64 {
         self.counts.sum(counter as usize)
     }
 }
@@ -106,7 +106,7 @@ pub struct Gauges {
     pub store_up: bool,
     /// Whether refusals are enforced.
     pub enforcing: bool,
-    /// Decisions about keys without their own entry.
+    /// Decisions about keys without their own entry in the table of counters.
     pub overflowed: u64,
     /// The counters of the engine.
     pub engine: Counts,
@@ -131,7 +131,7 @@ pub struct Gauges {
 impl Metrics {
     /// Returns the counters of a protocol.
     #[inline]
-    pub fn front_counters(&self, protocol: Protocol) -> &FrontCounters {
+    pub fn protocol_counters(&self, protocol: Protocol) -> &ProtocolCounters {
         &self.protocol_counters[protocol as usize]
     }
 
@@ -139,9 +139,9 @@ impl Metrics {
     pub fn outcome_totals(&self) -> OutcomeTotals {
         let sum = |counter| self.protocol_counters.iter().map(|front| front.sum(counter)).sum();
         OutcomeTotals {
-            allowed: sum(FrontCounter::Allowed),
-            denied: sum(FrontCounter::Denied),
-            observed: sum(FrontCounter::Observed),
+            allowed: sum(ProtocolCounter::Allowed),
+            denied: sum(ProtocolCounter::Denied),
+            observed: sum(ProtocolCounter::Observed),
         }
     }
 
@@ -178,11 +178,11 @@ impl Metrics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         page.write_head("tollgate_decisions_total", "counter", "Decisions by protocol and outcome.");
         for protocol in Protocol::ALL {
-            let (front, counters) = (protocol.name(), self.front_counters(protocol));
+            let (front, counters) = (protocol.name(), self.protocol_counters(protocol));
             for (outcome, count) in [
-                ("allow", counters.sum(FrontCounter::Allowed)),
-                ("deny", counters.sum(FrontCounter::Denied)),
-                ("observe", counters.sum(FrontCounter::Observed)),
+                ("allow", counters.sum(ProtocolCounter::Allowed)),
+                ("deny", counters.sum(ProtocolCounter::Denied)),
+                ("observe", counters.sum(ProtocolCounter::Observed)),
             ] {
                 page.write_line(&format!("{{front=\"{front}\",outcome=\"{outcome}\"}}"), count);
             }
@@ -193,12 +193,12 @@ impl Metrics {
             "Malformed or unauthorized requests, by protocol.",
         );
         for protocol in Protocol::ALL {
-            let count = self.front_counters(protocol).sum(FrontCounter::Malformed);
+            let count = self.protocol_counters(protocol).sum(ProtocolCounter::Malformed);
             page.write_line(&format!("{{front=\"{}\"}}", protocol.name()), count);
         }
         page.write_counter(
             "tollgate_overflowed_total",
-            "Decisions about keys without their own entry.",
+            "Decisions about keys without their own entry in the table of counters.",
             gauges.overflowed,
         );
         page.write_head("tollgate_rule_reloads_total", "counter", "Rule changes, by result.");
@@ -399,8 +399,8 @@ mod tests {
     #[test]
     fn page_has_every_metric_once_with_its_value() {
         let metrics = Metrics::default();
-        metrics.front_counters(Protocol::Resp).count_decisions(OutcomeTotals { allowed: 5, denied: 2, observed: 0 });
-        metrics.front_counters(Protocol::Http).count_malformed();
+        metrics.protocol_counters(Protocol::Resp).count_decisions(OutcomeTotals { allowed: 5, denied: 2, observed: 0 });
+        metrics.protocol_counters(Protocol::Http).count_malformed();
         metrics.count_refused_reload();
         metrics.count_descriptors(3, 1);
         let mut durations = DurationHistogram { micros: 9_000, ..DurationHistogram::default() };

@@ -21,7 +21,7 @@ impl StallLog {
     /// Takes a sample: `total` is the number of requests decided without the store since startup, and `up` is whether
     /// the store is reachable. A stall ends when the store is reachable and has decided every request since the last
     /// sample. Returns the stall that has ended, if any.
-    pub fn check_for_stall(&mut self, total: u64, up: bool) -> Option<StoreStall> {
+    pub fn add_sample(&mut self, total: u64, up: bool) -> Option<StoreStall> {
         let decisions = total.saturating_sub(self.last_total);
         self.last_total = total;
         if decisions == 0 && up {
@@ -35,9 +35,9 @@ impl StallLog {
         None
     }
 
-    /// Calls [`check_for_stall`](Self::check_for_stall) and logs a stall that has ended.
+    /// Calls [`add_sample`](Self::add_sample) and logs a stall that has ended.
     pub fn log_ended_stall(&mut self, total: u64, up: bool) {
-        if let Some(StoreStall { decisions, seconds }) = self.check_for_stall(total, up) {
+        if let Some(StoreStall { decisions, seconds }) = self.add_sample(total, up) {
             tracing::warn!(decisions, seconds, "store stall ended; on_fault decided during the stall");
         }
     }
@@ -52,7 +52,7 @@ mod tests {
         let mut log = StallLog::default();
         let samples =
             [(0, true), (3, true), (9, false), (9, false), (10, true), (10, true), (10, true), (11, true), (11, true)];
-        let reported = samples.map(|(total, up)| log.check_for_stall(total, up));
+        let reported = samples.map(|(total, up)| log.add_sample(total, up));
         let mut expected = [None; 9];
         expected[5] = Some(StoreStall { decisions: 10, seconds: 4 });
         expected[8] = Some(StoreStall { decisions: 1, seconds: 1 });
@@ -62,6 +62,6 @@ mod tests {
     #[test]
     fn store_that_is_down_without_requests_is_not_a_stall() {
         let mut log = StallLog::default();
-        assert_eq!([(0, true), (0, false), (0, true)].map(|(total, up)| log.check_for_stall(total, up)), [None; 3]);
+        assert_eq!([(0, true), (0, false), (0, true)].map(|(total, up)| log.add_sample(total, up)), [None; 3]);
     }
 }

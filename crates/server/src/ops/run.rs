@@ -389,7 +389,7 @@ pub(crate) async fn decide_requests<S: Store>(
             refusals.log_refusal(protocol, requests[index].domain, &decision, &app.top, explain);
         }
     }
-    app.metrics.front_counters(protocol).count_decisions(totals);
+    app.metrics.protocol_counters(protocol).count_decisions(totals);
 }
 
 /// Runs an operation that is not batched.

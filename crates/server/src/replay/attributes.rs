@@ -21,7 +21,7 @@ use tollgate_http::ClientIp;
 use super::bounds::MAX_FIELDS;
 use super::format::Format;
 use super::format::span::Span;
-use super::format::time::{LogTime, TimeParser};
+use super::format::time::{LogTimestamp, TimeParser};
 use crate::http::forward::path::normalize;
 
 /// Attributes that the user maps to a field or sets to a fixed value.
@@ -192,7 +192,7 @@ impl Extractor {
         text: &[u8],
         fields: &[Span; MAX_FIELDS],
         parser: &mut TimeParser,
-    ) -> Option<LogTime> {
+    ) -> Option<LogTimestamp> {
         fields.get(self.time)?.bytes_in(text).and_then(|text| parser.parse(text))
     }
 

@@ -222,7 +222,7 @@ fn write_suggestion(page: &mut String, suggestion: &SuggestionReport) {
         let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
         let _ = writeln!(page, "<tr{class}><td>{}</td></tr>", cells.join("</td><td>"));
     }
-    let both = if suggestion.has_at_once() { escape(BURST_COLUMNS_NOTE) } else { String::new() };
+    let both = if suggestion.has_at_once_results() { escape(BURST_COLUMNS_NOTE) } else { String::new() };
     let _ = writeln!(
         page,
         "</table></div>\n<p class=\"soft\">{both}</p>\n<p class=\"soft\">The marked limit has the lowest maximum per minute. As a rule file:</p>\n<pre>{}</pre>",

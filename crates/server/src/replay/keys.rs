@@ -111,11 +111,11 @@ impl RefusedKeys {
 
 /// Formats keys for the report, either in plain text or as hashes.
 #[derive(Clone, Debug)]
-pub(super) struct KeyNames {
+pub(super) struct KeyFormatter {
     hasher: Option<RandomState>,
 }
 
-impl KeyNames {
+impl KeyFormatter {
     /// If `hashed` is true, keys are formatted as hashes that are stable within a report. Otherwise, keys are
     /// formatted as plain text.
     pub(super) fn new(hashed: bool) -> Self {

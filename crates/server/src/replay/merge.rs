@@ -155,7 +155,7 @@ pub(super) fn merge_logs(
                 show(ReplayProgress { lines: sequence.summary.lines, bytes, total, elapsed, pass: (1, 1) });
             }
         }
-        sequence.end_second(true);
+        sequence.spread_pending(true);
         sequence.send_batch();
         // The consumer threads end when the outputs are dropped. The scope then joins these threads.
         drop(std::mem::take(&mut sequence.outputs));
@@ -346,13 +346,13 @@ impl MergedSequence {
         if self.spreads {
             let second = request.logged_at / NANOS_PER_SECOND;
             if second != self.second {
-                self.end_second(true);
+                self.spread_pending(true);
                 (self.second, self.used_nanos) = (second, 0);
             } else if self.batch.slots.len() - self.second_start >= MAX_SPREAD_GROUP {
-                self.end_second(false);
+                self.spread_pending(false);
             }
             self.spreads_second |= has_whole_seconds;
-            // `u64::MAX` marks a request that `end_second` will spread.
+            // `u64::MAX` marks a request that `spread_pending` will spread.
             request.at = if has_whole_seconds { u64::MAX } else { request.at };
         }
         self.batch.slots.push(request);
@@ -361,7 +361,7 @@ impl MergedSequence {
 
     /// Spreads the pending requests of the current second. If the second `is_over`, the requests fill its remaining
     /// time. Otherwise they fill only half of that time, because more requests may follow.
-    fn end_second(&mut self, is_over: bool) {
+    fn spread_pending(&mut self, is_over: bool) {
         let start = std::mem::replace(&mut self.second_start, self.batch.slots.len());
         let slots = &mut self.batch.slots[start..];
         if std::mem::take(&mut self.spreads_second) {

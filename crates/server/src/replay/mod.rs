@@ -44,7 +44,7 @@ pub use report::{
 
 use bounds::MAX_LOGS;
 use input::{LogSource, ReadOptions};
-use keys::KeyNames;
+use keys::KeyFormatter;
 use merge::{Consumer, LineAttributes};
 use requests::{LineFile, RequestWriter};
 use simulation::Simulation;
@@ -155,7 +155,7 @@ pub fn replay(
     for log in logs {
         sources.extend(LogSource::prepare(log, &read_options).map_err(ReplayError::Invalid)?);
     }
-    let names = KeyNames::new(options.hash_keys);
+    let names = KeyFormatter::new(options.hash_keys);
     let has_whole_seconds = sources.iter().any(|source| source.has_whole_seconds);
     let once = |rules: &Option<Rules>| rules.as_ref().filter(|_| has_whole_seconds).map(rule_run).transpose();
     let (at_once, against_at_once) = (once(&options.rules)?, once(&options.against)?);

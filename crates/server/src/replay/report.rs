@@ -196,7 +196,7 @@ pub struct SuggestionReport {
 impl SuggestionReport {
     /// Returns whether the candidates also have a result for requests that all come at the start of their second.
     /// Candidates have such a result if the times in the log are whole seconds.
-    pub(super) fn has_at_once(&self) -> bool {
+    pub(super) fn has_at_once_results(&self) -> bool {
         self.candidates.iter().any(|candidate| candidate.at_once.is_some())
     }
 }

@@ -12,7 +12,7 @@ pub(super) const BURST_COLUMNS_NOTE: &str = "The log has whole seconds. `burst` 
 /// Returns the column headings and the rows for the table of suggested limits.
 pub(super) fn candidate_table(suggestion: &SuggestionReport) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let mut head = vec!["limit", "burst", "at most in a minute", "requests refused", "clients refused"];
-    if suggestion.has_at_once() {
+    if suggestion.has_at_once_results() {
         head = vec!["limit", "burst", "spread", "at once", "at most in a minute"];
         head.extend(["requests refused", "at once", "clients refused", "at once"]);
     }

@@ -5,7 +5,7 @@ use tollgate_engine::{CounterOutcome, Decision, RuleOutcome, RuleSet, Store};
 
 use super::ReplayError;
 use super::bounds::{MAX_REPORTED_RULES, MAX_RULES_WITH_LISTED_KEYS};
-use super::keys::{DistinctKeys, KeyBudget, KeyNames, RefusedKeys, hash_key};
+use super::keys::{DistinctKeys, KeyBudget, KeyFormatter, RefusedKeys, hash_key};
 use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use super::report::{ComparisonReport, KeyCount, RuleReport, RunReport, TimelineReport};
 use super::requests::LineFile;
@@ -70,7 +70,7 @@ pub(super) struct RuleSetPass<'a> {
     against: Option<(LoadedRuleSet, RuleSetComparison)>,
     attributes: &'a LineAttributes,
     times: TimeChoice,
-    names: KeyNames,
+    names: KeyFormatter,
     /// The file for the decisions.
     decisions: Option<LineFile>,
     tally: ReplayTally,
@@ -134,7 +134,7 @@ impl<'a> RuleSetPass<'a> {
         against: Option<LoadedRuleSet>,
         attributes: &'a LineAttributes,
         times: TimeChoice,
-        names: KeyNames,
+        names: KeyFormatter,
     ) -> Self {
         let against = against.map(|run| (run, RuleSetComparison::default()));
         Self { run, against, attributes, times, names, decisions: None, tally: ReplayTally::default() }
@@ -197,7 +197,7 @@ impl Consumer for RuleSetPass<'_> {
 
 impl ReplayTally {
     #[inline]
-    fn count_decision(&mut self, decision: &Decision<'_>, at: u64, names: &KeyNames) {
+    fn count_decision(&mut self, decision: &Decision<'_>, at: u64, names: &KeyFormatter) {
         self.requests += 1;
         let kind = match decision.outcome() {
             Outcome::Deny(_) => {
@@ -302,7 +302,7 @@ impl RuleTally {
         matched: &RuleOutcome<'_>,
         at: u64,
         weight: Option<u64>,
-        names: &KeyNames,
+        names: &KeyFormatter,
         budget: &mut KeyBudget,
     ) {
         self.matched += 1;
@@ -324,7 +324,7 @@ impl RuleTally {
         }
     }
 
-    fn count_refusal(&mut self, matched: &RuleOutcome<'_>, hash: u64, at: u64, names: &KeyNames) {
+    fn count_refusal(&mut self, matched: &RuleOutcome<'_>, hash: u64, at: u64, names: &KeyFormatter) {
         if matched.is_shadow {
             self.shadow_refused += 1;
         } else {
@@ -364,7 +364,7 @@ fn retry_nanos(retry: Retry) -> Option<u64> {
 
 impl RuleSetComparison {
     #[inline]
-    fn compare(&mut self, now: &Decision<'_>, before: &Decision<'_>, at: u64, names: &KeyNames) {
+    fn compare(&mut self, now: &Decision<'_>, before: &Decision<'_>, at: u64, names: &KeyFormatter) {
         self.refused_before += u64::from(!before.is_admitted());
         match (now.is_admitted(), before.is_admitted()) {
             (false, true) => self.newly.add_refusal(now, at, names, &mut self.budget),
@@ -388,7 +388,7 @@ impl RuleSetComparison {
 
 impl DecisionDifference {
     /// Counts a request under the key of the rule that refused it.
-    fn add_refusal(&mut self, refusal: &Decision<'_>, at: u64, names: &KeyNames, budget: &mut KeyBudget) {
+    fn add_refusal(&mut self, refusal: &Decision<'_>, at: u64, names: &KeyFormatter, budget: &mut KeyBudget) {
         self.requests += 1;
         let refuses = |matched: &RuleOutcome<'_>| !matched.is_shadow && matched.counter.refused;
         let Some(matched) = refusal.rule_outcomes().find(refuses) else { return };
@@ -398,7 +398,7 @@ impl DecisionDifference {
     }
 }
 
-fn name_with_rule(counter: &CounterOutcome<'_>, names: &KeyNames) -> String {
+fn name_with_rule(counter: &CounterOutcome<'_>, names: &KeyFormatter) -> String {
     match names.format_key(counter) {
         name if name.is_empty() => format!("all requests ({})", counter.rule),
         name => format!("{name} ({})", counter.rule),

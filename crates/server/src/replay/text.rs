@@ -239,7 +239,7 @@ fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
         table.add_row(row);
     }
     table.write(out);
-    if suggestion.has_at_once() {
+    if suggestion.has_at_once_results() {
         let _ = writeln!(out, "{BURST_COLUMNS_NOTE}");
     }
     let _ = write!(out, "\n* lowest maximum per minute; as a rule file:\n\n{}", suggestion.rules);

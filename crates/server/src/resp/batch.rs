@@ -83,7 +83,7 @@ impl<'a> Batch<'a> {
                 match reply {
                     Ok(reply) => replies.write_throttle_reply(reply),
                     Err(error) => {
-                        app.metrics.front_counters(Protocol::Resp).count_malformed();
+                        app.metrics.protocol_counters(Protocol::Resp).count_malformed();
                         replies.write_error_reply(&error);
                     }
                 }
@@ -158,7 +158,7 @@ impl<'a> Batch<'a> {
             },
             Err(error) => {
                 if error.kind != ErrorKind::StoreFailed {
-                    app.metrics.front_counters(Protocol::Resp).count_malformed();
+                    app.metrics.protocol_counters(Protocol::Resp).count_malformed();
                 }
                 write_error(replies, error);
             }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Maximum number of arguments of one command. A command with the maximum number of attributes has fewer arguments. A
-/// linear scan of this many arguments is still fast.
+/// Maximum number of arguments of one command. A command with the maximum number of attributes has fewer arguments
+/// than this. A linear scan of this many arguments is still fast.
 pub const MAX_ARGS: usize = 1_024;
 
 /// Maximum size of one argument, in bytes.

@@ -43,8 +43,8 @@ pub(super) fn answer_commands<'a, S: Store>(
     let mut args = Vec::with_capacity(8);
     let mut local = LocalCalls::new(app);
     let (mut at, mut slow_commands) = (0, 0);
-    // Checked once for all commands in the buffer, and again after each connection command, which may change the
-    // session.
+    // The token is checked once for all commands in the buffer, and again after each connection command, because such a
+    // command may change the session.
     let mut authenticated = session.authenticate(&app.auth, || app.wall_ms());
     let next = loop {
         match parse_command(&input[at..], &mut args) {
@@ -52,7 +52,7 @@ pub(super) fn answer_commands<'a, S: Store>(
                 at += len;
                 let Some(name) = args.first() else { continue };
                 if !authenticated && !command::is_allowed_before_auth(name) {
-                    app.metrics.front_counters(Protocol::Resp).count_malformed();
+                    app.metrics.protocol_counters(Protocol::Resp).count_malformed();
                     replies.write_error_reply(AUTHENTICATION_REQUIRED);
                 } else if session.in_transaction && !command::ends_transaction(name) {
                     local.decide_pending(cache, replies);

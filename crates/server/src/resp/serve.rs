@@ -139,7 +139,8 @@ impl ConnectionBuffers {
                 return Ok(AfterAnswer::Close);
             }
             let free = &mut self.input[self.filled..];
-            // Without a partial command, the stream is almost always readable, so the read needs no deadline.
+            // The read has no deadline between commands, because a client may pause there for any time. Such a read rarely
+            // waits, because the caller has waited until the stream was readable.
             let read = match [deadline, auth_deadline, first_command.take()].into_iter().flatten().min() {
                 None => stream.read(free).await?,
                 Some(deadline) => timeout_at(deadline, stream.read(free)).await??,

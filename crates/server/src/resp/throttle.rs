@@ -132,7 +132,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
             }
             Err(error) => {
                 self.decide_pending(cache, replies);
-                self.app.metrics.front_counters(Protocol::Resp).count_malformed();
+                self.app.metrics.protocol_counters(Protocol::Resp).count_malformed();
                 replies.write_error_reply(&error);
             }
         }
@@ -177,7 +177,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
             }
             replies.write_throttle_reply(reply);
         });
-        self.app.metrics.front_counters(Protocol::Resp).count_decisions(totals);
+        self.app.metrics.protocol_counters(Protocol::Resp).count_decisions(totals);
     }
 }
 

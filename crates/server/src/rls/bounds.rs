@@ -73,7 +73,7 @@ pub const MAX_STATUS_MESSAGE_BYTES: usize = 512;
 /// Timeout for the connection preface, for a header block, and for the body of a call.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Timeout for the client to read a response or to enlarge its window.
+/// Timeout for the client to read a response or to enlarge its flow-control window.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time between announcing that a connection will close and refusing further calls. At the end of this time, a

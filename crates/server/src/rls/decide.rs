@@ -75,7 +75,7 @@ pub(super) async fn decide<S: Store>(
             message.clone_into(&mut response.body);
         }
     }
-    status::write_statuses(&decision, |item, status| response.statuses[indices[item]] = status);
+    status::for_each_status(&decision, |item, status| response.statuses[indices[item]] = status);
     store_receipts(app, message, &decision, &indices);
     let options = &app.rls_options;
     response.headers.extend(options.headers.headers_of(&decision));

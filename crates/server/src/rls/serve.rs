@@ -379,7 +379,7 @@ impl<S: Store + 'static> RlsSession<S> {
                     .respond(stream, RESPONSE_HEADERS, OK_TRAILERS, |out| put_framed(out, |out| response.encode(out)));
             }
             Err(error) => {
-                self.app.metrics.front_counters(Protocol::Rls).count_malformed();
+                self.app.metrics.protocol_counters(Protocol::Rls).count_malformed();
                 self.http2.respond_without_body(stream, &error.header_block());
             }
         }

@@ -13,7 +13,7 @@ pub(super) const UNITS: [(u32, u64); 7] =
 
 /// Calls `each` with the index and the status of each item that has a matching rule or limit. If `each` is called
 /// several times for an item, the last call overrides the earlier ones.
-pub(super) fn write_statuses(decision: &Decision<'_>, mut each: impl FnMut(usize, DescriptorStatus)) {
+pub(super) fn for_each_status(decision: &Decision<'_>, mut each: impl FnMut(usize, DescriptorStatus)) {
     let mut reports: Vec<LimitReport<'_>> = decision.reports().collect();
     // Sorts by item, and within an item by relevance: enforced limits before shadow limits, then refusing limits before
     // others, then by ascending remaining capacity.

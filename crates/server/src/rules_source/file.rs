@@ -188,7 +188,7 @@ impl WatchedFiles {
         self.seen = found;
         let mut missing = None;
         for file in self.rules.iter_mut().chain(&mut self.lists) {
-            match file.has_changed() {
+            match file.check_for_change() {
                 Ok(has_changed) => changed |= has_changed,
                 Err(error) => missing = missing.or(Some(file.with_path(&error))),
             }

@@ -1,7 +1,8 @@
 //! Files that are polled for changes.
 //!
 //! Files are polled rather than watched through the kernel: editors replace files, orchestrators swap symbolic links,
-//! and network file systems send no notifications. A poll costs a microsecond and detects all of these changes.
+//! and network file systems send no notifications. Polling a local file takes about a microsecond and
+//! detects all of these changes.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -80,7 +81,7 @@ impl WatchedFile {
     ///
     /// # Errors
     /// Returns an error once if the file is missing for [`MAX_MISSING_POLLS`] polls in a row.
-    pub(crate) fn has_changed(&mut self) -> io::Result<bool> {
+    pub(crate) fn check_for_change(&mut self) -> io::Result<bool> {
         let metadata = match std::fs::metadata(&self.path) {
             Ok(metadata) => metadata,
             Err(error) => {

@@ -14,7 +14,7 @@ use crate::cli::files::{self, RuleFile};
 use crate::cli::remote::output::{self, DiffColours, OutputArgs, replace_control_characters};
 use crate::cli::remote::{CommentArgs, Refusal, Remote, with_comment};
 use crate::cli::{count_with_noun, print_error, print_mistakes};
-use crate::control::model::{Action, Plan, PlannedChange};
+use crate::control::model::{Action, Plan, PlanEntry};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ApplyArgs {
@@ -244,7 +244,7 @@ fn write_plan(plan: &Plan, paint: DiffColours, mut out: impl Write) -> io::Resul
     writeln!(out, "{created} to create, {changed} to change, {deleted} to delete, {} unchanged", plan.unchanged)
 }
 
-fn is_new_or_deleted(change: &PlannedChange) -> bool {
+fn is_new_or_deleted(change: &PlanEntry) -> bool {
     matches!(change.action, Action::Create | Action::Delete)
 }
 
@@ -283,12 +283,8 @@ mod tests {
 
     #[test]
     fn plan_is_shown_change_by_change() {
-        let change = |id: &str, action, diff: &str| PlannedChange {
-            domain: "api".into(),
-            id: id.into(),
-            action,
-            diff: diff.into(),
-        };
+        let change =
+            |id: &str, action, diff: &str| PlanEntry { domain: "api".into(), id: id.into(), action, diff: diff.into() };
         let mut plan = Plan {
             revision: 7,
             applied: false,

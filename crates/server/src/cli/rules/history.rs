@@ -176,7 +176,7 @@ mod tests {
 
     /// Builds a history from `steps`, oldest first, and checks the rollback target. Each step contains the text of the
     /// rule, or `<` for the text of the rollback target.
-    fn check_target(steps: &[(Action, Option<&str>)], expected: Option<i64>) {
+    fn assert_rollback_target(steps: &[(Action, Option<&str>)], expected: Option<i64>) {
         let mut versions: Vec<Version> = Vec::new();
         for (number, (action, text)) in steps.iter().enumerate() {
             let rule = match text {
@@ -198,29 +198,29 @@ mod tests {
         use Action::{Create, Delete, Disable, Enable, Rollback, Update};
         let (a, b, c) = ((Create, Some("a")), (Update, Some("b")), (Update, Some("c")));
         let back = (Rollback, Some("<"));
-        check_target(&[a], None);
-        check_target(&[a, b], Some(1));
-        check_target(&[a, b, c], Some(2));
-        check_target(&[a, b, c, back], Some(1));
-        check_target(&[a, b, c, back, back], None);
+        assert_rollback_target(&[a], None);
+        assert_rollback_target(&[a, b], Some(1));
+        assert_rollback_target(&[a, b, c], Some(2));
+        assert_rollback_target(&[a, b, c, back], Some(1));
+        assert_rollback_target(&[a, b, c, back, back], None);
         // Two versions with equal texts are distinct, and a change after a rollback can be rolled back.
-        check_target(&[a, b, (Update, Some("a")), back], Some(1));
-        check_target(&[a, b, (Update, Some("a")), back, back], None);
-        check_target(&[a, b, c, back, (Update, Some("d"))], Some(4));
+        assert_rollback_target(&[a, b, (Update, Some("a")), back], Some(1));
+        assert_rollback_target(&[a, b, (Update, Some("a")), back, back], None);
+        assert_rollback_target(&[a, b, c, back, (Update, Some("d"))], Some(4));
         // Disabling and enabling does not change the text.
-        check_target(&[a, b, (Disable, Some("b")), (Enable, Some("b"))], Some(1));
-        check_target(&[a, b, c, back, (Disable, Some("b"))], Some(1));
+        assert_rollback_target(&[a, b, (Disable, Some("b")), (Enable, Some("b"))], Some(1));
+        assert_rollback_target(&[a, b, c, back, (Disable, Some("b"))], Some(1));
         // The first rollback restores a deleted rule, and further rollbacks restore earlier versions.
-        check_target(&[a, b, (Delete, None)], Some(2));
-        check_target(&[a, b, (Delete, None), back], Some(1));
-        check_target(&[a, (Disable, Some("a")), (Delete, None)], Some(2));
+        assert_rollback_target(&[a, b, (Delete, None)], Some(2));
+        assert_rollback_target(&[a, b, (Delete, None), back], Some(1));
+        assert_rollback_target(&[a, (Disable, Some("a")), (Delete, None)], Some(2));
         // A version that a rollback undid is never the default target again.
-        check_target(&[a, b, back, c], Some(3));
-        check_target(&[a, b, back, c, back], None);
-        check_target(&[a, b, c, back, back, (Update, Some("d")), back], None);
+        assert_rollback_target(&[a, b, back, c], Some(3));
+        assert_rollback_target(&[a, b, back, c, back], None);
+        assert_rollback_target(&[a, b, c, back, back, (Update, Some("d")), back], None);
         // The user may roll back to a version that an earlier rollback undid.
-        check_target(&[a, b, back, (Rollback, Some("b"))], Some(3));
-        check_target(&[a, b, back, (Rollback, Some("b")), back], None);
-        check_target(&[a, b, c, (Rollback, Some("a"))], None);
+        assert_rollback_target(&[a, b, back, (Rollback, Some("b"))], Some(3));
+        assert_rollback_target(&[a, b, back, (Rollback, Some("b")), back], None);
+        assert_rollback_target(&[a, b, c, (Rollback, Some("a"))], None);
     }
 }

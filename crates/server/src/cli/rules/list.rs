@@ -52,7 +52,7 @@ pub(super) struct GetArgs {
 }
 
 /// Prints rules as a table.
-pub(super) fn list_rules(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
+pub(super) fn print_rules(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
     let mut query: Vec<(&str, &str)> = args.search.iter().map(|text| ("q", &**text)).collect();
     if args.enabled || args.disabled {
         query.push(("enabled", if args.enabled { "true" } else { "false" }));
@@ -155,7 +155,7 @@ fn summarise_effect(rule: &Value) -> String {
 }
 
 /// Prints a rule as a file, with its version as a comment.
-pub(super) fn get_rule(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
+pub(super) fn print_rule(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
     let domain = &args.rule.domain;
     let Some(number) = args.version else {
         return remote.get(&args.rule.url_path(&[]))?.print(args.output, |stored: StoredRule| {

@@ -123,8 +123,8 @@ Exit status: 0: done, 1: something is wrong or differs, 2: usage error.";
 pub(super) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
     let remote = Remote::new(&args.server)?;
     match &args.command {
-        RulesCommand::List(args) => list::list_rules(&remote, args)?,
-        RulesCommand::Get(args) => list::get_rule(&remote, args)?,
+        RulesCommand::List(args) => list::print_rules(&remote, args)?,
+        RulesCommand::Get(args) => list::print_rule(&remote, args)?,
         RulesCommand::Apply(args) => return Ok(apply::run(&remote, args)),
         RulesCommand::Delete(args) => delete_rule(&remote, args)?,
         RulesCommand::Diff(args) => history::print_diff(&remote, args)?,

@@ -14,7 +14,7 @@ pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &St
     let mut found = Vec::new();
     let whole = parse_single_rule(domain, &rule.rule.to_string())?;
     let known = whole.domains().first()?.rules().first()?;
-    found.extend(unnamed_attribute_warning(known, stored));
+    found.extend(attribute_not_in_rule_warning(known, stored));
     found.extend(pattern_value_warning(stored));
     let mut alone = rule.rule.clone();
     // Removes the overrides in the rule's text, so that there are no warnings about them.
@@ -45,7 +45,7 @@ fn parse_single_rule(domain: &str, rule: &str) -> Option<Rules> {
 
 /// Warns about an attribute that the rule does not name. Such an attribute is valid (an override may apply to all
 /// requests of a plan, for example), but it is often a typo.
-fn unnamed_attribute_warning(rule: &Rule, stored: &StoredOverride) -> Option<String> {
+fn attribute_not_in_rule_warning(rule: &Rule, stored: &StoredOverride) -> Option<String> {
     let counted = rule.per().iter().flat_map(|counted| &counted.origins).map(|origin| match origin {
         Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
     });

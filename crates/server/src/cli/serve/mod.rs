@@ -81,7 +81,7 @@ async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
             let store = RedisStore::connect(store).await;
             let (health, nodes, membership) = (store.watch_health(), store.watch_nodes(), store.membership());
             let served =
-                serve(config, App::new(Engine::new(store)?, None), |app| follow_redis(health, nodes, app)).await;
+                serve(config, App::new(Engine::new(store)?, None), |app| watch_redis_status(health, nodes, app)).await;
             if let Ok(app) = &served {
                 app.engine.store().flush().await;
             }
@@ -107,7 +107,7 @@ async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
             };
             tracing::info!(complete = stage == Stage::Ready { complete: true }, nodes = store.nodes(), "joined peers");
             let app = App::new(Engine::new(store.clone())?, None);
-            let served = serve(config, app, |app| follow_peers(store.clone(), app)).await;
+            let served = serve(config, app, |app| watch_peer_status(store.clone(), app)).await;
             store.leave().await;
             served.map(drop)
         }
@@ -120,7 +120,11 @@ const JOIN_WARNING_DELAY: Duration = Duration::from_secs(4);
 
 /// Forwards the store's health and node count to `app`, logs store stalls, and charges arrears to the store servers
 /// that are up.
-async fn follow_redis(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, app: Arc<App<RedisStore>>) {
+async fn watch_redis_status(
+    mut health: watch::Receiver<Health>,
+    mut nodes: watch::Receiver<u32>,
+    app: Arc<App<RedisStore>>,
+) {
     let (mut stalls, mut every_second) = (StallLog::default(), interval(Duration::from_secs(1)));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -150,7 +154,7 @@ async fn follow_redis(mut health: watch::Receiver<Health>, mut nodes: watch::Rec
 
 /// Forwards the peer status (node count, majority and metrics) to `app`, logs stalls, and charges arrears while there
 /// is a majority.
-async fn follow_peers(store: Arc<PeerStore>, app: Arc<App<Arc<PeerStore>>>) {
+async fn watch_peer_status(store: Arc<PeerStore>, app: Arc<App<Arc<PeerStore>>>) {
     let (mut stalls, mut every_second) = (StallLog::default(), interval(Duration::from_secs(1)));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

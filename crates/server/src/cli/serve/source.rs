@@ -47,7 +47,7 @@ pub(super) fn rules_config(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow:
         bail!("--rules and --database are both sources of rules: leave one of them out");
     }
     let node = || -> anyhow::Result<String> {
-        let node = raw.node.clone().unwrap_or_else(|| node_name(http));
+        let node = raw.node.clone().unwrap_or_else(|| default_node_name(http));
         ensure!(
             is_printable_without_spaces(&node) && node.len() <= MAX_NODE_NAME_CHARS,
             "--node: a name has 1 to {MAX_NODE_NAME_CHARS} printable ASCII characters without spaces"
@@ -112,7 +112,7 @@ fn is_printable_without_spaces(text: &str) -> bool {
 }
 
 /// Returns a node name that is probably unique: the host name and the HTTP port.
-fn node_name(http: Option<SocketAddr>) -> String {
+fn default_node_name(http: Option<SocketAddr>) -> String {
     let host =
         std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::fs::read_to_string("/etc/hostname"));
     let host = host.unwrap_or_default();

@@ -11,7 +11,7 @@ use crate::control::auth::TokenPolicy;
 pub(super) fn config_warnings(config: &Config, command_line: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(tls) = &config.tls {
-        warnings.extend(readable_by_others(&tls.key));
+        warnings.extend(key_permissions_warning(&tls.key));
     }
     let beyond_loopback = |address: &std::net::SocketAddr| !address.ip().to_canonical().is_loopback();
     let addresses = [("--http", config.http), ("--resp", config.resp), ("--rls", config.rls)];
@@ -35,7 +35,7 @@ pub(super) fn config_warnings(config: &Config, command_line: &[String]) -> Vec<S
     warnings
 }
 
-fn readable_by_others(key: &Path) -> Option<String> {
+fn key_permissions_warning(key: &Path) -> Option<String> {
     let mode = std::fs::metadata(key).ok()?.permissions().mode();
     (mode & 0o044 != 0).then(|| {
         format!(

@@ -59,7 +59,8 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
     let AuditQuery { domain, author, subject, after, limit } = query;
     let search = AuditSearch { domain, author, subject };
     let page = call.control().audit().list(&search, &PageRequest { after, limit }).await?;
-    // New entries appear only at the start of the first page, so the first entry of a page identifies the page.
+    // Entries are added only at the start of the first page, and never change. So if a page with the same URL still has
+    // the same first entry, the page is unchanged.
     let tag = etag::etag_of_version(page.items.first().map_or(0, |entry| entry.seq));
     call.reply_or_not_modified(&tag, &page)
 }

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 
 /// A timestamp of a log line, and its precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogTime {
+pub struct LogTimestamp {
     /// Nanoseconds since 1970.
     pub nanos: u64,
     /// Whether the timestamp has no fractional part.
@@ -25,7 +25,7 @@ pub struct TimeParser {
     zone: TimeZone,
     last_text: [u8; MAX_CACHED_BYTES],
     last_len: usize,
-    last_stamp: Option<LogTime>,
+    last_stamp: Option<LogTimestamp>,
 }
 
 /// Maximum length in bytes of a cached timestamp.
@@ -40,7 +40,7 @@ impl TimeParser {
 
     /// Parses a timestamp. Returns `None` if `text` is not a valid timestamp between 1970 and 2554.
     #[inline]
-    pub fn parse(&mut self, text: &[u8]) -> Option<LogTime> {
+    pub fn parse(&mut self, text: &[u8]) -> Option<LogTimestamp> {
         if text == &self.last_text[..self.last_len] {
             return self.last_stamp;
         }
@@ -52,7 +52,7 @@ impl TimeParser {
         stamp
     }
 
-    fn parse_uncached(&self, text: &[u8]) -> Option<LogTime> {
+    fn parse_uncached(&self, text: &[u8]) -> Option<LogTimestamp> {
         let text = text.trim_ascii();
         match (text.get(2), text.get(4)) {
             (Some(b'/'), _) => self.parse_common_log_time(text),
@@ -62,7 +62,7 @@ impl TimeParser {
     }
 
     /// `16/Nov/2026:09:00:00[.123] [+0000]`
-    fn parse_common_log_time(&self, text: &[u8]) -> Option<LogTime> {
+    fn parse_common_log_time(&self, text: &[u8]) -> Option<LogTimestamp> {
         const MONTHS: &[u8; 36] = b"janfebmaraprmayjunjulaugsepoctnovdec";
         let (date, rest) = text.split_at_checked(20)?;
         let month = date[3..6].to_ascii_lowercase();
@@ -74,11 +74,11 @@ impl TimeParser {
         let seconds = parse_number(&date[18..20])?;
         let days = days_since_1970(parse_number(&date[7..11])?, month, parse_number(&date[..2])?)?;
         let seconds_of_day = seconds_of_day(parse_number(&date[12..14])?, parse_number(&date[15..17])?, seconds)?;
-        self.to_log_time(days, seconds_of_day, rest)
+        self.to_log_timestamp(days, seconds_of_day, rest)
     }
 
     /// `2026-11-16T09:00:00[.123][Z|+01:00]`
-    fn parse_iso_time(&self, text: &[u8]) -> Option<LogTime> {
+    fn parse_iso_time(&self, text: &[u8]) -> Option<LogTimestamp> {
         let (date, rest) = text.split_at_checked(19)?;
         if !matches!([date[4], date[7]], [b'-', b'-'] | [b'/', b'/'])
             || !matches!(date[10], b'T' | b't' | b' ')
@@ -89,11 +89,11 @@ impl TimeParser {
         let days = days_since_1970(parse_number(&date[..4])?, parse_number(&date[5..7])?, parse_number(&date[8..10])?)?;
         let seconds_of_day =
             seconds_of_day(parse_number(&date[11..13])?, parse_number(&date[14..16])?, parse_number(&date[17..19])?)?;
-        self.to_log_time(days, seconds_of_day, rest)
+        self.to_log_timestamp(days, seconds_of_day, rest)
     }
 
     /// Parses the fraction and the zone offset in `rest`, and converts the local time to nanoseconds since 1970.
-    fn to_log_time(&self, days: u64, seconds_of_day: u64, rest: &[u8]) -> Option<LogTime> {
+    fn to_log_timestamp(&self, days: u64, seconds_of_day: u64, rest: &[u8]) -> Option<LogTimestamp> {
         let (fraction, rest) = match rest.split_first() {
             Some((b'.' | b',', rest)) => {
                 let len = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -109,7 +109,7 @@ impl TimeParser {
         };
         let seconds = u64::try_from(local - offset).ok()?;
         let nanos = seconds.checked_mul(NANOS_PER_SECOND)?.checked_add(fraction.unwrap_or(0))?;
-        Some(LogTime { nanos, is_whole_second: fraction.is_none() })
+        Some(LogTimestamp { nanos, is_whole_second: fraction.is_none() })
     }
 
     /// Returns the zone's UTC offset in seconds at a local time.
@@ -126,7 +126,7 @@ impl TimeParser {
 
 /// Parses a Unix timestamp: seconds with a fraction, or a whole number. The number of digits determines the unit of a
 /// whole number.
-fn parse_epoch(text: &[u8]) -> Option<LogTime> {
+fn parse_epoch(text: &[u8]) -> Option<LogTimestamp> {
     let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (whole, rest) = text.split_at(len);
     if whole.is_empty() || whole.len() > 19 {
@@ -142,11 +142,11 @@ fn parse_epoch(text: &[u8]) -> Option<LogTime> {
                 _ => 1,
             };
             let nanos = whole_number.checked_mul(unit)?;
-            Some(LogTime { nanos, is_whole_second: unit == NANOS_PER_SECOND })
+            Some(LogTimestamp { nanos, is_whole_second: unit == NANOS_PER_SECOND })
         }
         [b'.', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => {
             let nanos = whole_number.checked_mul(NANOS_PER_SECOND)?.checked_add(parse_fraction(digits)?)?;
-            Some(LogTime { nanos, is_whole_second: false })
+            Some(LogTimestamp { nanos, is_whole_second: false })
         }
         _ => None,
     }

@@ -85,7 +85,7 @@ async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
             )];
         }
         // Reported here, because opening a file of another format would only fail with a connection error.
-        Some(Ok(file)) if !is_sqlite(&file) => {
+        Some(Ok(file)) if !may_be_sqlite(&file) => {
             let found = format!("rules.db in {place} is not an SQLite database");
             return vec![DoctorFinding::error(
                 "database",
@@ -118,7 +118,7 @@ async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
 }
 
 /// Returns false only if the file is readable, not empty, and lacks the SQLite header.
-fn is_sqlite(file: &std::fs::File) -> bool {
+fn may_be_sqlite(file: &std::fs::File) -> bool {
     const SQLITE_HEADER: &[u8] = b"SQLite format 3\0";
     let mut start = Vec::new();
     let read = file.take(SQLITE_HEADER.len() as u64).read_to_end(&mut start);

@@ -51,7 +51,7 @@ fn check_diagnosis(name: &str, diagnosis: &Diagnosis, deadline: Duration) -> Vec
         true => DoctorFinding::warning(
             "store latency",
             format!("{times}, and --store-deadline is {deadline:?}"),
-            "move the store nearer, or raise --store-deadline; on_fault decides if an answer is late",
+            "move the store nearer, or raise --store-deadline; when the store answers too late, on_fault of each rule decides",
         ),
         false => DoctorFinding::ok("store latency", format!("{times}, of {deadline:?}")),
     });
