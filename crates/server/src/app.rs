@@ -81,18 +81,18 @@ pub struct App<S> {
     pub held_bodies: HeldBodies,
     /// Which headers and metadata are included in rate-limit-service responses.
     pub rls_options: ResponseOptions,
-    /// The host names that HTTP requests may contain. `None` accepts any host name.
+    /// The host names that the `Host` header of an HTTP request may contain. `None` accepts any host name.
     pub hosts: Option<AllowedHosts>,
     /// The clock of [`now`](Self::now) and [`wall_ms`](Self::wall_ms). Limits use their store's clock.
     clock: PreciseClock,
     /// The stored results of requests with an idempotency key.
     pub idempotency: IdempotencyTable,
-    /// The status of the counter snapshots and of the keys in memory.
+    /// The status of the counter snapshots, and the number of keys in memory.
     pub snapshots: SnapshotStatus,
     /// Locked only to read or change a switch, never during a decision.
     kill_switches: Mutex<KillSwitches>,
     /// The counters of `CL.THROTTLE`, if they are kept in this process. The command needs neither rules nor the engine,
-    /// because every call contains its limit and the state of a key is one word. With a shared store, the engine
+    /// because every call contains its limit and the state of a key fits in 64 bits. With a shared store, the engine
     /// decides `CL.THROTTLE` as an inline limit.
     pub throttles: Option<RedisCellTable>,
 }

@@ -1,9 +1,9 @@
 //! Snapshots of the in-memory counters on disk, so that counts, quotas, bans and leases survive a restart.
 //!
 //! A snapshot is written every `--snapshot-every` seconds and on shutdown, and restored on startup. A killed process
-//! loses the changes since its last snapshot: the changes of at most one interval, or more if writes failed. If a file
-//! cannot be restored completely, the server renames it and starts with empty counters. If a write fails, the server
-//! logs the error and continues to decide.
+//! loses the changes since its last snapshot, which is at most one interval old unless writes failed. If a file cannot
+//! be restored completely, the server renames it and starts with empty counters. If a write fails, the server logs the
+//! error and continues to decide.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};

@@ -32,8 +32,8 @@ impl FaultArgs {
         self.faults
     }
 
-    /// If `--faults` was given, prints the bounds of the selected rules' limits. `wanted` selects rules by domain and
-    /// id.
+    /// If `--faults` was given, prints how far the limits of the selected rules may be exceeded. `wanted` selects rules
+    /// by domain and id.
     ///
     /// # Errors
     /// Returns an error if the bounds cannot be written to the standard output.

@@ -200,7 +200,7 @@ async fn apply_in_transaction(write: &mut Write<'_>, taken: SplitFiles, others: 
         let name = domain.name.clone();
         apply_domain(write, domain, &orphans).await?;
         // The file was checked without the stored rules. A request may match stored rules and rules of the file, so
-        // both are checked together.
+        // both are checked together here.
         if others == OtherRules::Keep {
             check_match_limit(write, &name, "").await?;
         }

@@ -176,7 +176,7 @@ impl Authenticator {
 
     fn find_access(&self, digest: &TokenDigest) -> (u64, Option<Access>) {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        // The edition is read under the lock, so that it matches this table.
+        // `edition` is read under the lock, so that it matches this table.
         let edition = self.edition.load(Ordering::Acquire);
         // Each connection gets its own copy. With a shared `Arc`, the cache line of its reference count would move
         // between cores.

@@ -85,8 +85,8 @@ impl From<LongResponseWriter> for ReplyBody {
 /// Maximum frame size in bytes. A long body yields to other connections after each frame.
 const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// A long body that yields to other connections after each frame. Otherwise, a client that reads fast could occupy the
-/// thread for milliseconds.
+/// A long body that yields to other connections after each frame. Without yielding, a client that reads fast could
+/// occupy the thread for milliseconds.
 #[derive(Debug)]
 pub struct LongBody {
     parts: VecDeque<Bytes>,

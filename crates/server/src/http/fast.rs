@@ -373,8 +373,8 @@ thread_local! {
     static FORMATTED_DATE: RefCell<(i64, String)> = const { RefCell::new((0, String::new())) };
 }
 
-/// Calls `pass` with the HTTP date for `second`, in seconds since 1970. Each thread formats a date at most once per
-/// second.
+/// Calls `pass` with the HTTP date of the time `second` (seconds since 1970). Each thread formats a date at most once
+/// per second.
 fn with_http_date(second: i64, pass: impl FnOnce(&str)) {
     FORMATTED_DATE.with_borrow_mut(|(last, date)| {
         if *last != second || date.is_empty() {

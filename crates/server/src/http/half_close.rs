@@ -1,10 +1,10 @@
 //! Answers clients that close their sending side before they read the response, as `nc -N` and some scripts do.
 //!
 //! A client that has closed only its sending side looks the same as a client that has closed the whole connection,
-//! until the server writes. With the option `half_close`, hyper answers both clients, but never notices that a client
-//! is gone. [`HalfCloseStream`] notices that a client is gone. If the request waits for capacity, the stream ends the
-//! connection at once, because a client that is gone must not take capacity. Otherwise, the stream ends the connection
-//! after [`HALF_CLOSE_TIMEOUT`].
+//! until the server writes. With the option `half_close`, hyper answers both clients, however long that takes.
+//! [`HalfCloseStream`] detects the close and ends the connection. If the request waits for capacity, the stream ends
+//! the connection at once, because a client that may be gone must not take capacity. Otherwise, the stream ends the
+//! connection after [`HALF_CLOSE_TIMEOUT`].
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -114,8 +114,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HalfCloseStream<T> {
         self.stream.is_write_vectored()
     }
 
-    /// Flushes the stream, and fails if the client is gone. The check is here because hyper flushes whenever it is
-    /// polled, but does not read while it answers a request.
+    /// Flushes the stream. Fails if the client has closed its sending side and its request must end now. The check is
+    /// here because hyper flushes whenever it is polled, but does not read while it answers a request.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         if self.state.is_answering() && self.poll_abandoned(cx).is_ready() {

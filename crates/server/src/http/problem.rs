@@ -16,12 +16,12 @@ use crate::control::model::Finding;
 use crate::control::{Conflict, ControlError};
 use crate::ops::error::{ErrorKind, OpError};
 
-/// A failed call. Nothing was taken or changed, unless the detail says otherwise.
+/// A failed call. No tokens were taken and nothing was changed, unless the detail says otherwise.
 // Boxed to keep `Result`s small: the details are large, and errors are rare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem(Box<ProblemDetails>);
 
-/// Problem details, as they are sent. Nothing was taken or changed, unless the detail says otherwise.
+/// Problem details, as they are sent. No tokens were taken and nothing was changed, unless the detail says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Problem)]
 #[serde(default)]
@@ -42,10 +42,10 @@ pub struct ProblemDetails {
     /// The invalid part of the body, as a JSON pointer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
-    /// The line of the body that is not valid JSON, from 1.
+    /// The number of the line with the JSON error, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// The column of the error in `line`, from 1.
+    /// The column of the error in `line`, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
     /// The mistakes in the rules.

@@ -131,7 +131,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     if let Err(error) = outcome {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
-    // A reserved connection does not linger, which would extend its lifetime.
+    // A reserved connection does not linger, because that would extend its lifetime.
     if !guard.is_reserved() {
         linger::close_gracefully(connection.into_parts().io.inner_mut()).await;
     }

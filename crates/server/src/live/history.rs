@@ -19,7 +19,8 @@ pub const TEN_SECOND_POINTS: usize = 360;
 /// Maximum number of rules with a history.
 pub const MAX_TRACKED_RULES: usize = 64;
 
-/// Maximum number of rules among which the busiest are selected. Later rules in the rule set never get a history.
+/// Maximum number of rules among which the busiest are selected. Rules after this position in the rule set never get a
+/// history.
 const MAX_CANDIDATES: usize = 100_000;
 
 /// Memory of all ring buffers and of the candidates' decision counts, in bytes.

@@ -1,8 +1,8 @@
 //! Tracks whether the store answers.
 //!
-//! A server whose store is unreachable is still ready, because each rule's `on_fault` then decides. Otherwise, a
-//! failing shared store would take every server of a fleet out of service. `/readyz` therefore only reports the store's
-//! state. For alerts, use the metric `tollgate_store_up`.
+//! A server whose store is unreachable is still ready, because each rule's `on_fault` then decides. If such
+//! servers were not ready, a failing shared store would take a whole fleet out of service. `/readyz` therefore only
+//! reports the store's state. For alerts, use the metric `tollgate_store_up`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};

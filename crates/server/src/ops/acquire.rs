@@ -5,8 +5,8 @@
 //! this node. A retry peeks before it takes, and peeks are not counted and do not lead to a ban. A whole wait therefore
 //! counts as one decision instead of many refusals, unless another request takes the capacity between peek and take.
 //!
-//! Waiting is bounded: at most [`MAX_WAITERS`] requests wait, each for at most [`MAX_WAIT`]. Dropping the future during
-//! such a wait leaves the queue and consumes nothing.
+//! Waiting is bounded: at most [`MAX_WAITERS`] requests wait, each for at most [`MAX_WAIT`]. If the future is dropped
+//! during such a wait, the request leaves the queue and consumes nothing.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

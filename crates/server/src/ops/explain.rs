@@ -27,7 +27,7 @@ pub(super) async fn explain<S: Store>(
     let (request, format) = (OwnedRequest::new(input), caller.format_explanation);
     let explain = move || {
         let explained = request.with_item(|domain, item| context.explain(domain, item, &decisions));
-        // The worker thread needs the buffers of the decision for its next decision.
+        // Returns the buffers too, because the worker thread reuses them for its next decision.
         (explained.map(|explanation| format(&explanation)), decisions)
     };
     let (text, _) = spawn_blocking(explain).await.map_err(|_| OpError::invalid("", "the request was not explained"))?;

@@ -5,8 +5,8 @@
 //! files has only about two files open at the same time.
 //!
 //! A log with whole seconds does not say when a request arrived within its second. Such requests are spread evenly over
-//! their second, in log order, which is the best case for a limit. The logged time is also kept: with logged times, all
-//! requests of a second arrive at its beginning, which is the worst case.
+//! their second, in log order, which usually causes the fewest refusals. The logged time is also kept: with logged
+//! times, all requests of a second arrive at its beginning, which usually causes the most refusals.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

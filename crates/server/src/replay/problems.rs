@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 /// Why a line was skipped or moved in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineProblem {
-    /// The line does not have the format of its log or any other known format.
+    /// The line has neither the format of its log nor any other known format.
     Unreadable,
     /// The line has a known format, but not the format of its log.
     OtherFormat,

@@ -139,8 +139,8 @@ impl ConnectionBuffers {
                 return Ok(AfterAnswer::Close);
             }
             let free = &mut self.input[self.filled..];
-            // The read has no deadline between commands, because a client may pause there for any time. Such a read rarely
-            // waits, because the caller has waited until the stream was readable.
+            // The read has no deadline between commands, because a client may pause there for any time. Such a read
+            // rarely waits, because the caller has waited until the stream was readable.
             let read = match [deadline, auth_deadline, first_command.take()].into_iter().flatten().min() {
                 None => stream.read(free).await?,
                 Some(deadline) => timeout_at(deadline, stream.read(free)).await??,
@@ -155,7 +155,8 @@ impl ConnectionBuffers {
             match self.answer_all(stream, app, session).await? {
                 AfterAnswer::Close => return Ok(AfterAnswer::Close),
                 AfterAnswer::Wait if self.filled == 0 => return Ok(AfterAnswer::Wait),
-                // A client that always sends part of the next command would prevent a stopping server from exiting.
+                // Close now: a client that always sends part of the next command would prevent a stopping server from
+                // exiting.
                 AfterAnswer::Wait if was_stopping && self.filled < received => return Ok(AfterAnswer::Close),
                 AfterAnswer::Wait => {
                     // The timeout of a command starts with its first byte. Later bytes do not extend the timeout.

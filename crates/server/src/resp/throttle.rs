@@ -201,8 +201,8 @@ pub(super) fn parse_shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -
         return Err(format!("{CELL_ERROR_PREFIX} a negative quantity (a refund) is not supported with a shared store"));
     };
     let Some(bucket) = throttle.bucket() else {
-        // Replies as for an unused key, without a call to the store. In memory, even a quantity of zero is refused if
-        // the key owes tokens under another limit.
+        // Replies as for an unused key, without a call to the store. The in-memory table differs: it refuses even a
+        // quantity of zero if the key owes tokens under another limit.
         return Ok(SharedCall::Known(throttle.decide(&mut [0; 1], &Now::at(0))));
     };
     let limits = app

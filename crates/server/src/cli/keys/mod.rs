@@ -27,7 +27,8 @@ pub(super) struct KeysArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum KeysCommand {
-    /// Show the remaining tokens of a request without taking any; the exit status is 1 if the request would be refused.
+    /// Show how many tokens remain for a request, without taking any; the exit status is 1 if the request would be
+    /// refused.
     Peek(KeyArgs),
     /// Reset the counters of a request, and lift bans.
     Reset(KeyArgs),
@@ -166,7 +167,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let none_matched = table.is_empty() && decision.allowed;
     match (table.is_empty(), decision.allowed) {
         (true, true) => writeln!(out, "no limit applies to the request")?,
-        // Prints no limits: the request was refused without being counted, or the bans outlast all limits.
+        // No limit is printed if the request was refused without being counted, or if the bans outlast all limits.
         (true, false) => {}
         (false, _) => table.write(&mut out)?,
     }

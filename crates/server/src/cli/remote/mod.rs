@@ -23,11 +23,12 @@ use error::{describe_refusal, describe_unreachable};
 use output::OutputArgs;
 pub(super) use progress::Progress;
 
-/// Timeout of a request. The timeout is long because applying 100 000 rules takes seconds.
+/// Timeout of a request. It is longer than the server's own timeouts together, so that the server's error arrives
+/// first.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum size of an answer in bytes.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
-/// Page size of lists. Servers return at most this number of items.
+/// Page size of lists. Servers return at most this number of items per page.
 const PAGE_SIZE: usize = 1_000;
 
 /// The server to call, and the token for it.

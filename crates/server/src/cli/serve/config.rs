@@ -42,7 +42,7 @@ pub(super) struct Config {
     pub(super) rules: RulesConfig,
     /// Whether tokens are required.
     pub(super) tokens: TokenPolicy,
-    /// Host names that HTTP requests may use, or `None` if host names are not checked.
+    /// Host names that the `Host` header may contain, or `None` if the header is not checked.
     pub(super) hosts: Option<AllowedHosts>,
     /// The certificate and key, if TLS is enabled.
     pub(super) tls: Option<TlsFiles>,

@@ -134,7 +134,7 @@ async fn watch_redis_status(
             Health::Down { why } => app.health.set_down(why),
         }
         app.engine.set_node_count(*nodes.borrow_and_update());
-        // Runs even while the store is down, because some primaries of a cluster may be up.
+        // Arrears are charged even while the store is down, because some primaries of a cluster may be up.
         app.engine.repay().await;
         let changed = tokio::select! {
             changed = health.changed() => changed,

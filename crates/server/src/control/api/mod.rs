@@ -110,7 +110,7 @@ impl RulesService {
         Self { state, router, runtime, audit, rule_file_permits, upload_permits, replays }
     }
 
-    /// Returns the service without HTTP.
+    /// Returns the rules service without its HTTP layer.
     pub fn control(&self) -> &Arc<Control> {
         &self.state.control
     }
@@ -240,7 +240,8 @@ pub fn accepts_rule_files(path: &str) -> bool {
     matches!(path, "/v1/validate" | "/v1/apply")
 }
 
-/// Returns whether a request uploads a log. Logs are larger than rule files, and the call changes nothing.
+/// Returns whether a request uploads a log. Such a request has its own body limit, and counts as a read, because it
+/// changes nothing.
 pub fn uploads_log(head: &Parts) -> bool {
     head.method == Method::POST && head.uri.path() == replay::REPLAY_PATH
 }

@@ -1,4 +1,4 @@
-//! Builds replies: JSON with an ETag, status 304 and status 204.
+//! Builds replies: JSON with an ETag, 304 Not Modified, and 204 No Content.
 
 use axum::body::Body;
 use axum::response::Response;

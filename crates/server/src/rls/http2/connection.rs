@@ -93,7 +93,7 @@ pub struct Connection {
     pub(super) initial_window: i64,
     /// Number of streams that cannot send until the client enlarges a window.
     pub(super) sending: usize,
-    /// The time of the last progress, if `sending` is not 0.
+    /// The time at which a waiting response last made progress, if `sending` is not 0.
     pub(super) blocked_since: Duration,
     /// Whether a header block has already announced that the server uses no dynamic table.
     pub(super) has_announced_no_table: bool,

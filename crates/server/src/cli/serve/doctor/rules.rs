@@ -84,7 +84,8 @@ async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
                 format!("no database in {place} yet; tollgate serve creates it"),
             )];
         }
-        // Reported here, because opening a file of another format would only fail with a connection error.
+        // This mistake is reported here, because opening a file of another format would only fail with a connection
+        // error.
         Some(Ok(file)) if !may_be_sqlite(&file) => {
             let found = format!("rules.db in {place} is not an SQLite database");
             return vec![DoctorFinding::error(

@@ -19,7 +19,7 @@ use crate::rules_source::status::RulesStatus;
 /// Timeout of a call.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time without a report after which a node counts as silent. Nodes poll at least about every 30 s.
+/// Time without a report after which a node counts as silent. A node polls about every 30 s, or more often.
 const SILENT_AFTER: Duration = Duration::from_secs(90);
 
 /// A key that takes more than this percentage of its rule's charged tokens is reported.
