@@ -135,7 +135,7 @@ impl ScriptPerRequest {
         let charge = [&[0, 0, 1, 0, 1, 1][..], &1_u64.to_le_bytes()[..7]].concat();
         let million = [0xce, 0, 0x0f, 0x42, 0x40];
         let numbers = [&[0x91, 0x97, 1, 1, 1, 0][..], &million, &million, &million].concat();
-        Self::new(server, script::SOURCE, "script", vec![charge, numbers]).await
+        Self::new(server, script::GENERAL_SOURCE, "script", vec![charge, numbers]).await
     }
 
     /// Returns the common GCRA script with a limit that is never reached.

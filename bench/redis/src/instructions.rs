@@ -62,7 +62,7 @@ pub(crate) fn run_counted_decisions(subject: &str, url: &str) -> Result<()> {
         _ => {
             let config = tollgate_peers::Config::from_url("peers://127.0.0.1:0")?.listen("127.0.0.1:0".parse()?)?;
             let store = PeerStore::start(config)?;
-            runtime.block_on(store.joined());
+            runtime.block_on(store.wait_until_joined());
             decide(&runtime, &engine_with_rules(store, "eventual")?)
         }
     }

@@ -10,7 +10,7 @@ use crate::NodeId;
 use crate::homes::{Homes, Hop, Route, Unavailable};
 use crate::table::{Charge, DecidedCharge, LimitsCache, SharedLimits, Table, Verb};
 use crate::wire;
-use crate::wire::limits::LimitsCode;
+use crate::wire::limits::EncodedLimits;
 
 /// A group of charges that all have the same home.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct AskCharge {
     /// Fingerprint of the key.
     pub key: Fingerprint,
     /// Limits of the key's rule.
-    pub limits: LimitsCode,
+    pub limits: EncodedLimits,
     /// Amount to charge.
     pub amount: Amount,
     /// Stamps of the charge to undo, for a refund.
@@ -60,7 +60,7 @@ pub struct Answer {
     /// The `id` of the [`Ask`].
     pub id: u64,
     /// One answer per charge, in order.
-    pub result: Result<ChargeAnswers, Refusal>,
+    pub result: Result<ChargeAnswers, UndecidedReason>,
 }
 
 /// The answer to one charge.
@@ -92,7 +92,7 @@ impl ChargeAnswer {
 
 /// Reason why a group was not decided. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum UndecidedReason {
     /// The asked node does not see a majority of the nodes.
     Minority,
     /// The asked node has no link to a ready node.
@@ -130,12 +130,12 @@ pub fn receive_ask(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> Ask
     match homes.route(first.key, ask.hop) {
         Route::Here => {}
         Route::To(node) => return AskAction::Forward(node, Ask { hop: Hop::Last, ..ask }),
-        Route::Unavailable(Unavailable::Minority) => return refused(Refusal::Minority),
-        Route::Unavailable(Unavailable::NoHome) => return refused(Refusal::NoHome),
+        Route::Unavailable(Unavailable::Minority) => return refused(UndecidedReason::Minority),
+        Route::Unavailable(Unavailable::NoHome) => return refused(UndecidedReason::NoHome),
     }
     let limits: Result<Vec<Arc<SharedLimits>>, String> =
         ask.charges.iter().map(|charge| table.intern_encoded_limits(&charge.limits)).collect();
-    let Ok(limits) = limits else { return refused(Refusal::BadLimits) };
+    let Ok(limits) = limits else { return refused(UndecidedReason::BadLimits) };
     let charges: Vec<Charge<'_>> = ask
         .charges
         .iter()
@@ -188,7 +188,7 @@ mod tests {
     use tollgate::fingerprint::Secret;
     use tollgate_core::{FixedWindow, Limit, Limits, Nanos, SlidingSlices, SlidingWindow, TokenBucket};
 
-    fn encoded_limits() -> [LimitsCode; 7] {
+    fn encoded_limits() -> [EncodedLimits; 7] {
         let bucket = TokenBucket::new("2/s".parse().unwrap(), 5).unwrap();
         let initial = Limit::from(bucket.initial(2).unwrap());
         let window = Limit::from(SlidingWindow::new(4, Nanos::SECOND).unwrap());
@@ -197,7 +197,7 @@ mod tests {
         let both = encode_limits(&Limits::new([bucket.into(), window]).unwrap());
         let [bucket, initial, window, fixed, slices] =
             [bucket.into(), initial, window, fixed, slices].map(|limit: Limit| encode_limits(&limit.into()));
-        [bucket, initial, window, fixed, slices, both, LimitsCode::from_slice(&[9, 9])]
+        [bucket, initial, window, fixed, slices, both, EncodedLimits::from_slice(&[9, 9])]
     }
 
     /// Handles the frame of an ask as a link does. Returns the frame to send, and whether a delta should be sent
@@ -270,7 +270,7 @@ mod tests {
             let [fast, slow] = tables.map(|table| {
                 let mut drained = DrainedCharges::default();
                 table.drain(usize::MAX, &mut drained);
-                let mut charges: Vec<_> = drained.items.iter().map(|(limits, item)| (item.key, limits.code(), item.cost)).collect();
+                let mut charges: Vec<_> = drained.items.iter().map(|(limits, item)| (item.key, limits.encoded(), item.cost)).collect();
                 charges.sort_unstable();
                 format!("{:?} {:?} {charges:?}", drained.taken_at, drained.resets)
             });

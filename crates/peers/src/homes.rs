@@ -115,7 +115,7 @@ impl Homes {
     }
 
     /// Returns the number of nodes that share the limits, which is at least 1.
-    pub fn nodes(&self) -> u32 {
+    pub fn node_count(&self) -> u32 {
         self.nodes.max(1)
     }
 

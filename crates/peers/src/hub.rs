@@ -191,7 +191,7 @@ impl Shared {
         let (rules_revision, rules_checksum) = *self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let (links_now, overshoot) = (links.len() as u16, self.table.overshoot());
         members.set_figures(NodeFigures { rules_revision, rules_checksum, links: links_now, overshoot });
-        if let Some(beat) = members.due_heartbeat(now.mono()) {
+        if let Some(beat) = members.take_due_heartbeat(now.mono()) {
             let mut own = Vec::new();
             greeting::push_gossip(&mut own, [&beat.own]);
             let mut all = Vec::new();
@@ -204,7 +204,7 @@ impl Shared {
         if let Some(alive) = members.changed_members(now.mono()) {
             mesh.on(&now, Event::Members(alive), actions);
         }
-        let due = if hub.closed { Vec::new() } else { hub.members.due_dials(now.mono()) };
+        let due = if hub.closed { Vec::new() } else { hub.members.take_due_dials(now.mono()) };
         self.perform_actions(&mut hub, &now);
         hub.wake_at = hub.mesh.wake_at().min(hub.members.wake_at());
         (due, hub.wake_at)
@@ -416,7 +416,7 @@ impl Shared {
         let (homes, mut counts) = (self.homes.load(), HashMap::new());
         let keys = self.table.sample_keys(HOME_SAMPLE_KEYS);
         keys.iter().filter_map(|key| homes.home(*key)).for_each(|node| *counts.entry(node).or_default() += 1);
-        let (all, sampled) = (u128::from(self.table.keys()), keys.len().max(1) as u128);
+        let (all, sampled) = (u128::from(self.table.key_count()), keys.len().max(1) as u128);
         counts.values_mut().for_each(|count: &mut u64| *count = (u128::from(*count) * all / sampled) as u64);
         counts
     }

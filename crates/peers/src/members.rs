@@ -202,7 +202,7 @@ impl Members {
     /// Returns the addresses to dial now. An address counts as being dialled until the caller calls
     /// [`record_failed_dial`](Self::record_failed_dial), [`record_link`](Self::record_link) or
     /// [`record_own_address`](Self::record_own_address) for it.
-    pub fn due_dials(&mut self, now: Time<Mono>) -> Vec<SocketAddr> {
+    pub fn take_due_dials(&mut self, now: Time<Mono>) -> Vec<SocketAddr> {
         let own = (self.own.node, self.own.address);
         self.known.retain(|_, known| known.linked || now.since(known.advanced) < FORGET_DEAD_AFTER);
         let is_wanted = |known: &&MemberEntry| !known.linked && known.record.state != MemberState::Leaving;
@@ -248,7 +248,7 @@ impl Members {
     }
 
     /// Returns the messages to send if a heartbeat is due.
-    pub fn due_heartbeat(&mut self, now: Time<Mono>) -> Option<HeartbeatMessages> {
+    pub fn take_due_heartbeat(&mut self, now: Time<Mono>) -> Option<HeartbeatMessages> {
         if now < self.next_beat {
             return None;
         }
@@ -332,15 +332,15 @@ mod tests {
         }
         let (mut reached, mut last) = (BTreeSet::new(), 1);
         for turn in 0..2 {
-            assert!(turn == 0 || members.due_heartbeat(at(turn * 500 - 1)).is_none(), "not yet");
-            let beat = members.due_heartbeat(at(turn * 500)).unwrap();
+            assert!(turn == 0 || members.take_due_heartbeat(at(turn * 500 - 1)).is_none(), "not yet");
+            let beat = members.take_due_heartbeat(at(turn * 500)).unwrap();
             assert!(beat.own.heartbeat > last);
             last = beat.own.heartbeat;
             assert_eq!((beat.all.len(), beat.all_to.len()), (6, GOSSIP_FANOUT));
             reached.extend(beat.all_to);
         }
         assert_eq!(reached.len(), 5, "all peers get all records within two heartbeats");
-        let late = members.due_heartbeat(at(10_000)).unwrap();
+        let late = members.take_due_heartbeat(at(10_000)).unwrap();
         assert_eq!(late.all.len(), 1, "only live records");
     }
 
@@ -350,7 +350,7 @@ mod tests {
         let (one, other) = (record(1, 0).address, record(2, 0).address);
         members.set_seeds([one, other]);
         assert!(!members.is_shut_out(), "nothing was dialled yet");
-        members.due_dials(at(0));
+        members.take_due_dials(at(0));
         members.record_dial_answer(one, false);
         members.record_failed_dial(one, at(0), 0);
         assert!(!members.is_shut_out(), "no peer listens");
@@ -369,22 +369,22 @@ mod tests {
         let mut members = members();
         let seed = record(1, 0).address;
         members.set_seeds([seed, record(0, 0).address]);
-        assert_eq!(members.due_dials(at(0)), [seed], "this node's own address is not dialled");
-        assert_eq!(members.due_dials(at(0)), [], "already being dialled");
+        assert_eq!(members.take_due_dials(at(0)), [seed], "this node's own address is not dialled");
+        assert_eq!(members.take_due_dials(at(0)), [], "already being dialled");
         members.record_failed_dial(seed, at(0), u64::MAX);
-        assert_eq!(members.due_dials(at(99)), []);
-        assert_eq!(members.due_dials(at(100)), [seed]);
+        assert_eq!(members.take_due_dials(at(99)), []);
+        assert_eq!(members.take_due_dials(at(100)), [seed]);
         members.record_failed_dial(seed, at(100), 0);
-        assert_eq!(members.due_dials(at(199)), []);
-        assert_eq!(members.due_dials(at(200)), [seed], "between half the backoff and all of it");
+        assert_eq!(members.take_due_dials(at(199)), []);
+        assert_eq!(members.take_due_dials(at(200)), [seed], "between half the backoff and all of it");
         for failure in 0..70 {
             members.record_failed_dial(seed, at(200 + failure), u64::MAX);
         }
-        assert_eq!(members.due_dials(at(2_400)), [seed], "at most two seconds");
+        assert_eq!(members.take_due_dials(at(2_400)), [seed], "at most two seconds");
         members.record_link(record(1, 1), Some(seed), at(2_400));
-        assert_eq!(members.due_dials(at(2_400)), []);
+        assert_eq!(members.take_due_dials(at(2_400)), []);
         members.record_link_end(NodeId(1));
-        assert_eq!(members.due_dials(at(2_400)), [seed], "immediately");
+        assert_eq!(members.take_due_dials(at(2_400)), [seed], "immediately");
     }
 
     #[test]
@@ -392,25 +392,25 @@ mod tests {
         let mut members = members();
         let other = SocketAddr::from(([10, 0, 0, 9], 7_400));
         members.set_seeds([other]);
-        assert_eq!(members.due_dials(at(0)), [other]);
+        assert_eq!(members.take_due_dials(at(0)), [other]);
         members.record_link(record(1, 1), Some(other), at(0));
-        assert_eq!(members.due_dials(at(0)), [], "neither at the dialled nor at the recorded address");
+        assert_eq!(members.take_due_dials(at(0)), [], "neither at the dialled nor at the recorded address");
         let own = SocketAddr::from(([10, 0, 0, 1], 7_400));
         members.set_seeds([own]);
-        assert_eq!(members.due_dials(at(0)), [own]);
+        assert_eq!(members.take_due_dials(at(0)), [own]);
         members.record_own_address(own);
-        assert_eq!(members.due_dials(at(100_000)), []);
+        assert_eq!(members.take_due_dials(at(100_000)), []);
     }
 
     #[test]
     fn member_addresses_are_dialled_until_the_member_is_removed() {
         let mut members = members();
         members.merge_records([record(2, 1)], at(0));
-        assert_eq!(members.due_dials(at(0)), [record(2, 0).address]);
+        assert_eq!(members.take_due_dials(at(0)), [record(2, 0).address]);
         members.record_failed_dial(record(2, 0).address, at(0), 0);
-        assert_eq!(members.due_dials(at(599_000)), [record(2, 0).address], "it may recover");
+        assert_eq!(members.take_due_dials(at(599_000)), [record(2, 0).address], "it may recover");
         members.record_failed_dial(record(2, 0).address, at(599_000), 0);
-        assert_eq!(members.due_dials(at(601_000)), []);
+        assert_eq!(members.take_due_dials(at(601_000)), []);
         assert_eq!(members.get(NodeId(2)), None);
     }
 

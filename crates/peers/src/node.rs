@@ -394,7 +394,7 @@ impl LinkReceiver<'_> {
                 if is_sent {
                     return self.on_answered();
                 }
-                Answer { id, result: Err(ask::Refusal::NoHome) }
+                Answer { id, result: Err(ask::UndecidedReason::NoHome) }
             }
         };
         wire::encode(&Frame::Answer(answer), &mut self.own_answers);

@@ -383,13 +383,13 @@ impl fmt::Debug for PendingAsks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ask::Refusal;
+    use crate::ask::UndecidedReason;
     use std::time::Duration;
 
     const PEER: NodeId = NodeId(1);
 
     fn answer(id: u64) -> Answer {
-        Answer { id, result: Err(Refusal::NoHome) }
+        Answer { id, result: Err(UndecidedReason::NoHome) }
     }
 
     async fn taken(ask: PendingAsk<'_>) -> Result<Answer, AskError> {

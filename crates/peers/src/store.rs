@@ -22,7 +22,7 @@ use tollgate_engine::store::{Answers, Batch, Charge as EngineCharge, Consistency
 use tollgate_engine::{Exactness, Store};
 
 use crate::NodeId;
-use crate::ask::{Answer, Ask, AskCharge, ChargeAnswer, Refusal, SingleAsk};
+use crate::ask::{Answer, Ask, AskCharge, ChargeAnswer, SingleAsk, UndecidedReason};
 use crate::config::Config;
 use crate::homes::{Hop, Route};
 use crate::hub::{Counters, Shared, Stage};
@@ -51,9 +51,9 @@ struct PeersThread {
 
 /// Ends all asks when the peers thread ends, even by a panic. The peers thread enforces the deadlines, so the callers
 /// would otherwise wait forever.
-struct EndAsks(Arc<Shared>);
+struct EndAsksOnDrop(Arc<Shared>);
 
-impl Drop for EndAsks {
+impl Drop for EndAsksOnDrop {
     fn drop(&mut self) {
         self.0.asks.close();
     }
@@ -76,7 +76,7 @@ impl PeerStore {
         let (stop, stopped) = oneshot::channel::<()>();
         let running = shared.clone();
         let run = move || {
-            let _end = EndAsks(running.clone());
+            let _end = EndAsksOnDrop(running.clone());
             runtime.block_on(async move {
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
                 // An error means that the sender was dropped, which also stops the thread.
@@ -94,7 +94,7 @@ impl PeerStore {
     }
 
     /// Waits until the node has joined: another node's states have arrived, or no node sent them in time.
-    pub async fn joined(&self) -> Stage {
+    pub async fn wait_until_joined(&self) -> Stage {
         let mut stage = self.watch_stage();
         // The sender lives as long as the store.
         stage.wait_for(|stage| *stage != Stage::Joining).await.map_or(Stage::Left, |stage| *stage)
@@ -117,8 +117,8 @@ impl PeerStore {
     }
 
     /// Returns the number of nodes that share the limits, including this node.
-    pub fn nodes(&self) -> u32 {
-        self.shared.homes.load().nodes()
+    pub fn node_count(&self) -> u32 {
+        self.shared.homes.load().node_count()
     }
 
     /// Returns whether this node sees a majority of the nodes. Otherwise `on_fault` applies to `strict` rules.
@@ -181,7 +181,7 @@ impl PeerStore {
         if let [part] = parts
             && is_eventual(part.charge)
         {
-            self.shared.table.record_id(part.key, &part.limits, part.charge.limits_id);
+            self.shared.table.record_limits_id(part.key, &part.limits, part.charge.limits_id);
         }
         now.wall()
     }
@@ -226,7 +226,7 @@ impl PeerStore {
             return self.ask(node, verb, parts.iter().map(ResolvedCharge::to_ask_charge).collect(), deadline);
         };
         let EngineCharge { ask: amount, stamps, .. } = *part.charge;
-        let (key, limits, stamps) = (part.key, &part.limits.code()[..], stamps.copied());
+        let (key, limits, stamps) = (part.key, &part.limits.encoded()[..], stamps.copied());
         self.send_ask(node, deadline, |id, to| {
             wire::encode_single_ask(&SingleAsk { id, hop: Hop::FromOrigin, verb, key, limits, amount, stamps }, to);
         })
@@ -272,12 +272,14 @@ impl PeerStore {
                 Ok(())
             }
             Ok(Ok(_)) => Err(unknown("the key's home answered the wrong number of charges".to_owned())),
-            Ok(Err(Refusal::Minority)) => {
+            Ok(Err(UndecidedReason::Minority)) => {
                 let why = "the key's home does not see a majority of the nodes".to_owned();
                 Err(StoreError::Unavailable { why })
             }
-            Ok(Err(Refusal::NoHome)) => Err(StoreError::Unavailable { why: "no home for the key is ready".to_owned() }),
-            Ok(Err(Refusal::BadLimits)) => {
+            Ok(Err(UndecidedReason::NoHome)) => {
+                Err(StoreError::Unavailable { why: "no home for the key is ready".to_owned() })
+            }
+            Ok(Err(UndecidedReason::BadLimits)) => {
                 Err(StoreError::Rejected { why: "the key's home cannot share the key's limits".to_owned() })
             }
             Err(AskError::Lost) => Err(unknown("the link to the key's home ended".to_owned())),
@@ -384,7 +386,7 @@ impl ResolvedCharge<'_> {
 
     fn to_ask_charge(&self) -> AskCharge {
         let EngineCharge { ask, stamps, .. } = *self.charge;
-        AskCharge { key: self.key, limits: self.limits.code().clone(), amount: ask, stamps: stamps.copied() }
+        AskCharge { key: self.key, limits: self.limits.encoded().clone(), amount: ask, stamps: stamps.copied() }
     }
 }
 

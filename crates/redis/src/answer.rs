@@ -7,8 +7,8 @@ use tollgate_core::{
 use tollgate_engine::store::{Answers, Charge, Group, StoreError, StoreVerb};
 
 use crate::own_state::{OwnState, leases_left, read_bucket_ticks, restore_slices};
-use crate::params::{EXACT, VALUE_HEAD_BYTES, is_fixed_length, micros_ceil, state_len};
-use crate::request::{OTHER_PARAMETERS, ScriptKind, carries_taken, spread};
+use crate::params::{EXACT_BOUND, VALUE_HEAD_BYTES, is_fixed_length, micros_ceil, state_len};
+use crate::request::{OTHER_PARAMETERS_FLAG, ScriptKind, answer_contains_taken, spread};
 
 /// A cursor over bytes.
 #[derive(Debug)]
@@ -69,8 +69,8 @@ impl<'a> ReplyReader<'a> {
             let rules: Vec<&str> = group.charges.iter().map(Charge::rule).collect();
             StoreError::Rejected { why: format!("{why} (rules: {})", rules.join(", ")) }
         };
-        let has_foreign = status & OTHER_PARAMETERS != 0;
-        match status & !OTHER_PARAMETERS {
+        let has_foreign = status & OTHER_PARAMETERS_FLAG != 0;
+        match status & !OTHER_PARAMETERS_FLAG {
             refused @ 0..=1 => {
                 let mut is_valid = true;
                 let decided = GroupDecision { verb: group.verb, admitted: refused == 0 };
@@ -99,10 +99,10 @@ impl<'a> ReplyReader<'a> {
         answers: &mut Answers,
     ) -> Result<bool, TooShort> {
         let refusing = self.bytes.take(1)?[0];
-        let taken = match carries_taken(decided.verb, charge).then(|| self.bytes.take_number(7)).transpose()? {
-            // Costs are clamped to `EXACT` when sent. Only `Unlimited` admits a clamped cost, and it takes the full
+        let taken = match answer_contains_taken(decided.verb, charge).then(|| self.bytes.take_number(7)).transpose()? {
+            // Costs are clamped to `EXACT_BOUND` when sent. Only `Unlimited` admits a clamped cost, and it takes the full
             // cost.
-            Some(taken) if taken < EXACT => Cost::new(taken),
+            Some(taken) if taken < EXACT_BOUND => Cost::new(taken),
             Some(_) | None => charge.ask.cost(),
         };
         let now = Now::at(instant_nanos(self.now))

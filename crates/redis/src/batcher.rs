@@ -56,7 +56,7 @@ pub(crate) struct QueuedRequest {
 }
 
 impl QueuedRequest {
-    fn charges(&self) -> usize {
+    fn charge_count(&self) -> usize {
         self.groups.iter().map(QueuedGroup::weight).sum()
     }
 }
@@ -256,7 +256,7 @@ impl Batch {
     }
 
     fn push(&mut self, request: QueuedRequest) {
-        let charges = request.charges();
+        let charges = request.charge_count();
         if self.charges > 0 && self.charges + charges > MAX_CALL_CHARGES {
             self.left_over = Some(request);
         } else {
@@ -287,7 +287,9 @@ struct BatchSender {
 impl BatchSender {
     /// Sends a batch and answers its callers. Returns the first failure, if any.
     async fn decide(&self, mut link: Link, batch: Vec<QueuedRequest>) -> Option<CallError> {
-        self.counters.charges.fetch_add(batch.iter().map(|request| request.charges() as u64).sum(), Ordering::Relaxed);
+        self.counters
+            .charges
+            .fetch_add(batch.iter().map(|request| request.charge_count() as u64).sum(), Ordering::Relaxed);
         let groups: Vec<&QueuedGroup> = batch.iter().flat_map(|request| &request.groups).collect();
         let mut replies: Vec<Option<Result<ReplyPart, CallError>>> = groups.iter().map(|_| None).collect();
         let with_special = self.scripts.special.is_some();

@@ -109,10 +109,10 @@ impl Config {
     /// Fails if the URL or an option is invalid.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let wrong = |problem: &str| ConfigError::Url { problem: problem.to_owned() };
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong(SCHEMES))?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong(SCHEME_ERROR))?;
         let (scheme, kind) = match scheme.split_once('+').unwrap_or((scheme, "")) {
             (scheme @ ("redis" | "rediss"), kind @ ("" | "sentinel" | "cluster")) => (scheme, kind),
-            _ => return Err(wrong(SCHEMES)),
+            _ => return Err(wrong(SCHEME_ERROR)),
         };
         let (by_sentinel, in_cluster) = (kind == "sentinel", kind == "cluster");
         let (mut seeds, mut master, mut plain) = (Vec::new(), String::new(), format!("{scheme}://{rest}"));
@@ -193,7 +193,7 @@ impl Config {
     }
 
     /// Returns the configuration of the cluster that this server belongs to.
-    pub(crate) fn in_cluster(self) -> Self {
+    pub(crate) fn into_cluster_config(self) -> Self {
         let seed = match self.server.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => (host.clone(), *port),
             _ => return self,
@@ -222,7 +222,7 @@ impl Config {
     }
 }
 
-const SCHEMES: &str = "the scheme must be redis, redis+sentinel or redis+cluster, or the same with rediss for TLS";
+const SCHEME_ERROR: &str = "the scheme must be redis, redis+sentinel or redis+cluster, or the same with rediss for TLS";
 
 /// Maximum number of replicas that the option `wait` can require.
 const MAX_WAIT_REPLICAS: u32 = 16;
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn errors_never_contain_the_password() {
         let hint = "; write it like redis://user:password@host:6379/0, redis+sentinel://host:26379,host:26379/master or redis+cluster://host:6379,host:6379";
-        let scheme = format!("invalid store address: {SCHEMES}{hint}");
+        let scheme = format!("invalid store address: {SCHEME_ERROR}{hint}");
         assert_parsed("http://localhost", Err(&scheme));
         assert_parsed("localhost:6379", Err(&scheme));
         assert_parsed("unix:///tmp/socket", Err(&scheme));

@@ -242,7 +242,7 @@ pub(crate) async fn find_cluster(config: Config) -> Config {
     }
     let asked = async { Ok::<_, RedisError>(is_cluster(&mut dial(&config).await?).await) };
     match timeout(CONNECT_TIMEOUT, asked).await {
-        Ok(Ok(true)) => config.in_cluster(),
+        Ok(Ok(true)) => config.into_cluster_config(),
         Ok(Ok(false) | Err(_)) | Err(_) => config,
     }
 }

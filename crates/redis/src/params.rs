@@ -9,7 +9,7 @@
 use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Steps, WindowParams};
 
 /// Integers below this bound are exact in a double. The rounded-down quotient of two such integers is exact too.
-pub(crate) const EXACT: u64 = 1 << 52;
+pub(crate) const EXACT_BOUND: u64 = 1 << 52;
 
 /// Limits with their encoding for the scripts.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ fn encode_special(limits: &Limits, bytes: &[u8]) -> Option<Vec<u8>> {
     };
     let ((top_whole, top_part), (deepest, _)) = (time(bucket.burst), time(bucket.burst + bucket.max_debt));
     let max_plausible = deepest + 1_000_000;
-    if max_plausible >= u128::from(EXACT) {
+    if max_plausible >= u128::from(EXACT_BOUND) {
         return None;
     }
     let mut special = Vec::with_capacity(49 + VALUE_HEAD_BYTES + bytes.len());
@@ -244,15 +244,15 @@ fn bucket_fields(kind: u64, bucket: &BucketParams) -> Result<Vec<u64>, String> {
     let unit = UnitTime::new(bucket);
     let most = bucket.burst + bucket.max_debt;
     let rate = bucket.rate;
-    if u128::from(unit.ticks) * u128::from(unit.whole) + u128::from(unit.part) >= u128::from(EXACT) {
+    if u128::from(unit.ticks) * u128::from(unit.whole) + u128::from(unit.part) >= u128::from(EXACT_BOUND) {
         return Err(format!(
             "the rate of {rate} has a period of {}, which the store cannot represent exactly in microseconds; choose \
              a period that is a whole number of microseconds",
             rate.per()
         ));
     }
-    if u128::from(most) * u128::from(unit.part) >= u128::from(EXACT) || most >= EXACT {
-        let largest = (EXACT - 1) / unit.part.max(1);
+    if u128::from(most) * u128::from(unit.part) >= u128::from(EXACT_BOUND) || most >= EXACT_BOUND {
+        let largest = (EXACT_BOUND - 1) / unit.part.max(1);
         return Err(format!(
             "burst plus debt is {most}, which is too large for exact arithmetic in the store at {rate}; it must be at \
              most {largest}, or the rate must have fewer significant digits"
@@ -287,10 +287,10 @@ fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
     let max_wait = max_wait.as_nanos() / 1_000;
     let sold = if max_wait == 0 { 0 } else { (u128::from(max_wait / micros) + 1) * u128::from(refill) };
     let believed = u128::from(burst) + sold.max(max_debt.into()) + u128::from((1_000_000 / micros + 1) * refill);
-    if believed >= u128::from(EXACT) {
+    if believed >= u128::from(EXACT_BOUND) {
         return Err(format!(
             "a burst of {burst}, a debt of {max_debt} and the refills during the longest wait are too large for exact \
-             arithmetic in the store; their sum must be below {EXACT}"
+             arithmetic in the store; their sum must be below {EXACT_BOUND}"
         ));
     }
     Ok(vec![9, refill, micros, burst, max_debt, initial, first, offset.as_nanos() / 1_000, max_wait])
@@ -305,18 +305,18 @@ fn max_admitted_level(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64
     // The level is a whole number of ticks, so rounding down changes nothing.
     let patience = free + u128::from(max_wait.as_nanos()) * ticks / 1_000;
     match u64::try_from(patience / ticks) {
-        Ok(whole) if whole < EXACT => [whole, (patience % ticks) as u64],
+        Ok(whole) if whole < EXACT_BOUND => [whole, (patience % ticks) as u64],
         // Saturates: no bucket reaches this level.
-        _ => [EXACT, 0],
+        _ => [EXACT_BOUND, 0],
     }
 }
 
 fn window_fields(kind: u64, window: &WindowParams, more: &[u64]) -> Result<Vec<u64>, String> {
     let WindowParams { limit, length, max_debt, initial } = *window;
-    if limit.checked_add(max_debt).is_none_or(|most| most >= EXACT) {
+    if limit.checked_add(max_debt).is_none_or(|most| most >= EXACT_BOUND) {
         return Err(format!(
             "a limit of {limit} and a debt of {max_debt} are too large for exact arithmetic in the store; their sum \
-             must be below {EXACT}"
+             must be below {EXACT_BOUND}"
         ));
     }
     if length.as_nanos() % 1_000 != 0 {
@@ -383,7 +383,7 @@ mod tests {
     fn max_level_is_the_free_part_plus_the_longest_wait() {
         let leaky = LeakyBucket::new("3/s".parse().unwrap(), 6).unwrap().free(2).unwrap();
         let whole_unit = [333_333, 1];
-        check(leaky, Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, EXACT, 0, 2]));
+        check(leaky, Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, EXACT_BOUND, 0, 2]));
         check(leaky.max_wait(Nanos::from_millis(1)), Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, 667_666, 2, 2]));
         // A microsecond has 3 ticks, so half a microsecond is 1.5 ticks, rounded down to 1.
         check(
@@ -420,7 +420,7 @@ mod tests {
             Err("a window of 1.5µs is not a whole number of microseconds, the resolution of the store's clock"),
         );
         check(
-            SlidingWindow::new(EXACT, Nanos::SECOND).unwrap().max_debt(0).unwrap(),
+            SlidingWindow::new(EXACT_BOUND, Nanos::SECOND).unwrap().max_debt(0).unwrap(),
             Err("a limit of 4503599627370496 and a debt of 0 are too large for exact arithmetic in the store; their \
                  sum must be below 4503599627370496"),
         );

@@ -84,7 +84,7 @@ pub(crate) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    pub(crate) fn group(&self, verb: StoreVerb) -> Group<'_> {
+    pub(crate) fn to_group(&self, verb: StoreVerb) -> Group<'_> {
         Group { verb, charges: &self.charges }
     }
 
@@ -115,7 +115,7 @@ pub(crate) struct Refund<'a> {
 }
 
 impl Refund<'_> {
-    pub(crate) fn group(&self) -> Group<'_> {
+    pub(crate) fn to_group(&self) -> Group<'_> {
         Group { verb: StoreVerb::Refund, charges: std::slice::from_ref(&self.charge) }
     }
 

@@ -7,7 +7,7 @@ use tollgate_core::{Ask, Cost, Limits, Stamps};
 use tollgate_engine::store::{Charge, StoreVerb, UnsentFlag};
 use tollgate_share::lease::{Exchange, Need};
 
-use crate::params::{EXACT, EncodedLimits};
+use crate::params::{EXACT_BOUND, EncodedLimits};
 
 /// Maximum number of charges in a group. This maximum bounds the time for which a call blocks the store.
 pub(crate) const MAX_GROUP_CHARGES: usize = 255;
@@ -27,10 +27,10 @@ const STAMPED: u8 = 1;
 const STAMPED_UNTIL: u8 = 2;
 
 /// Added to the status of a group if one of its states keeps parameters that differ from the charge's parameters.
-pub(crate) const OTHER_PARAMETERS: u8 = 16;
+pub(crate) const OTHER_PARAMETERS_FLAG: u8 = 16;
 
 /// Status of a group that the special script leaves to the general script.
-const LEFT_TO_GENERAL: u8 = 255;
+const STATUS_LEFT_TO_GENERAL: u8 = 255;
 /// Length of a bucket state. A reply of the special script contains the state without the parameters.
 const BUCKET_STATE_BYTES: usize = 13;
 
@@ -112,13 +112,13 @@ impl QueuedCharge {
     }
 }
 
-/// Clamps a cost to `EXACT`. No finite limit has that much capacity, so larger costs make no difference.
+/// Clamps a cost to `EXACT_BOUND`. No finite limit has that much capacity, so larger costs make no difference.
 pub(crate) fn clamp_cost(cost: Cost) -> u64 {
-    cost.get().min(EXACT)
+    cost.get().min(EXACT_BOUND)
 }
 
 /// Returns whether the answer to a charge contains the amount taken.
-pub(crate) fn carries_taken(verb: StoreVerb, charge: &Charge<'_>) -> bool {
+pub(crate) fn answer_contains_taken(verb: StoreVerb, charge: &Charge<'_>) -> bool {
     match verb {
         StoreVerb::Check | StoreVerb::Peek => matches!(charge.ask, Ask::UpTo(_)),
         StoreVerb::Refund | StoreVerb::Renew => true,
@@ -206,7 +206,7 @@ impl QueuedExchange {
             Need::UpTo(_) | Need::Regardless(_) | Need::Refund(_) | Need::Reset => (0, 0),
         };
         let mut rest = vec![holds];
-        for number in [need.min(EXACT), exchange.wants.min(EXACT), spread(key)] {
+        for number in [need.min(EXACT_BOUND), exchange.wants.min(EXACT_BOUND), spread(key)] {
             push_number(&mut rest, number);
         }
         let settle = &exchange.settle[..exchange.settle.len().min(usize::from(u8::MAX))];
@@ -273,10 +273,10 @@ impl QueuedGroup {
         let status = *reply.get(at)?;
         at += 1;
         if script_kind == ScriptKind::Special {
-            at += if status == LEFT_TO_GENERAL { 0 } else { 1 + BUCKET_STATE_BYTES };
-        } else if status & !OTHER_PARAMETERS <= 1 {
+            at += if status == STATUS_LEFT_TO_GENERAL { 0 } else { 1 + BUCKET_STATE_BYTES };
+        } else if status & !OTHER_PARAMETERS_FLAG <= 1 {
             for charge in &self.charges {
-                at = charge.answer_end(reply, at, status & OTHER_PARAMETERS != 0)?;
+                at = charge.answer_end(reply, at, status & OTHER_PARAMETERS_FLAG != 0)?;
             }
         }
         (at <= reply.len()).then_some(at)
@@ -285,7 +285,7 @@ impl QueuedGroup {
 
 /// Returns whether the special script left the group to the general script.
 pub(crate) fn is_left_to_general(answer: &[u8]) -> bool {
-    answer == [LEFT_TO_GENERAL]
+    answer == [STATUS_LEFT_TO_GENERAL]
 }
 
 /// Returns whether the answer is a refusal in which every state has the parameters of its charge.

@@ -73,7 +73,7 @@ impl RedisStore {
         let mut asked = Vec::with_capacity(open.len());
         let mut jobs = Vec::with_capacity(open.len());
         for parts in &parts {
-            asked.extend(parts.iter().map(|part| part.group(part.verb)));
+            asked.extend(parts.iter().map(|part| part.to_group(part.verb)));
             jobs.extend(parts.iter().map(|part| Job::new(part.lane, part.charges.len())));
         }
         let encode = |job: usize, route| self.encode_tracked(&asked[job], route, unsent);
@@ -107,7 +107,7 @@ impl RedisStore {
         let (mut divided, mut answers, mut took) = (Vec::new(), Vec::new(), Vec::new());
         for (part, job) in parts.iter().zip(jobs) {
             let again = job.is_split() || is_split && group.verb == StoreVerb::Check;
-            let answer = PartAnswer::read(&part.group(part.verb), job.into_reply());
+            let answer = PartAnswer::read(&part.to_group(part.verb), job.into_reply());
             if again {
                 // For a check, all parts are refunded and take again, at the same time.
                 took.extend(answer.ok().map(|answer| (part, answer)));
@@ -123,7 +123,7 @@ impl RedisStore {
         let open: Vec<usize> = (0..divided.len()).filter(|at| answers[*at].is_none()).collect();
         let mut jobs: Vec<Job> = open.iter().map(|at| Job::new(divided[*at].lane, 1)).collect();
         jobs.iter_mut().for_each(|job| job.route.alone = true);
-        let asked = |job: usize| divided[open[job]].group(group.verb);
+        let asked = |job: usize| divided[open[job]].to_group(group.verb);
         run_jobs(cluster, &mut jobs, |job, route| self.encode(&asked(job), route), deadline).await;
         for (number, job) in jobs.into_iter().enumerate() {
             answers[open[number]] = Some(PartAnswer::read(&asked(number), job.into_reply()));
@@ -175,7 +175,7 @@ impl RedisStore {
             // After peeks, several parts take at the same time. In the ordered round, there is only one take per
             // iteration.
             let takes: Vec<usize> = others.iter().filter_map(part_to_take).collect();
-            let asked: Vec<Group<'_>> = takes.iter().map(|at| parts[*at].group(StoreVerb::Check)).collect();
+            let asked: Vec<Group<'_>> = takes.iter().map(|at| parts[*at].to_group(StoreVerb::Check)).collect();
             let mut jobs: Vec<Job> =
                 takes.iter().map(|at| Job::new(parts[*at].lane, parts[*at].charges.len())).collect();
             run_jobs(cluster, &mut jobs, |job, route| self.encode(&asked[job], route), deadline).await;
@@ -278,7 +278,7 @@ impl RedisStore {
 
     /// Encodes a refund. The store ignores a refund that arrives too late.
     fn encode_refund(&self, refund: &Refund<'_>) -> Result<QueuedGroup, StoreError> {
-        let mut group = self.encode(&refund.group(), Route { lane: refund.lane, ..Route::default() })?;
+        let mut group = self.encode(&refund.to_group(), Route { lane: refund.lane, ..Route::default() })?;
         if let Some(latest) = refund.ignored_after(self.config.deadline) {
             group.charges.iter_mut().for_each(|charge| charge.ignore_after(latest));
         }
@@ -321,7 +321,7 @@ impl RedisStore {
         let Ok(Ok(replies)) = timeout_at(deadline, exchanged).await else {
             return refunds.iter().map(|_| None).collect();
         };
-        let read = |(refund, reply): (&Refund<'_>, _)| PartAnswer::read(&refund.group(), reply).ok()?.charges.pop();
+        let read = |(refund, reply): (&Refund<'_>, _)| PartAnswer::read(&refund.to_group(), reply).ok()?.charges.pop();
         refunds.iter().zip(replies).map(read).collect()
     }
 }

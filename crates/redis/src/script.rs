@@ -38,7 +38,7 @@ macro_rules! assemble_charges {
 }
 
 /// Source of the general script, which decides any group of charges. See the header of `main.lua`.
-pub const SOURCE: &str = assemble_charges!("return chunk('main', KEYS, 0, false)\n");
+pub const GENERAL_SOURCE: &str = assemble_charges!("return chunk('main', KEYS, 0, false)\n");
 
 /// Source of the script that merges node charges under `consistency: eventual`. See the header of `merge.lua`.
 pub const MERGE_SOURCE: &str = assemble_charges!(include_str!("script/merge.lua"));
@@ -102,7 +102,7 @@ impl Scripts {
     }
 
     fn from_assembled(script: impl Fn(&str) -> Script, is_own_clock: bool) -> Self {
-        let (general, special) = (script(SOURCE), Some(script(SPECIAL_SOURCE)));
+        let (general, special) = (script(GENERAL_SOURCE), Some(script(SPECIAL_SOURCE)));
         Self { general, special, merge: script(MERGE_SOURCE), exchange: script(EXCHANGE_SOURCE), is_own_clock }
     }
 

@@ -125,7 +125,7 @@ impl RedisStore {
     }
 
     /// Returns statistics about the keys that this node decides locally.
-    pub fn shared(&self) -> SharingStats {
+    pub fn sharing_stats(&self) -> SharingStats {
         self.sharing.stats()
     }
 

@@ -94,8 +94,9 @@ fn twelve_requests_on_three_hosts_against_four_tokens_pass_and_are_paid_back() {
             let (wait, passed) = (Duration::from(wait), start.elapsed());
             let owed = Duration::from_millis(2_250);
             assert!(wait <= owed && wait + passed >= owed, "the wait is {wait:?} after {passed:?}");
-            let over =
-                |node: &Engine<RedisStore>| node.store().shared().overshoot.iter().map(|it| it.tokens).sum::<u64>();
+            let over = |node: &Engine<RedisStore>| {
+                node.store().sharing_stats().overshoot.iter().map(|it| it.tokens).sum::<u64>()
+            };
             assert_eq!(nodes.iter().map(over).sum::<u64>(), 8);
             loop {
                 for node in &nodes {

@@ -37,7 +37,7 @@ async fn left_in_store(store: &RedisStore, key: &str, limits: impl Into<Limits>)
 /// Takes tokens until the node holds a lease. Returns the number of tokens taken.
 async fn take_until_held(node: &RedisStore, key: &str, limits: impl Into<Limits> + Clone) -> u64 {
     let mut taken = 0;
-    while node.shared().leased_tokens == 0 {
+    while node.sharing_stats().leased_tokens == 0 {
         assert!(check(node, key, limits.clone()).await);
         taken += 1;
     }
@@ -66,7 +66,7 @@ fn requests_cost_few_calls_and_are_leased() {
         let calls = engine.store().counts().calls - before;
         assert!(calls * 4 <= 5_000, "{calls} calls for 5000 requests");
         engine.store().flush().await;
-        assert_eq!(engine.store().shared().leased_tokens, 0);
+        assert_eq!(engine.store().sharing_stats().leased_tokens, 0);
         let decision = engine.peek(&request, &mut decisions).await.unwrap();
         assert_eq!(decision.reports().next().unwrap().report.remaining, 95_000, "a node that stops returns its leases");
         assert_eq!(decision.exactness(), Exactness::Exact);
@@ -113,7 +113,7 @@ fn idle_nodes_return_their_leases() {
             left_in_store(&observer, "k", bucket(1_000)).await == expected
         })
         .await;
-        assert_eq!((node.shared().leased_keys, node.shared().leased_tokens), (0, 0));
+        assert_eq!((node.sharing_stats().leased_keys, node.sharing_stats().leased_tokens), (0, 0));
     });
 }
 
@@ -167,12 +167,12 @@ fn strict_charges_find_the_burst_minus_the_leased_tokens() {
             let start = 1_790_000_000_000_000;
             store_clock.set(start);
             take_until_held(&node, "k", limit).await;
-            let held = node.shared().leased_tokens;
+            let held = node.sharing_stats().leased_tokens;
             store_clock.set(start + 2_000_000);
             let all = OwnedCharge { ask: Ask::UpTo(Cost::new(1_000)), ..OwnedCharge::new("k", Limit::from(limit), 0) };
             let mut admitted = ask(&strict, StoreVerb::Check, vec![all]).await.unwrap()[0].taken;
             assert!(
-                admitted + held <= 100 || node.shared().leased_tokens == 0,
+                admitted + held <= 100 || node.sharing_stats().leased_tokens == 0,
                 "{admitted} tokens were taken while {held} were leased"
             );
             for _ in 0..held + 5 {
@@ -260,7 +260,7 @@ fn usage_is_kept_when_the_rule_changes() {
         assert_eq!(left_in_store(&node, "k", bucket(200)).await, 185);
         eventually_async("the key is leased under the new limits", async || {
             assert!(ask(&node, StoreVerb::Check, vec![larger()]).await.unwrap()[0].outcome.is_admitted());
-            node.shared().leased_tokens > 0
+            node.sharing_stats().leased_tokens > 0
         })
         .await;
     });
@@ -285,7 +285,7 @@ fn leases_are_spent_while_the_store_is_down_and_then_requests_fail() {
         // The store lost its state. The node reports its spent and held tokens to the new pool.
         eventually_async("the node has a lease again", async || {
             assert!(check(&node, "k", bucket(10_000)).await);
-            node.shared().leased_tokens > 0
+            node.sharing_stats().leased_tokens > 0
         })
         .await;
         node.flush().await;

@@ -14,17 +14,17 @@ const CHUNK_BYTES: usize = 7;
 
 /// Builds hashers with the secret point of one table.
 #[derive(Clone, Copy, Debug)]
-pub struct KeyHash {
+pub struct BuildKeyHasher {
     point: u64,
 }
 
-impl Default for KeyHash {
+impl Default for BuildKeyHasher {
     fn default() -> Self {
         Self { point: RandomState::new().hash_one(0) % PRIME }
     }
 }
 
-impl BuildHasher for KeyHash {
+impl BuildHasher for BuildKeyHasher {
     type Hasher = KeyHasher;
 
     #[inline]
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn keys_that_differ_in_a_byte_or_in_length_have_different_hashes() {
-        let state = KeyHash { point: 0x0123_4567_89AB_CDEF };
+        let state = BuildKeyHasher { point: 0x0123_4567_89AB_CDEF };
         let mut keys: Vec<Vec<u8>> = (0..40).map(|length| vec![0; length]).collect();
         for index in 0..40 {
             for bit in 0..8 {
@@ -95,6 +95,10 @@ mod tests {
         hashes.sort_unstable();
         hashes.dedup();
         assert_eq!(hashes.len(), keys.len());
-        assert_ne!(KeyHash::default().hash_one("k"), KeyHash::default().hash_one("k"), "each table has its own point");
+        assert_ne!(
+            BuildKeyHasher::default().hash_one("k"),
+            BuildKeyHasher::default().hash_one("k"),
+            "each table has its own point"
+        );
     }
 }

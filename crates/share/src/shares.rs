@@ -297,7 +297,7 @@ impl Arrears {
 /// Returns the limits for charging arrears to a store. Their maximum debt is at least twice the capacity, so that no
 /// admission is forgotten. Returns `None` if a limit cannot represent that much debt. The caller then charges only the
 /// remaining amount.
-pub fn with_arrears(limits: &Limits) -> Option<Limits> {
+pub fn with_debt_for_arrears(limits: &Limits) -> Option<Limits> {
     let owing = |limit: &Limit| {
         let mut params = limit.params();
         if let Params::SlidingLog { .. } = params {
@@ -313,7 +313,7 @@ pub fn with_arrears(limits: &Limits) -> Option<Limits> {
 
 /// Returns whether admissions under these limits are charged to the store afterwards. Concurrency slots are not
 /// charged, because their holders release them.
-pub fn has_arrears(limits: &Limits) -> bool {
+pub fn can_have_arrears(limits: &Limits) -> bool {
     !limits.as_slice().iter().any(|limit| matches!(limit.params(), Params::Concurrency { .. }))
 }
 
@@ -417,10 +417,10 @@ mod tests {
 
     #[test]
     fn arrears_are_charged_with_raised_debt_except_for_logs_and_slots() {
-        let owing = |limit: Limit| with_arrears(&limit.into()).map(|limits| limits.as_slice()[0]);
+        let owing = |limit: Limit| with_debt_for_arrears(&limit.into()).map(|limits| limits.as_slice()[0]);
         let with_debt = TokenBucket::new(parse_rate("10/s"), 50).unwrap().max_debt(100).unwrap();
         assert_eq!(owing(bucket("10/s", 50)), Some(with_debt.into()));
         assert_eq!(owing(SlidingLog::new(5, Nanos::SECOND).unwrap().into()), None);
-        assert!(!has_arrears(&Limit::from(Concurrency::new(3, MINUTE).unwrap()).into()));
+        assert!(!can_have_arrears(&Limit::from(Concurrency::new(3, MINUTE).unwrap()).into()));
     }
 }

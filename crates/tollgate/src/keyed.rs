@@ -287,7 +287,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     /// Returns the number of waiters for all keys together.
     pub fn waiters(&self) -> usize {
-        self.shards.waiting()
+        self.shards.waiter_count()
     }
 
     /// Returns the current limit.

@@ -200,7 +200,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
 
     /// Returns the number of waiters.
     pub fn waiters(&self) -> usize {
-        self.shards.waiting()
+        self.shards.waiter_count()
     }
 
     /// Replaces the limit and keeps the used amount. Until a request is admitted under the new limit, the used amount
@@ -374,7 +374,7 @@ where
     }
 
     #[inline]
-    fn take_fast(&self, (): (), cost: Cost) -> bool {
+    fn try_take_fast(&self, (): (), cost: Cost) -> bool {
         self.try_decide_word(&self.now(), cost).is_some_and(|verdict| verdict.is_allowed())
     }
 

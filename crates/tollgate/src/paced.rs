@@ -124,7 +124,7 @@ impl<C: Clock> Pacer<C> {
 
     /// Returns the number of waiters.
     pub fn waiters(&self) -> usize {
-        self.shards.waiting()
+        self.shards.waiter_count()
     }
 
     /// Returns the wait of a new caller, ignoring other waiters.

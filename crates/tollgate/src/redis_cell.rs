@@ -173,7 +173,7 @@ impl<C: Clock> RedisCellTable<C> {
         let shifted =
             |arrival| at.mono().saturating_add(Time::from_nanos(arrival).since(head.now_on_writer_clock)).as_nanos();
         loop {
-            match from.frame()? {
+            match from.read_frame()? {
                 (FrameKind::Overflow, [arrival]) => {
                     *restored.overflow.lock().unwrap_or_else(PoisonError::into_inner) = shifted(*arrival);
                 }

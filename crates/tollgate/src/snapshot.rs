@@ -150,14 +150,14 @@ impl<R: Read> SnapshotReader<R> {
     /// # Errors
     /// Returns an error if more data follows, or if reading fails.
     pub fn finish(mut self) -> Result<(), RestoreError> {
-        match self.frame()? {
+        match self.read_frame()? {
             (FrameKind::End, []) => self.source.check_end(),
             _ => Err(RestoreError::Damaged),
         }
     }
 
     pub(crate) fn read_table_head(&mut self, now: &Now<'_>) -> Result<TableHead, RestoreError> {
-        match self.frame()? {
+        match self.read_frame()? {
             (FrameKind::Table, &[mono, wall, first, second]) => {
                 let away = now.wall().since(Time::from_nanos(wall));
                 let now_on_writer_clock = Time::from_nanos(mono).saturating_add(away);
@@ -168,7 +168,7 @@ impl<R: Read> SnapshotReader<R> {
     }
 
     /// Reads the next frame and checks its seal.
-    pub(crate) fn frame(&mut self) -> Result<(FrameKind, &[u64]), RestoreError> {
+    pub(crate) fn read_frame(&mut self) -> Result<(FrameKind, &[u64]), RestoreError> {
         let head = self.source.word()?;
         let kind = FRAME_KINDS.get((head & 0xFF) as usize).ok_or(RestoreError::Damaged)?;
         let length = Some(head >> 8).filter(|length| *length <= MAX_FRAME_WORDS).ok_or(RestoreError::Damaged)?;

@@ -21,7 +21,7 @@ pub(crate) fn config(own: SocketAddr, seeds: &str, max_keys: usize) -> Result<Co
 /// of keys.
 pub(crate) async fn run(own: &str, seeds: &str, max_keys: &str) -> Result<()> {
     let store = PeerStore::start(config(own.parse()?, seeds, max_keys.parse()?)?)?;
-    store.joined().await;
+    store.wait_until_joined().await;
     let echo = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", echo.local_addr()?);
     std::thread::spawn(move || -> Result<()> {

@@ -27,7 +27,7 @@ use std::task::Poll;
 use smallvec::SmallVec;
 use tollgate::core::{Ask, Cost, Nanos, Stamps, Window};
 use tollgate::{Limits, Report};
-use tollgate_share::shares::{Arrears, has_arrears, with_arrears};
+use tollgate_share::shares::{Arrears, can_have_arrears, with_debt_for_arrears};
 
 use super::plan::{Plan, PlannedCharge, to_usize_range};
 use super::{Engine, FALLBACK_KEYS, RulesInForce};
@@ -127,7 +127,7 @@ impl ArrearsTable {
 
     /// Adds the arrears of a charge that the fallback admitted at `now`.
     pub(super) fn add(&self, admitted: &Admission<'_>, now: u64) {
-        if admitted.taken == Cost::ZERO || !has_arrears(admitted.limits) {
+        if admitted.taken == Cost::ZERO || !can_have_arrears(admitted.limits) {
             return;
         }
         let mut shard = self.lock_shard(admitted.key);
@@ -375,7 +375,7 @@ async fn charge_arrears<S: Store, F: Store>(
     if owed.is_empty() {
         return 0;
     }
-    let in_debt = |limits: &Limits| engine.intern_limits(&with_arrears(limits)?).ok();
+    let in_debt = |limits: &Limits| engine.intern_limits(&with_debt_for_arrears(limits)?).ok();
     let under: Vec<Option<InternedLimits>> = owed.iter().map(|(_, arrears)| in_debt(&arrears.limits)).collect();
     let mut in_flight = ArrearsInFlight { table: &engine.arrears, owed, answers };
     let ArrearsInFlight { owed, answers, .. } = &mut in_flight;

@@ -313,8 +313,8 @@ impl Mesh {
                 self.announce(at, actions);
             }
         }
-        self.check_joined(at, actions);
-        self.check_leave_progress(at, actions);
+        self.become_ready_if_caught_up(at, actions);
+        self.finish_leaving_if_acknowledged(at, actions);
         members::publish_changed_homes(self, actions);
     }
 
@@ -338,7 +338,7 @@ impl Mesh {
     /// Returns, for each node including this one, the sequence number of its last delta in the table.
     pub fn vector(&self) -> Vec<(NodeId, u64)> {
         let others = self.peers.iter().filter_map(|(node, peer)| Some((*node, peer.applied?)));
-        others.chain([(self.config.node, self.ring.head())]).take(MAX_NODES).collect()
+        others.chain([(self.config.node, self.ring.last_seq())]).take(MAX_NODES).collect()
     }
 
     /// Returns the counters.
@@ -356,14 +356,14 @@ impl Mesh {
                 state: peer.state,
                 is_linked: peer.is_linked(),
                 counts_towards_majority: peer.counts_towards_majority(),
-                unacknowledged: link.map_or(0, |link| self.ring.head().saturating_sub(link.acked)),
+                unacknowledged: link.map_or(0, |link| self.ring.last_seq().saturating_sub(link.acked)),
                 missing: link.map_or(0, |link| link.head.saturating_sub(peer.applied.unwrap_or(0))),
             }
         });
         Status {
             node: self.config.node,
             state: self.state,
-            nodes: self.homes.nodes(),
+            nodes: self.homes.node_count(),
             has_majority: self.homes.has_majority(),
             ring_bytes: self.ring.bytes(),
             peers: peers.collect(),
@@ -398,7 +398,7 @@ impl Mesh {
             }
         }
         members::remove_silent_peers(self, at);
-        self.check_pull(now, actions);
+        self.start_or_abandon_pull(now, actions);
     }
 
     fn on_link_up(&mut self, at: u64, node: NodeId, actions: &mut Vec<Action>) {
@@ -436,9 +436,9 @@ impl Mesh {
         }
     }
 
-    fn check_leave_progress(&mut self, at: u64, actions: &mut Vec<Action>) {
+    fn finish_leaving_if_acknowledged(&mut self, at: u64, actions: &mut Vec<Action>) {
         let Leave::Since(since) = self.leave else { return };
-        let head = self.ring.head();
+        let head = self.ring.last_seq();
         let is_flushed = self.links_mut().all(|(_, link)| !link.is_greeted || link.acked >= head);
         if is_flushed || at >= since.saturating_add(LEAVE_TIMEOUT) {
             self.leave = Leave::Done;

@@ -99,7 +99,7 @@ impl LinkState {
 
     /// Records that the limits with this number were sent to the peer. Returns whether the number
     /// is new to the peer.
-    pub(super) fn mark_announced(&mut self, number: u32) -> bool {
+    pub(super) fn mark_limits_sent(&mut self, number: u32) -> bool {
         if self.announced.len() >= MAX_LIMIT_SETS {
             self.announced.clear();
         }

@@ -62,7 +62,7 @@ impl Pull {
 
 impl Mesh {
     /// Starts pulling a snapshot if this node needs one, and abandons a stalled snapshot.
-    pub(super) fn check_pull(&mut self, now: &Now<'_>, actions: &mut Vec<Action>) {
+    pub(super) fn start_or_abandon_pull(&mut self, now: &Now<'_>, actions: &mut Vec<Action>) {
         let at = now.mono().as_nanos();
         if self.pull.as_ref().is_some_and(|pull| at >= pull.progress_at.saturating_add(PULL_TIMEOUT)) {
             self.pull = None;
@@ -87,7 +87,7 @@ impl Mesh {
 
     /// Sends a part of this node's snapshot.
     pub(super) fn on_want(&mut self, now: &Now<'_>, node: NodeId, part: u32, actions: &mut Vec<Action>) {
-        let (at, parts) = (now.mono().as_nanos(), self.table.parts());
+        let (at, parts) = (now.mono().as_nanos(), self.table.part_count());
         if part >= parts {
             actions.push(Action::Close { peer: node, why: "requests a snapshot part that does not exist" });
             return;
@@ -104,8 +104,8 @@ impl Mesh {
         self.counts.left_out += builder.left_out;
         let (body, limits) = builder.finish();
         if let Some(link) = self.peers.get_mut(&node).and_then(|peer| peer.link.as_mut()) {
-            for limits in limits.iter().filter(|limits| link.mark_announced(limits.number())) {
-                let params = Frame::Params { number: limits.number(), code: limits.code().clone() };
+            for limits in limits.iter().filter(|limits| link.mark_limits_sent(limits.number())) {
+                let params = Frame::Params { number: limits.number(), encoded: limits.encoded().clone() };
                 actions.push(Action::Send { peer: node, frame: params });
             }
         }
@@ -177,7 +177,7 @@ impl Mesh {
     }
 
     /// Becomes ready once this node has all deltas that other nodes announced, or after a timeout.
-    pub(super) fn check_joined(&mut self, at: u64, actions: &mut Vec<Action>) {
+    pub(super) fn become_ready_if_caught_up(&mut self, at: u64, actions: &mut Vec<Action>) {
         if self.state != MemberState::Joining {
             return;
         }

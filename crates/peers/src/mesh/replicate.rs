@@ -51,8 +51,8 @@ impl Mesh {
             if cursor > link.acked + 1 && self.ring.bytes_between(link.acked + 1, cursor) > MAX_IN_FLIGHT_BYTES {
                 break;
             }
-            for limits in delta.limits.iter().filter(|limits| link.mark_announced(limits.number())) {
-                let params = Frame::Params { number: limits.number(), code: limits.code().clone() };
+            for limits in delta.limits.iter().filter(|limits| link.mark_limits_sent(limits.number())) {
+                let params = Frame::Params { number: limits.number(), encoded: limits.encoded().clone() };
                 actions.push(Action::Send { peer: node, frame: params });
             }
             let age = at.saturating_sub(delta.taken_at);
@@ -62,10 +62,10 @@ impl Mesh {
             cursor += 1;
         }
         link.cursor = Some(cursor);
-        if cursor <= self.ring.head() && self.ring.get(cursor).is_none() {
+        if cursor <= self.ring.last_seq() && self.ring.get(cursor).is_none() {
             // The peer was too slow: its next delta is no longer in the ring.
             link.cursor = None;
-            let head = self.ring.head();
+            let head = self.ring.last_seq();
             self.send(at, node, Frame::Head { head, gap: true }, actions);
         }
     }
@@ -82,13 +82,13 @@ impl Mesh {
             Frame::Hello(hello) => self.on_hello(now, node, &hello, actions),
             Frame::Resume { from } => self.on_resume(at, node, from, actions),
             Frame::Head { head, gap } => self.on_head(now, node, head, gap, actions),
-            Frame::Params { number, code } => match self.table.intern_encoded_limits(&code) {
+            Frame::Params { number, encoded } => match self.table.intern_encoded_limits(&encoded) {
                 Ok(limits) => link.remember_limits(number, limits),
                 Err(_) => actions.push(Action::Close { peer: node, why: "sent limits that nodes cannot share" }),
             },
             Frame::Delta(delta) => self.on_delta(now, node, &delta, actions),
             Frame::Ack { seq, state } => {
-                if seq > self.ring.head() {
+                if seq > self.ring.last_seq() {
                     actions.push(Action::Close { peer: node, why: "acknowledges a delta that was not sent" });
                     return;
                 }
@@ -97,7 +97,7 @@ impl Mesh {
                 self.homes_changed |= changed;
                 self.send_deltas(at, node, actions);
                 if changed {
-                    self.check_pull(now, actions);
+                    self.start_or_abandon_pull(now, actions);
                 }
             }
             Frame::Want { part } => self.on_want(now, node, part, actions),
@@ -132,12 +132,12 @@ impl Mesh {
         if let Some(from) = hello.resume {
             self.on_resume(at, node, from, actions);
         }
-        self.check_pull(now, actions);
+        self.start_or_abandon_pull(now, actions);
     }
 
     /// Starts sending the deltas after `from`, the last delta that the peer has.
     fn on_resume(&mut self, at: u64, node: NodeId, from: u64, actions: &mut Vec<Action>) {
-        let head = self.ring.head();
+        let head = self.ring.last_seq();
         if from > head {
             actions.push(Action::Close { peer: node, why: "requests deltas after one that does not exist" });
             return;
@@ -159,7 +159,7 @@ impl Mesh {
             (link.head, link.is_resumed) = (head, !gap);
         }
         if gap {
-            self.check_pull(now, actions);
+            self.start_or_abandon_pull(now, actions);
         }
     }
 

@@ -60,7 +60,7 @@ impl Ring {
     }
 
     /// Returns the sequence number of the last delta, or 0 if there is no delta yet.
-    pub(super) fn head(&self) -> u64 {
+    pub(super) fn last_seq(&self) -> u64 {
         self.head
     }
 
@@ -101,7 +101,10 @@ mod tests {
         for number in 1..=5 {
             ring.push(number, vec![0; 100].into(), Vec::new());
         }
-        assert_eq!((ring.head(), ring.get(3).map(|delta| delta.taken_at), ring.get(2).is_none()), (5, Some(3), true));
+        assert_eq!(
+            (ring.last_seq(), ring.get(3).map(|delta| delta.taken_at), ring.get(2).is_none()),
+            (5, Some(3), true)
+        );
         assert!(ring.holds_after(2) && ring.holds_after(5) && !ring.holds_after(1) && !ring.holds_after(6));
         assert_eq!(ring.bytes_between(4, 6), 2 * (100 + size_of::<RingDelta>() as u64));
         ring.push(6, vec![0; 10_000].into(), Vec::new());

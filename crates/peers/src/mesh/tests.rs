@@ -372,7 +372,7 @@ fn protocol_violations_close_the_link() {
         (true, Frame::Ack { seq: 99, state: MemberState::Ready }, "acknowledges a delta that was not sent"),
         (true, Frame::Resume { from: 99 }, "requests deltas after one that does not exist"),
         (true, Frame::Want { part: u32::MAX }, "requests a snapshot part that does not exist"),
-        (true, Frame::Params { number: 1, code: [7, 7][..].into() }, "sent limits that nodes cannot share"),
+        (true, Frame::Params { number: 1, encoded: [7, 7][..].into() }, "sent limits that nodes cannot share"),
         (true, Frame::Delta(Delta { seq: 9, age: 0, body: body.clone() }), "skipped a delta"),
         (true, Frame::Delta(Delta { seq: 1, age: 0, body: body.clone() }), "sent a malformed delta"),
         (true, Frame::Delta(Delta { seq: 1, age: 0, body: [1, 5, 0, 0][..].into() }), "refers to unknown limits"),

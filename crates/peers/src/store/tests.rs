@@ -42,7 +42,7 @@ async fn start_three_nodes() -> ([SocketAddr; 3], [PeerStore; 3]) {
     let all = addresses::<3>();
     let nodes = all.map(|own| start(own, &all));
     for node in &nodes {
-        node.joined().await;
+        node.wait_until_joined().await;
     }
     wait_until_nodes_agree(&nodes).await;
     (all, nodes)
@@ -275,7 +275,7 @@ async fn rolling_restart_resets_nothing() {
             }
         }
         nodes.push(start(own, &all));
-        assert_eq!(nodes[2].joined().await, Stage::Ready { complete: true });
+        assert_eq!(nodes[2].wait_until_joined().await, Stage::Ready { complete: true });
         wait_until_nodes_agree(&nodes).await;
         for key in &keys {
             for node in &nodes {
@@ -310,7 +310,7 @@ async fn secret_is_replaced_by_rolling_restarts_that_reset_nothing() {
         for own in all {
             nodes.remove(0).leave().await;
             nodes.push(start(own));
-            assert_eq!(nodes[2].joined().await, Stage::Ready { complete: true });
+            assert_eq!(nodes[2].wait_until_joined().await, Stage::Ready { complete: true });
             wait_until_nodes_agree(&nodes).await;
         }
         for node in &nodes {
@@ -365,7 +365,7 @@ async fn wrong_secret_cluster_or_duplicate_name_is_refused_without_harm() {
     let all = addresses::<5>();
     let nodes = [0, 1].map(|index| PeerStore::start(config(all[index], &all[..2], &right)).unwrap());
     for node in &nodes {
-        node.joined().await;
+        node.wait_until_joined().await;
     }
     wait_until_nodes_agree(&nodes).await;
     let start_refused = |index: usize, options: &str, name: &str| {

@@ -8,7 +8,7 @@ use tollgate_core::{Algorithm, Limits, Params, Phase};
 use tollgate_share::tally::with_debt;
 
 use super::Table;
-use crate::wire::limits::{LimitsCode, decode_limits, encode_limits};
+use crate::wire::limits::{EncodedLimits, decode_limits, encode_limits};
 
 /// Maximum number of limit sets in each map of the interner. When the maximum is reached, the map is cleared, and
 /// limits are interned again when they are next used.
@@ -21,15 +21,15 @@ pub struct SharedLimits {
     pub(crate) plain: Limits,
     /// The limits with a larger maximum debt, because several nodes may take the same tokens at the same time.
     pub(crate) with_debt: Limits,
-    code: LimitsCode,
+    encoded: EncodedLimits,
     number: u32,
     min_urgent_amount: u64,
 }
 
 impl SharedLimits {
     /// Returns the encoded limits, as sent to other nodes.
-    pub fn code(&self) -> &LimitsCode {
-        &self.code
+    pub fn encoded(&self) -> &EncodedLimits {
+        &self.encoded
     }
 
     /// Returns the number that identifies these limits in this node's deltas.
@@ -48,7 +48,7 @@ impl SharedLimits {
     }
 
     pub(crate) fn is_same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
-        Arc::ptr_eq(self, other) || self.code == other.code
+        Arc::ptr_eq(self, other) || self.encoded == other.encoded
     }
 }
 
@@ -80,7 +80,7 @@ pub fn check_limits(limits: &Limits) -> Result<(), String> {
 pub(super) struct Interner {
     /// Limits by the engine's id, for the fast path.
     by_id: RwLock<HashMap<u32, Arc<SharedLimits>>>,
-    by_code: Mutex<HashMap<LimitsCode, Arc<SharedLimits>>>,
+    by_encoded: Mutex<HashMap<EncodedLimits, Arc<SharedLimits>>>,
     next: AtomicU32,
 }
 
@@ -90,7 +90,7 @@ impl Interner {
             return Ok(found.clone());
         }
         check_limits(limits)?;
-        let interned = self.intern_by_code(&encode_limits(limits))?;
+        let interned = self.intern_encoded(&encode_limits(limits))?;
         let mut by_id = self.by_id.write().unwrap_or_else(PoisonError::into_inner);
         if by_id.len() >= MAX_LIMITS {
             by_id.clear();
@@ -100,28 +100,28 @@ impl Interner {
     }
 
     /// Returns the limits with this encoded form.
-    pub(super) fn intern_by_code(&self, code: &LimitsCode) -> Result<Arc<SharedLimits>, String> {
-        let mut by_code = self.by_code.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = by_code.get(code) {
+    pub(super) fn intern_encoded(&self, encoded: &EncodedLimits) -> Result<Arc<SharedLimits>, String> {
+        let mut by_encoded = self.by_encoded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = by_encoded.get(encoded) {
             return Ok(found.clone());
         }
-        let plain = decode_limits(code).map_err(|error| error.to_string())?;
+        let plain = decode_limits(encoded).map_err(|error| error.to_string())?;
         check_limits(&plain)?;
         // A limit that takes centuries to refill gets no additional debt.
         let with_debt = with_debt(&plain).unwrap_or_else(|| plain.clone());
         let min_urgent_amount = plain.capacity().div_ceil(16);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let interned = Arc::new(SharedLimits { plain, with_debt, code: code.clone(), number, min_urgent_amount });
-        if by_code.len() >= MAX_LIMITS {
-            by_code.clear();
+        let interned = Arc::new(SharedLimits { plain, with_debt, encoded: encoded.clone(), number, min_urgent_amount });
+        if by_encoded.len() >= MAX_LIMITS {
+            by_encoded.clear();
         }
-        by_code.insert(code.clone(), interned.clone());
+        by_encoded.insert(encoded.clone(), interned.clone());
         Ok(interned)
     }
 }
 
 /// The limits that a peer used last, by their encoded form. A hit saves the lock and the hash of
-/// [`Interner::intern_by_code`].
+/// [`Interner::intern_encoded`].
 #[derive(Debug, Default)]
 pub(crate) struct LimitsCache {
     slots: [Option<Arc<SharedLimits>>; LimitsCache::SLOTS],
@@ -132,11 +132,12 @@ impl LimitsCache {
     const SLOTS: usize = 32;
 
     /// Returns the limits with this encoded form, or `None` if nodes cannot share them.
-    pub(crate) fn get(&mut self, table: &Table, code: &[u8]) -> Option<&Arc<SharedLimits>> {
-        let hash = code.iter().fold(0u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    pub(crate) fn get(&mut self, table: &Table, encoded: &[u8]) -> Option<&Arc<SharedLimits>> {
+        let hash =
+            encoded.iter().fold(0u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let slot = &mut self.slots[(hash >> 32) as usize % Self::SLOTS];
-        if slot.as_ref().is_none_or(|limits| limits.code()[..] != *code) {
-            *slot = Some(table.intern_encoded_limits(&code.into()).ok()?);
+        if slot.as_ref().is_none_or(|limits| limits.encoded()[..] != *encoded) {
+            *slot = Some(table.intern_encoded_limits(&encoded.into()).ok()?);
         }
         slot.as_ref()
     }

@@ -254,7 +254,7 @@ impl Shard {
     ) -> Option<bool> {
         let Ask::Exactly(cost) = charge.ask else { return None };
         let entry = self.entries.get_mut(&charge.key)?;
-        // A request for nothing must not change the state.
+        // A request of cost 0 must not change the state.
         if cost == Cost::ZERO || entry.is_reset || !entry.limits.is_same(charge.limits) {
             return None;
         }
@@ -273,7 +273,7 @@ impl Shard {
     }
 
     /// Records the id under which the engine charges a key with these limits.
-    pub(super) fn record_id(&mut self, key: Fingerprint, limits: &Arc<SharedLimits>, limits_id: u32) {
+    pub(super) fn record_limits_id(&mut self, key: Fingerprint, limits: &Arc<SharedLimits>, limits_id: u32) {
         if let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.limits.is_same(limits)) {
             entry.charged_as = Some(limits_id);
         }
@@ -419,7 +419,7 @@ impl Shard {
     }
 
     /// Returns the number of keys with unsent charges.
-    pub(super) fn unsent(&self) -> usize {
+    pub(super) fn unsent_key_count(&self) -> usize {
         self.dirty.len()
     }
 

@@ -201,9 +201,9 @@ fn snapshot_raises_usage_and_never_lowers_it() {
         // The clocks of the two nodes are unrelated.
         let (here, there) = (Now::at(at + 1_234_567), Now::new(Time::from_nanos(77), Time::from_nanos(at + 1_234_567)));
         let copy = |from: &Table, from_now: &Now<'_>, to: &Table, to_now: &Now<'_>| {
-            (0..from.parts()).for_each(|part| {
+            (0..from.part_count()).for_each(|part| {
                 from.for_each_used_key(part, from_now, |limits, known| {
-                    to.merge(to_now, &to.intern_encoded_limits(limits.code()).unwrap(), &known);
+                    to.merge(to_now, &to.intern_encoded_limits(limits.encoded()).unwrap(), &known);
                 });
             });
         };
@@ -313,7 +313,7 @@ fn fast_path_agrees_with_the_slow_path() {
             let decided = table.decide(&now, Verb::Check, &[charge], |_, decided_charge| {
                 said = Some((decided_charge.verdict().outcome(), decided_charge.reports(cost)[0]));
             });
-            table.record_id(key(number), &limits, id);
+            table.record_limits_id(key(number), &limits, id);
             said.map(|(outcome, report)| (outcome, report, decided.urgent)).unwrap()
         };
         let said = fast.try_check(&now, key(number), id, cost);

@@ -11,7 +11,7 @@ use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_varint};
 use super::frames::{KIND_ANSWER, KIND_ASK, read_flag};
 use super::limits::MAX_LIMITS_BYTES;
 use super::{WireError, encode_with};
-use crate::ask::{Answer, Ask, AskCharge, ChargeAnswer, ChargeAnswers, Refusal, SingleAsk};
+use crate::ask::{Answer, Ask, AskCharge, ChargeAnswer, ChargeAnswers, SingleAsk, UndecidedReason};
 use crate::homes::Hop;
 use crate::table::Verb;
 
@@ -173,14 +173,14 @@ pub(crate) fn encode_single_answer(id: u64, charge: &ChargeAnswer, out: &mut Vec
     });
 }
 
-fn put_answer_head(id: u64, refusal: Option<Refusal>, out: &mut Vec<u8>) {
+fn put_answer_head(id: u64, refusal: Option<UndecidedReason>, out: &mut Vec<u8>) {
     out.push(KIND_ANSWER);
     put_varint(id, out);
     out.push(match refusal {
         None => 0,
-        Some(Refusal::Minority) => 1,
-        Some(Refusal::NoHome) => 2,
-        Some(Refusal::BadLimits) => 3,
+        Some(UndecidedReason::Minority) => 1,
+        Some(UndecidedReason::NoHome) => 2,
+        Some(UndecidedReason::BadLimits) => 3,
     });
 }
 
@@ -212,9 +212,9 @@ pub(super) fn read_answer(reader: &mut Reader<'_>) -> Result<Answer, WireError> 
     let id = reader.varint()?;
     let refusal = match reader.byte()? {
         0 => None,
-        1 => Some(Refusal::Minority),
-        2 => Some(Refusal::NoHome),
-        3 => Some(Refusal::BadLimits),
+        1 => Some(UndecidedReason::Minority),
+        2 => Some(UndecidedReason::NoHome),
+        3 => Some(UndecidedReason::BadLimits),
         _ => return Err(WireError::Invalid("a refusal")),
     };
     if let Some(refusal) = refusal {

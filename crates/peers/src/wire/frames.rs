@@ -37,10 +37,10 @@ pub(super) fn put(frame: &Frame, out: &mut Vec<u8>) {
             put_varint(*head, out);
             out.push((*gap).into());
         }
-        Frame::Params { number, code } => {
+        Frame::Params { number, encoded } => {
             out.push(KIND_PARAMS);
             put_varint((*number).into(), out);
-            out.extend_from_slice(code);
+            out.extend_from_slice(encoded);
         }
         Frame::Delta(delta) => {
             out.push(KIND_DELTA);
@@ -75,11 +75,11 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
         KIND_HEAD => Frame::Head { head: reader.varint()?, gap: read_flag(reader)? },
         KIND_PARAMS => {
             let number = reader.varint_u32()?;
-            let code = reader.take_remaining();
-            if code.len() > MAX_LIMITS_BYTES {
+            let encoded = reader.take_remaining();
+            if encoded.len() > MAX_LIMITS_BYTES {
                 return Err(WireError::Invalid("limits that are too long"));
             }
-            Frame::Params { number, code: code.into() }
+            Frame::Params { number, encoded: encoded.into() }
         }
         KIND_DELTA => {
             let (seq, age) = (reader.varint()?, reader.varint()?);

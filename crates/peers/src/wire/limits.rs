@@ -10,7 +10,7 @@ use super::codec::{Reader, put_varint};
 pub const MAX_LIMITS_BYTES: usize = 512;
 
 /// Encoded limits. Equal limits have equal bytes.
-pub type LimitsCode = SmallVec<[u8; 24]>;
+pub type EncodedLimits = SmallVec<[u8; 24]>;
 
 const CODE_TOKEN_BUCKET: u8 = 1;
 const CODE_FIXED_WINDOW: u8 = 2;
@@ -19,7 +19,7 @@ const CODE_SLIDING_SLICES: u8 = 4;
 
 /// Encodes limits. Skips limits that nodes cannot share; [`check_limits`](crate::table::check_limits) refuses them
 /// earlier.
-pub fn encode_limits(limits: &Limits) -> LimitsCode {
+pub fn encode_limits(limits: &Limits) -> EncodedLimits {
     let mut out = Vec::with_capacity(32);
     for limit in limits.as_slice() {
         match limit.params() {
@@ -57,18 +57,18 @@ pub fn encode_limits(limits: &Limits) -> LimitsCode {
             | Params::Concurrency { .. } => {}
         }
     }
-    LimitsCode::from_slice(&out)
+    EncodedLimits::from_slice(&out)
 }
 
 /// Decodes limits.
 ///
 /// # Errors
 /// Fails if the bytes are truncated or the parameters are invalid.
-pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
-    if code.len() > MAX_LIMITS_BYTES {
+pub fn decode_limits(encoded: &[u8]) -> Result<Limits, WireError> {
+    if encoded.len() > MAX_LIMITS_BYTES {
         return Err(WireError::Invalid("limits that are too long"));
     }
-    let (mut reader, mut limits) = (Reader::new(code), Vec::new());
+    let (mut reader, mut limits) = (Reader::new(encoded), Vec::new());
     while reader.expect_end().is_err() {
         if limits.len() == Limits::MAX {
             return Err(WireError::Invalid("more than 8 limits"));

@@ -32,7 +32,7 @@ use crate::mesh::MemberState;
 pub(crate) use asks::{decode_answer, decode_single_ask, encode_single_answer, encode_single_ask};
 pub use body::{DeltaBody, PartBody};
 use codec::Reader;
-use limits::LimitsCode;
+use limits::EncodedLimits;
 
 /// Maximum length of a frame in bytes, without the length prefix.
 pub const MAX_FRAME_BYTES: usize = 1 << 20;
@@ -65,7 +65,7 @@ pub enum Frame {
         /// Number used in deltas and snapshot parts.
         number: u32,
         /// Encoded limits.
-        code: LimitsCode,
+        encoded: EncodedLimits,
     },
     /// Charges of the sender.
     Delta(Delta),

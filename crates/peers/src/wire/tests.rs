@@ -5,7 +5,7 @@ use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost, Nanos, Outcome, Report, Retry, Stamp, Stamps};
 
 use super::*;
-use crate::ask::{AskCharge, ChargeAnswer, ChargeAnswers, Refusal, SingleAsk};
+use crate::ask::{AskCharge, ChargeAnswer, ChargeAnswers, SingleAsk, UndecidedReason};
 use crate::homes::Hop;
 use crate::table::{NetCharge, SnapshotKey, UsedAmount, Verb};
 
@@ -73,7 +73,8 @@ fn answer() -> impl Strategy<Value = Answer> {
         stamps,
         reports: reports.into(),
     });
-    let refusal = prop_oneof![Just(Refusal::Minority), Just(Refusal::NoHome), Just(Refusal::BadLimits)];
+    let refusal =
+        prop_oneof![Just(UndecidedReason::Minority), Just(UndecidedReason::NoHome), Just(UndecidedReason::BadLimits)];
     let result =
         prop_oneof![vec(charge, 0..9).prop_map(|charges| Ok(ChargeAnswers::from(charges))), refusal.prop_map(Err)];
     (any::<u64>(), result).prop_map(|(id, result)| Answer { id, result })
@@ -88,7 +89,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         }),
         any::<u64>().prop_map(|from| Frame::Resume { from }),
         (any::<u64>(), any::<bool>()).prop_map(|(head, gap)| Frame::Head { head, gap }),
-        (any::<u32>(), bytes(100)).prop_map(|(number, code)| Frame::Params { number, code: code[..].into() }),
+        (any::<u32>(), bytes(100)).prop_map(|(number, code)| Frame::Params { number, encoded: code[..].into() }),
         (any::<u64>(), any::<u64>(), bytes(100)).prop_map(|(seq, age, body)| Frame::Delta(Delta { seq, age, body })),
         (any::<u64>(), state()).prop_map(|(seq, state)| Frame::Ack { seq, state }),
         any::<u32>().prop_map(|part| Frame::Want { part }),

@@ -15,7 +15,7 @@ pub fn check(input: &[u8]) {
         match &frame {
             Frame::Delta(delta) => check_delta(&delta.body),
             Frame::Part(part) => check_part(&part.body),
-            Frame::Params { code, .. } => check_limits(code),
+            Frame::Params { encoded, .. } => check_limits(encoded),
             Frame::Ask(ask) => ask.charges.iter().for_each(|charge| check_limits(&charge.limits)),
             _ => {}
         }
@@ -71,7 +71,7 @@ fn check_part(bytes: &[u8]) {
     assert_eq!(PartBody::decode(&again), Ok(body));
 }
 
-fn check_limits(code: &[u8]) {
-    let Ok(limits) = decode_limits(code) else { return };
+fn check_limits(encoded: &[u8]) {
+    let Ok(limits) = decode_limits(encoded) else { return };
     assert_eq!(decode_limits(&encode_limits(&limits)), Ok(limits));
 }

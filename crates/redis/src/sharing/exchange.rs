@@ -171,7 +171,7 @@ async fn sweep_leases(sharing: Weak<Sharing>) {
             let at = now();
             entries.retain(|_, entry| !entry.holder.is_idle(at));
             for (key, entry) in entries.iter_mut() {
-                if started < MAX_EXCHANGES_PER_SWEEP && entry.holder.is_due(at) {
+                if started < MAX_EXCHANGES_PER_SWEEP && entry.holder.is_exchange_due(at) {
                     started += 1;
                     drop(sharing.start_exchange(shard, key, entry, Need::default(), false));
                 }

@@ -386,7 +386,7 @@ impl RedisStore {
                     continue;
                 }
             };
-            let asked = StateQuery { limits: &indebted.with_debt, encoded: &indebted.encoded, carries_taken: false };
+            let asked = StateQuery { limits: &indebted.with_debt, encoded: &indebted.encoded, contains_taken: false };
             let own = read_states(part.bytes(), &[asked], part.now).ok().and_then(|mut states| states.pop()?);
             let time = shard.record_store_time(&part, at);
             match own {

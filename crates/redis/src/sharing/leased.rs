@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Report, Retry, Stamp, Stamps, Time, Wall};
 use tollgate_engine::Exactness;
 use tollgate_engine::store::{Answers, Charge, StoreError};
-use tollgate_share::hash::KeyHash;
+use tollgate_share::hash::BuildKeyHasher;
 use tollgate_share::lease::{Holder, Need, PoolLimit, Reservation, TakeResult};
 
 use super::Sharing;
@@ -39,7 +39,7 @@ pub(super) struct Leases {
 }
 
 /// The leases of one shard, by key.
-pub(super) type Shard = HashMap<Arc<[u8]>, Entry, KeyHash>;
+pub(super) type Shard = HashMap<Arc<[u8]>, Entry, BuildKeyHasher>;
 
 /// The leases of one key.
 pub(super) struct Entry {
@@ -306,7 +306,7 @@ impl Sharing {
 
     /// Starts an exchange without an immediate need, if the holder reports that an exchange is due.
     fn renew_if_due(self: &Arc<Self>, entry: &mut Entry, shard: u8, charge: &Charge<'_>, at: u64) {
-        if entry.holder.is_due(at) {
+        if entry.holder.is_exchange_due(at) {
             drop(self.start_exchange(shard, &Arc::from(charge.key), entry, Need::default(), false));
         }
     }
@@ -387,7 +387,7 @@ impl Sharing {
                 let Some(entry) = entries.get_mut(key) else { return };
                 // The next request must ask the store, which then has the returned tokens.
                 entry.holder.forget_refusal();
-                if entry.holder.is_in_flight() {
+                if entry.holder.has_exchange_in_flight() {
                     NextStep::Wait(entry.answered.clone().notified_owned())
                 } else if entry.holder.has_leases() {
                     NextStep::Asked(self.start_exchange(shard, &Arc::from(key), entry, Need::default(), true))

@@ -5,14 +5,14 @@ use tollgate_core::{Limits, Now};
 use crate::answer::{ByteCursor, TooShort, instant_nanos};
 use crate::own_state::OwnState;
 use crate::params::EncodedLimits;
-use crate::request::OTHER_PARAMETERS;
+use crate::request::OTHER_PARAMETERS_FLAG;
 
 /// The parts of a request for one state that determine the format of the reply.
 pub(super) struct StateQuery<'a> {
     pub(super) limits: &'a Limits,
     pub(super) encoded: &'a EncodedLimits,
     /// Whether the reply contains the amount taken.
-    pub(super) carries_taken: bool,
+    pub(super) contains_taken: bool,
 }
 
 /// Decodes the states in a reply to groups with one charge each. The result is `None` for a key without a valid state,
@@ -29,11 +29,11 @@ pub(super) fn read_states(
 
 fn read_state(bytes: &mut ByteCursor<'_>, asked: &StateQuery<'_>, now: &Now<'_>) -> Result<Option<OwnState>, TooShort> {
     let status = bytes.take(1)?[0];
-    if status & !OTHER_PARAMETERS > 1 {
+    if status & !OTHER_PARAMETERS_FLAG > 1 {
         return Ok(None);
     }
-    bytes.take(if asked.carries_taken { 8 } else { 1 })?;
-    let foreign = if status & OTHER_PARAMETERS == 0 { 0 } else { bytes.take_number(2)? as usize };
+    bytes.take(if asked.contains_taken { 8 } else { 1 })?;
+    let foreign = if status & OTHER_PARAMETERS_FLAG == 0 { 0 } else { bytes.take_number(2)? as usize };
     // All algorithms that can be merged have states of fixed length, so the reply contains the whole stored value.
     let state = bytes.take(if foreign > 0 { foreign } else { asked.encoded.state_len_in_reply() })?;
     Ok(OwnState::decode(state, asked.limits, now).ok().map(|mut own| {

@@ -177,7 +177,7 @@ impl CycleSync<'_> {
         match message {
             Message::Read(key, limits) => {
                 let Some(encoded) = state(limits) else { return };
-                let asked = StateQuery { limits, encoded: &encoded, carries_taken: false };
+                let asked = StateQuery { limits, encoded: &encoded, contains_taken: false };
                 let Ok(mut states) = read_states(part.bytes(), &[asked], part.now) else { return };
                 if let Some(Some(own)) = states.pop() {
                     shard.tally.learn(key, &Arc::new(own.limits), &own.words, &now_of(key, time), at);
@@ -189,14 +189,14 @@ impl CycleSync<'_> {
                 if part.bytes().is_empty() {
                     return;
                 }
-                let carries_taken = !is_recent;
+                let contains_taken = !is_recent;
                 let known: Option<Vec<_>> = payload.items.iter().map(|item| state(&item.limits)).collect();
                 let Some(known) = known else { return };
                 let asked: Vec<_> = payload
                     .items
                     .iter()
                     .zip(&known)
-                    .map(|(item, encoded)| StateQuery { limits: &item.limits, encoded, carries_taken })
+                    .map(|(item, encoded)| StateQuery { limits: &item.limits, encoded, contains_taken })
                     .collect();
                 let Ok(states) = read_states(part.bytes(), &asked, part.now) else { return };
                 for (item, own) in payload.items.iter().zip(states) {

@@ -194,7 +194,7 @@ impl Holder {
 
     /// Returns whether to start an exchange in the background: to request tokens ahead of need, to report spent tokens,
     /// or to return unneeded tokens.
-    pub fn is_due(&mut self, now: u64) -> bool {
+    pub fn is_exchange_due(&mut self, now: u64) -> bool {
         self.drop_expired(now);
         if self.in_flight.is_some() || now < self.last_exchange_at.saturating_add(MIN_EXCHANGE_INTERVAL) {
             return false;
@@ -228,7 +228,7 @@ impl Holder {
     }
 
     /// Returns whether an exchange is in flight.
-    pub fn is_in_flight(&self) -> bool {
+    pub fn has_exchange_in_flight(&self) -> bool {
         self.in_flight.is_some()
     }
 
@@ -448,9 +448,9 @@ mod tests {
         for _ in 0..15 {
             assert!(matches!(holder.take(NOW, 1), TakeResult::Held(_)));
         }
-        assert!(!holder.is_due(NOW + MIN_EXCHANGE_INTERVAL));
+        assert!(!holder.is_exchange_due(NOW + MIN_EXCHANGE_INTERVAL));
         assert!(matches!(holder.take(NOW, 1), TakeResult::Held(_)));
-        assert!(holder.is_due(NOW + MIN_EXCHANGE_INTERVAL), "less than a quarter of the lease is left");
+        assert!(holder.is_exchange_due(NOW + MIN_EXCHANGE_INTERVAL), "less than a quarter of the lease is left");
         assert_eq!(holder.exchange(NOW + MIN_EXCHANGE_INTERVAL, Need::default()).settle[0].spent, 16);
         assert_eq!(holder.take(NOW + MIN_EXCHANGE_INTERVAL, 5), TakeResult::Wait);
     }
@@ -475,7 +475,7 @@ mod tests {
         }
         assert!(exchange_with_pool(&mut holder, &mut pool, NOW, Need::Spend(1)));
         let later = NOW + MAX_EXCHANGE_INTERVAL;
-        assert!(holder.is_due(later));
+        assert!(holder.is_exchange_due(later));
         assert!(exchange_with_pool(&mut holder, &mut pool, later, Need::default()));
         assert_eq!((holder.held(), pool.outstanding(), holder.is_idle(later)), (0, 0, true));
         for _ in 0..10 {
@@ -485,7 +485,7 @@ mod tests {
         let sent = holder.drain(later, Need::default());
         let grant = pool.exchange(&LIMITS, later, &sent);
         assert!(holder.on_grant(later, &grant));
-        assert!(!holder.is_due(later + MIN_EXCHANGE_INTERVAL), "a node that stops does not ask for more");
+        assert!(!holder.is_exchange_due(later + MIN_EXCHANGE_INTERVAL), "a node that stops does not ask for more");
     }
 
     #[test]

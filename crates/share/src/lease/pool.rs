@@ -189,7 +189,7 @@ impl Pool {
                     Need::Spend(_) | Need::UpTo(_) | Need::Regardless(_) => (need, 0),
                     Need::Refund(_) | Need::Reset => (0, 0),
                 };
-                self.give_or_reset(limits, &mut levels, now, exchange.need, &mut grant);
+                self.refund_or_reset(limits, &mut levels, now, exchange.need, &mut grant);
                 grant.leased = hold + self.amount_to_lease(limits, &levels, now, need, exchange.wants);
                 let all = spend + grant.leased;
                 if all > 0 {
@@ -299,7 +299,7 @@ impl Pool {
     }
 
     /// Applies a refund or a reset. The used amount stays at or above the outstanding tokens.
-    fn give_or_reset(&self, limits: &[PoolLimit], levels: &mut [Level], now: u64, need: Need, grant: &mut Grant) {
+    fn refund_or_reset(&self, limits: &[PoolLimit], levels: &mut [Level], now: u64, need: Need, grant: &mut Grant) {
         let amount = match need {
             Need::Refund(cost) => cost,
             Need::Reset => u64::MAX,

@@ -49,7 +49,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Ask, Cost, Limits, Now, Outcome, Report, Stamps, Verdict};
 
-use crate::hash::KeyHash;
+use crate::hash::BuildKeyHasher;
 use unsent::UnsentCharges;
 pub use unsent::{Item, MAX_ITEMS, Payload};
 pub use view::{MAX_DEBT_FACTOR, merge, with_debt, with_debt_that_fits};
@@ -61,7 +61,7 @@ pub const RECENT_NANOS: u64 = 1_000_000_000;
 /// The name of a key.
 pub type Key = Arc<[u8]>;
 
-type Views = HashMap<Key, View, KeyHash>;
+type Views = HashMap<Key, View, BuildKeyHasher>;
 
 /// Size limits of a tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

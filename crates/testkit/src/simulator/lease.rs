@@ -247,7 +247,7 @@ impl LeaseSimulation {
             LeaseEvent::Poll(node) => {
                 self.queue.add(now + 20 * MILLI, LeaseEvent::Poll(node));
                 let local = self.nodes[node].clock.shown_at(now);
-                if self.nodes[node].holder.is_due(local) {
+                if self.nodes[node].holder.is_exchange_due(local) {
                     self.send(now, node, Need::default());
                 }
             }

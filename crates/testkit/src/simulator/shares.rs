@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limit, Limits, Nanos, Now, Rate, Stamps, TokenBucket, Verdict};
-use tollgate_share::shares::{Arrears, LimitUsage, ShareStart, fits_store_remaining, share_of_node, with_arrears};
+use tollgate_share::shares::{
+    Arrears, LimitUsage, ShareStart, fits_store_remaining, share_of_node, with_debt_for_arrears,
+};
 
 use super::{EventQueue, Random, SimulatedClock};
 use crate::history::{Bound, Checker};
@@ -107,7 +109,7 @@ impl SharesSimulation {
                 }
             }
         }
-        let owing = with_arrears(&limits).unwrap_or_else(|| panic!("both algorithms support debt"));
+        let owing = with_debt_for_arrears(&limits).unwrap_or_else(|| panic!("both algorithms support debt"));
         let mut store = vec![0; limits.words().max(owing.words())];
         limits.init(&mut *store, &Now::at(STORE_START));
         Self {

@@ -100,7 +100,7 @@ where
     }
 
     #[inline]
-    fn take_fast(&self, fingerprint: Fingerprint, cost: Cost) -> bool {
+    fn try_take_fast(&self, fingerprint: Fingerprint, cost: Cost) -> bool {
         let now = self.now();
         let take = |state: &mut State<'_>| state.take(&self.limit, &now, cost);
         let Table::SingleWord(buckets) = &self.table else { return false };

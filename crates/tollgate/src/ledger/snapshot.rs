@@ -120,7 +120,7 @@ impl<C: Clock> Ledger<C> {
         let head = from.read_table_head(&now)?;
         let (mut limits, mut ids, mut total) = (RestoredLimits::default(), HashMap::new(), 0);
         loop {
-            let (kind, mut words) = from.frame()?;
+            let (kind, mut words) = from.read_frame()?;
             match (kind, words) {
                 (FrameKind::Limits, words) => {
                     let (id, stored) = read_limits(words)?;

@@ -77,7 +77,7 @@ pub trait Waitable: Send + Sync + Sized + 'static {
     fn uses_wall_clock(&self) -> bool;
     /// The fast path of [`take`](Self::take), for states without stamps. Reads the clock itself. `false`: the fast path
     /// does not apply, and nothing was taken.
-    fn take_fast(&self, key: Self::Key, cost: Cost) -> bool {
+    fn try_take_fast(&self, key: Self::Key, cost: Cost) -> bool {
         let _ = (key, cost);
         false
     }
@@ -299,7 +299,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
     #[inline(always)]
     fn try_fast(&mut self) -> Option<Grant<G::Stamp>> {
         let (limiter, cost) = (self.limiter.get(), Cost::new(self.cost));
-        if !limiter.shards().shard(G::shard_of(self.key)).is_empty() || !limiter.take_fast(self.key, cost) {
+        if !limiter.shards().shard(G::shard_of(self.key)).is_empty() || !limiter.try_take_fast(self.key, cost) {
             return None;
         }
         self.stage = AcquireStage::Done;
@@ -345,7 +345,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
                     }
                 }
             }
-            AcquireStage::Queued(id) => match shard.collect(&**limiter, *id, waker) {
+            AcquireStage::Queued(id) => match shard.poll_answer(&**limiter, *id, waker) {
                 Some(Ok(verdict)) if self.jitter > Nanos::ZERO => {
                     let delayed = DelayedGrant::new(verdict, self.jitter, limiter.clock().mono(), self.deadline, waker);
                     self.stage = AcquireStage::Delayed(Box::new(delayed));

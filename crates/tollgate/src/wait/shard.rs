@@ -63,7 +63,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shards<K, S> {
         }
     }
 
-    pub(crate) fn waiting(&self) -> usize {
+    pub(crate) fn waiter_count(&self) -> usize {
         self.shards.iter().map(|shard| shard.waiting.load(Ordering::Relaxed)).sum()
     }
 
@@ -159,7 +159,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
     }
 
     /// Returns the answer to a waiter, or stores `waker` if there is no answer yet.
-    pub(super) fn collect<G>(
+    pub(super) fn poll_answer<G>(
         &self,
         limiter: &G,
         id: WaiterId,

@@ -95,17 +95,21 @@ async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
             })?;
             let store = Arc::new(store);
             // Waits until this server has joined its peers. Until then, all limits look unused.
-            let stage = match timeout(JOIN_WARNING_DELAY, store.joined()).await {
+            let stage = match timeout(JOIN_WARNING_DELAY, store.wait_until_joined()).await {
                 Ok(stage) => stage,
                 Err(_) => {
                     tracing::warn!(
                         "other servers answer, but none has accepted this server; waiting until one accepts it or all \
                          stop answering"
                     );
-                    store.joined().await
+                    store.wait_until_joined().await
                 }
             };
-            tracing::info!(complete = stage == Stage::Ready { complete: true }, nodes = store.nodes(), "joined peers");
+            tracing::info!(
+                complete = stage == Stage::Ready { complete: true },
+                nodes = store.node_count(),
+                "joined peers"
+            );
             let app = App::new(Engine::new(store.clone())?, None);
             let served = serve(config, app, |app| watch_peer_status(store.clone(), app)).await;
             store.leave().await;
@@ -141,7 +145,7 @@ async fn watch_redis_status(
             changed = nodes.changed() => changed,
             _ = every_second.tick() => {
                 app.metrics.set_store_counts(app.engine.store().counts());
-                app.metrics.set_sharing_stats(app.engine.store().shared());
+                app.metrics.set_sharing_stats(app.engine.store().sharing_stats());
                 stalls.log_ended_stall(app.engine.counts().fallback, app.health.is_up());
                 Ok(())
             }

@@ -50,12 +50,12 @@ impl PeersSimulation {
             self.handle_mesh_event(now, host, MeshEvent::Timer);
         }
         let Some(process) = self.hosts[host].process.as_mut() else { return };
-        if let Some(beat) = process.members.due_heartbeat(local.mono()) {
+        if let Some(beat) = process.members.take_due_heartbeat(local.mono()) {
             self.send_heartbeats(now, host, &beat);
         }
         self.report_members(now, host);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
-        let (id, due) = (process.id, process.members.due_dials(local.mono()));
+        let (id, due) = (process.id, process.members.take_due_dials(local.mono()));
         for address in due {
             self.dial(now, host, id, address);
         }
