@@ -10,7 +10,7 @@ use tollgate_engine::rules::entry::{self, SplitFiles};
 use super::db::{self, Db, LONG_TIMEOUT, Write, are_storable, with_timeout};
 use super::error::Conflict;
 use super::history::{self, RuleWrite};
-use super::model::{Action, Change, Expected, Finding, OtherRules, Plan, Validation};
+use super::model::{Action, Change, ExpectedVersion, Finding, OtherRulesPolicy, Plan, Validation};
 use super::orphans::{self, Orphans};
 use super::plan::{DomainChanges, FileChanges, RuleChange, StoredRules, compare_file, plan_warnings};
 use super::rules::{self, RuleRow, check_match_limit, check_rule_count, check_rule_size, rule_audit_entry};
@@ -57,7 +57,7 @@ impl RuleFiles<'_> {
     ///
     /// # Errors
     /// Returns an error if the file has mistakes or the database is unreachable.
-    pub async fn plan(&self, text: &[u8], others: OtherRules) -> Result<Plan> {
+    pub async fn plan(&self, text: &[u8], others: OtherRulesPolicy) -> Result<Plan> {
         let taken = split_file(text).await?;
         let (revision, stored, orphans) = with_timeout(LONG_TIMEOUT, async {
             let mut tx = self.db.begin_read().await?;
@@ -81,7 +81,7 @@ impl RuleFiles<'_> {
         &self,
         change: &Change,
         text: &[u8],
-        others: OtherRules,
+        others: OtherRulesPolicy,
         allowed: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Plan> {
         let taken = split_file(text).await?;
@@ -109,7 +109,7 @@ impl RuleFiles<'_> {
     /// # Errors
     /// Returns an error if the file has mistakes or does not contain the domain, or if the database is unreachable.
     /// Also returns an error if the rules would exceed their maximum size or count.
-    pub async fn preview(&self, text: &[u8], others: OtherRules, domain: Option<&str>) -> Result<Preview> {
+    pub async fn preview(&self, text: &[u8], others: OtherRulesPolicy, domain: Option<&str>) -> Result<Preview> {
         let taken = split_file(text).await?;
         let domain = choose_domain(&taken.domains, domain)?;
         with_timeout(LONG_TIMEOUT, async {
@@ -186,7 +186,11 @@ fn choose_domain(domains: &[String], named: Option<&str>) -> Result<String> {
 }
 
 /// Applies a file within the transaction `write` and returns the changes.
-async fn apply_in_transaction(write: &mut Write<'_>, taken: SplitFiles, others: OtherRules) -> Result<FileChanges> {
+async fn apply_in_transaction(
+    write: &mut Write<'_>,
+    taken: SplitFiles,
+    others: OtherRulesPolicy,
+) -> Result<FileChanges> {
     let stored = load_rules(&mut write.tx, &taken.domains).await?;
     // Comparing 100 000 rules may take longer than the default idle timeout of a transaction.
     write.allow_idle().await?;
@@ -201,7 +205,7 @@ async fn apply_in_transaction(write: &mut Write<'_>, taken: SplitFiles, others: 
         apply_domain(write, domain, &orphans).await?;
         // The file was checked without the stored rules. A request may match stored rules and rules of the file, so
         // both are checked together here.
-        if others == OtherRules::Keep {
+        if others == OtherRulesPolicy::Keep {
             check_match_limit(write, &name, "").await?;
         }
     }
@@ -214,10 +218,10 @@ async fn apply_in_transaction(write: &mut Write<'_>, taken: SplitFiles, others: 
 async fn check_revision(write: &mut Write<'_>) -> Result<()> {
     let (current, empty) = (write.revision - 1, write.rules == 0);
     let matches = match write.expected {
-        Expected::Anything => true,
-        Expected::Absent => empty,
-        Expected::Present => !empty,
-        Expected::Version(revision) => revision == current,
+        ExpectedVersion::Anything => true,
+        ExpectedVersion::Absent => empty,
+        ExpectedVersion::Present => !empty,
+        ExpectedVersion::Version(revision) => revision == current,
     };
     if matches {
         return Ok(());

@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::error::ControlError;
-use super::model::{Change, Expected};
+use super::model::{Change, ExpectedVersion};
 use super::sql::Sql;
 use super::{Result, audit};
 
@@ -244,7 +244,7 @@ pub(super) struct Write<'d> {
     pub(super) tx: Transaction<'static, Any>,
     _queue_guard: MutexGuard<'d, ()>,
     pub(super) authorship: Authorship,
-    pub(super) expected: Expected,
+    pub(super) expected: ExpectedVersion,
     /// The revision that this write creates.
     pub(super) revision: i64,
     /// Number of rules.

@@ -8,7 +8,7 @@ use tollgate_engine::rules::entry;
 
 use super::db::{Authorship, Db, SHORT_TIMEOUT, Write, are_storable, read_boolean, with_timeout};
 use super::error::Conflict;
-use super::model::{Action, Change, Expected, Page, PageRequest, StoredRule, Version, WriteOutcome};
+use super::model::{Action, Change, ExpectedVersion, Page, PageRequest, StoredRule, Version, WriteOutcome};
 use super::paging::{Cursor, build_page};
 use super::rules::{RuleRow, change_rule, describe_rule, missing_rule, parse_stored, rule_audit_entry};
 use super::sql::{MAX_ROWS_PER_STATEMENT, Sql};
@@ -178,8 +178,8 @@ pub(super) async fn check_version(
         return Ok(());
     }
     let known = match write.expected {
-        Expected::Version(version) => VersionRow::find_version_row(&mut write.tx, domain, id, version).await?,
-        Expected::Anything | Expected::Absent | Expected::Present => None,
+        ExpectedVersion::Version(version) => VersionRow::find_version_row(&mut write.tx, domain, id, version).await?,
+        ExpectedVersion::Anything | ExpectedVersion::Absent | ExpectedVersion::Present => None,
     };
     let last = VersionRow::find_last_version(&mut write.tx, domain, id).await?;
     Err(ControlError::Conflict(Box::new(Conflict {

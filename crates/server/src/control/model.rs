@@ -15,7 +15,7 @@ pub struct Change {
     /// The author's comment.
     pub comment: Option<String>,
     /// The version that the change is based on.
-    pub expected: Expected,
+    pub expected: ExpectedVersion,
 }
 
 impl Change {
@@ -26,14 +26,14 @@ impl Change {
 
     /// Sets the expected version.
     #[must_use]
-    pub fn with_expected(self, expected: Expected) -> Self {
+    pub fn with_expected(self, expected: ExpectedVersion) -> Self {
         Self { expected, ..self }
     }
 }
 
 /// A precondition of a write on the current version of the resource, from `If-Match` or `If-None-Match`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedVersion {
     /// The resource may have any version or not exist.
     #[default]
     Anything,
@@ -45,7 +45,7 @@ pub enum Expected {
     Version(i64),
 }
 
-impl Expected {
+impl ExpectedVersion {
     /// Returns the version, if one is expected.
     pub(super) fn version(self) -> Option<i64> {
         if let Self::Version(version) = self { Some(version) } else { None }
@@ -76,7 +76,7 @@ pub struct WriteOutcome<T> {
 /// Whether to keep or delete stored rules that are missing from a file. Only the domains in the file are affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum OtherRules {
+pub enum OtherRulesPolicy {
     /// Stored rules that are missing from the file are kept.
     #[default]
     Keep,

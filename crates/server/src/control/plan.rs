@@ -12,7 +12,7 @@ use tollgate_engine::rules::{Mistake, Rules, Source};
 use tollgate_engine::{Engine, MemoryStore};
 
 use super::history::diff_of_rules;
-use super::model::{Action, OtherRules, PlanEntry};
+use super::model::{Action, OtherRulesPolicy, PlanEntry};
 use super::rules::{RuleRow, same_rule};
 
 /// The maximum number of warnings in a plan.
@@ -55,7 +55,7 @@ pub(super) struct RuleChange {
 }
 
 /// Compares a file with the stored rules.
-pub(super) fn compare_file(taken: SplitFiles, mut stored: StoredRules, others: OtherRules) -> FileChanges {
+pub(super) fn compare_file(taken: SplitFiles, mut stored: StoredRules, others: OtherRulesPolicy) -> FileChanges {
     let warnings = plan_warnings(&taken, &stored).iter().map(ToString::to_string).collect();
     let mut changes = FileChanges { warnings, ..FileChanges::default() };
     let mut entries: HashMap<String, Vec<RuleEntry>> = HashMap::new();
@@ -91,7 +91,7 @@ fn compare_domain(
     name: String,
     stored: Vec<RuleRow>,
     entries: Vec<RuleEntry>,
-    others: OtherRules,
+    others: OtherRulesPolicy,
     changes: &mut FileChanges,
 ) -> DomainChanges {
     let (slots, deleted) = arrange_rules(&stored, &entries, others);
@@ -130,7 +130,11 @@ fn compare_domain(
 }
 
 /// Returns the new order, and the indices of the stored rules to delete.
-fn arrange_rules(stored: &[RuleRow], entries: &[RuleEntry], others: OtherRules) -> (Vec<RulePosition>, Vec<usize>) {
+fn arrange_rules(
+    stored: &[RuleRow],
+    entries: &[RuleEntry],
+    others: OtherRulesPolicy,
+) -> (Vec<RulePosition>, Vec<usize>) {
     let known: HashMap<&str, usize> = stored.iter().enumerate().map(|(index, row)| (&*row.id, index)).collect();
     let file = entries.iter().enumerate();
     let mut file =
@@ -149,7 +153,7 @@ fn arrange_rules(stored: &[RuleRow], entries: &[RuleEntry], others: OtherRules) 
                     break;
                 }
             }
-        } else if others == OtherRules::Keep {
+        } else if others == OtherRulesPolicy::Keep {
             slots.push(RulePosition { stored: Some(index), entry: None });
         } else {
             deleted.push(index);

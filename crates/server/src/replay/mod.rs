@@ -161,7 +161,7 @@ pub fn replay(
     let (at_once, against_at_once) = (once(&options.rules)?, once(&options.against)?);
     let pass = |run, against, times| RuleSetPass::new(run, against, &attributes, times, names.clone());
     let decisions = options.decisions.as_deref().map(LineFile::create).transpose()?;
-    let mut main = main.map(|run| pass(run, against, TimeChoice::Spread).with_decisions(decisions));
+    let mut main = main.map(|run| pass(run, against, TimeChoice::Spread).with_decisions_file(decisions));
     let mut at_once = at_once.map(|run| pass(run, against_at_once, TimeChoice::Logged));
     let mut peaks = reads_twice.then(|| Peaks::new(&options.suggest, &attributes, has_whole_seconds));
     let mut requests = match (&options.requests, &main) {

@@ -141,7 +141,7 @@ impl<'a> RuleSetPass<'a> {
     }
 
     /// Writes each decision to a file.
-    pub(super) fn with_decisions(mut self, decisions: Option<LineFile>) -> Self {
+    pub(super) fn with_decisions_file(mut self, decisions: Option<LineFile>) -> Self {
         self.decisions = decisions;
         self
     }

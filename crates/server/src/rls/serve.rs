@@ -32,9 +32,9 @@ use crate::net::protocol::{AUTH_TIMEOUT, Protocol};
 use crate::net::shutdown::ConnectionGuard;
 use crate::net::stream::{ReadReady, write_with_timeout};
 
-const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
-const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
+const SHOULD_RATE_LIMIT_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const HEALTH_CHECK_PATH: &str = "/grpc.health.v1.Health/Check";
+const HEALTH_WATCH_PATH: &str = "/grpc.health.v1.Health/Watch";
 
 /// The service names that health checks accept. The reference service uses the name `ratelimit`.
 const HEALTH_SERVICE_NAMES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.ratelimit.v3.RateLimitService"];
@@ -91,7 +91,7 @@ impl<S: Store + 'static> RlsSession<S> {
     fn new(app: Arc<App<S>>) -> Self {
         Self {
             app,
-            http2: Connection::new(&[SHOULD_RATE_LIMIT, HEALTH_CHECK, HEALTH_WATCH]),
+            http2: Connection::new(&[SHOULD_RATE_LIMIT_PATH, HEALTH_CHECK_PATH, HEALTH_WATCH_PATH]),
             partial_frame: Vec::new(),
             partial_since: Duration::ZERO,
             token: CachedToken::default(),
@@ -310,10 +310,10 @@ impl<S: Store + 'static> RlsSession<S> {
             let detail = "this port speaks gRPC: POST with application/grpc";
             return self.respond(stream, Err(&GrpcError::new(GrpcCode::Unimplemented, detail)));
         }
-        if *head.path == *HEALTH_CHECK.as_bytes() {
+        if *head.path == *HEALTH_CHECK_PATH.as_bytes() {
             return self.respond_health(stream, &body);
         }
-        if *head.path == *HEALTH_WATCH.as_bytes() {
+        if *head.path == *HEALTH_WATCH_PATH.as_bytes() {
             return self.watch_health(stream, &body);
         }
         let access = match self.authorize(&head) {
@@ -355,11 +355,12 @@ impl<S: Store + 'static> RlsSession<S> {
 
     /// Checks the path and the token of a call, and returns the caller's access rights.
     fn authorize(&mut self, head: &RequestHead) -> Result<Access, GrpcError> {
-        if *head.path != *SHOULD_RATE_LIMIT.as_bytes() {
+        if *head.path != *SHOULD_RATE_LIMIT_PATH.as_bytes() {
             let path = String::from_utf8_lossy(&head.path);
             let path = &path[..path.floor_char_boundary(100)];
-            let detail =
-                format!("no such method: {path}; available: {SHOULD_RATE_LIMIT}, {HEALTH_CHECK}, {HEALTH_WATCH}");
+            let detail = format!(
+                "no such method: {path}; available: {SHOULD_RATE_LIMIT_PATH}, {HEALTH_CHECK_PATH}, {HEALTH_WATCH_PATH}"
+            );
             return Err(GrpcError::new(GrpcCode::Unimplemented, detail));
         }
         if !self.app.auth.requires_tokens() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tollgate_server::control::model::{
-    Action, AuditSearch, Change, Expected, OtherRules, PageRequest, Plan, RuleSearch,
+    Action, AuditSearch, Change, ExpectedVersion, OtherRulesPolicy, PageRequest, Plan, RuleSearch,
 };
 use tollgate_server::control::{Control, ControlError};
 
@@ -21,7 +21,7 @@ on_both_databases!(
     a_hundred_thousand_rules_are_stored_and_one_more_is_refused,
 );
 
-async fn apply_file(control: &Control, text: &str, others: OtherRules) -> Plan {
+async fn apply_file(control: &Control, text: &str, others: OtherRulesPolicy) -> Plan {
     control.rule_files().apply(&change_by("git"), text.as_bytes(), others, &|_| true).await.unwrap()
 }
 
@@ -42,7 +42,7 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
     let control = database.open().await;
     put_rule(&control, "api", "old", "{limit: 9/s}").await;
     put_rule(&control, "web", "old", "{limit: 9/s}").await;
-    let plan = control.rule_files().plan(FILE.as_bytes(), OtherRules::Delete).await.unwrap();
+    let plan = control.rule_files().plan(FILE.as_bytes(), OtherRulesPolicy::Delete).await.unwrap();
     assert_eq!(summarise_plan(&plan), "api/b:create api/a:create api/old:delete");
     assert_eq!((plan.applied, plan.revision, plan.unchanged), (false, 2, 0));
     assert_eq!(plan.changes[0].diff, "+id: b\n+limit: 1/s\n");
@@ -50,17 +50,24 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
     assert_eq!(rule_ids(&control, "api").await, "old");
     let stale = control
         .rule_files()
-        .apply(&change_by("git").with_expected(Expected::Version(1)), FILE.as_bytes(), OtherRules::Keep, &|_| true)
+        .apply(
+            &change_by("git").with_expected(ExpectedVersion::Version(1)),
+            FILE.as_bytes(),
+            OtherRulesPolicy::Keep,
+            &|_| true,
+        )
         .await;
     assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
-    let foreign =
-        control.rule_files().apply(&change_by("git"), FILE.as_bytes(), OtherRules::Keep, &|name| name == "web").await;
+    let foreign = control
+        .rule_files()
+        .apply(&change_by("git"), FILE.as_bytes(), OtherRulesPolicy::Keep, &|name| name == "web")
+        .await;
     assert!(matches!(foreign, Err(ControlError::Invalid(why)) if why.contains("`api`")));
     let why = Change { comment: Some("commit 1234".into()), ..change_by("git") };
-    let expected = Expected::Version(2);
+    let expected = ExpectedVersion::Version(2);
     let done = control
         .rule_files()
-        .apply(&why.clone().with_expected(expected), FILE.as_bytes(), OtherRules::Delete, &|name| name == "api")
+        .apply(&why.clone().with_expected(expected), FILE.as_bytes(), OtherRulesPolicy::Delete, &|name| name == "api")
         .await
         .unwrap();
     assert_eq!((done.applied, done.revision, summarise_plan(&done)), (true, 3, summarise_plan(&plan)));
@@ -75,28 +82,34 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
         .unwrap();
     assert_eq!(log.items.iter().map(|line| line.revision).collect::<Vec<_>>(), [3, 3, 3]);
     // Applying again changes nothing.
-    let again = apply_file(&control, FILE, OtherRules::Delete).await;
+    let again = apply_file(&control, FILE, OtherRulesPolicy::Delete).await;
     assert_eq!((again.revision, again.unchanged, again.changes.len()), (3, 2, 0));
     assert_eq!(*control.watch_revision().borrow(), 3);
     // A rule that is created again continues its version numbers.
-    apply_file(&control, "domain: api\nrules: [{id: old, limit: 1/s}]", OtherRules::Keep).await;
+    apply_file(&control, "domain: api\nrules: [{id: old, limit: 1/s}]", OtherRulesPolicy::Keep).await;
     assert_eq!(control.rules().get("api", "old").await.unwrap().version, 3);
 }
 
 async fn file_with_one_mistake_changes_nothing(database: Arc<TestDatabase>) {
     let control = database.open().await;
     let text = format!("{FILE}- {{id: c, limit: fast}}\n");
-    let error =
-        control.rule_files().apply(&change_by("git"), text.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error = control
+        .rule_files()
+        .apply(&change_by("git"), text.as_bytes(), OtherRulesPolicy::Keep, &|_| true)
+        .await
+        .unwrap_err();
     let ControlError::Mistakes(mistakes) = error else { panic!("{error}") };
     assert_eq!(mistakes.as_slice()[0].position.line, 5);
     assert!(matches!(
-        control.rule_files().plan(text.as_bytes(), OtherRules::Keep).await,
+        control.rule_files().plan(text.as_bytes(), OtherRulesPolicy::Keep).await,
         Err(ControlError::Mistakes(_))
     ));
     let huge = format!("{FILE}- {{id: c, limit: 1/s, when: {{a: [{}]}}}}\n", vec!["v".repeat(1000); 66].join(", "));
-    let error =
-        control.rule_files().apply(&change_by("git"), huge.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error = control
+        .rule_files()
+        .apply(&change_by("git"), huge.as_bytes(), OtherRulesPolicy::Keep, &|_| true)
+        .await
+        .unwrap_err();
     assert!(matches!(error, ControlError::Full(_)), "{error}");
     assert!(control.rules().domains().await.unwrap().is_empty());
     assert_eq!(*control.watch_revision().borrow(), 0);
@@ -108,13 +121,13 @@ async fn order_of_rules_in_files_is_kept(database: Arc<TestDatabase>) {
         let rules: Vec<String> = ids.chars().map(|id| format!("{{id: {id}, limit: 1/s}}")).collect();
         format!("{{domain: api, rules: [{}]}}", rules.join(", "))
     };
-    apply_file(&control, &file("abcd"), OtherRules::Keep).await;
-    let plan = apply_file(&control, &file("dbxa"), OtherRules::Keep).await;
+    apply_file(&control, &file("abcd"), OtherRulesPolicy::Keep).await;
+    let plan = apply_file(&control, &file("dbxa"), OtherRulesPolicy::Keep).await;
     assert_eq!(rule_ids(&control, "api").await, "d b c x a");
     assert!(summarise_plan(&plan).contains("api/x:create"));
     assert_eq!(control.rules().get("api", "a").await.unwrap().version, 1);
-    assert_eq!(apply_file(&control, &file("dbxa"), OtherRules::Keep).await.changes.len(), 0);
-    apply_file(&control, &file("axd"), OtherRules::Delete).await;
+    assert_eq!(apply_file(&control, &file("dbxa"), OtherRulesPolicy::Keep).await.changes.len(), 0);
+    apply_file(&control, &file("axd"), OtherRulesPolicy::Delete).await;
     assert_eq!(rule_ids(&control, "api").await, "a x d");
     put_rule(&control, "api", "b", "{limit: 1/s}").await;
     assert_eq!(rule_ids(&control, "api").await, "a x d b");
@@ -126,7 +139,7 @@ async fn order_of_rules_in_files_is_kept(database: Arc<TestDatabase>) {
 
 async fn exported_file_can_be_applied(database: Arc<TestDatabase>) {
     let control = database.open().await;
-    apply_file(&control, FILE, OtherRules::Keep).await;
+    apply_file(&control, FILE, OtherRulesPolicy::Keep).await;
     put_rule(&control, "web", "w", "{limit: 5/s, when: {path: '/a b', method: [GET, POST]}, message: 'no: really'}")
         .await;
     assert_eq!(
@@ -136,7 +149,7 @@ async fn exported_file_can_be_applied(database: Arc<TestDatabase>) {
     );
     let all = control.rule_files().export(&[], None).await.unwrap();
     assert!(all.starts_with("domains:\n- domain: api\n"), "{all}");
-    let plan = control.rule_files().plan(all.as_bytes(), OtherRules::Delete).await.unwrap();
+    let plan = control.rule_files().plan(all.as_bytes(), OtherRulesPolicy::Delete).await.unwrap();
     assert_eq!((plan.changes.len(), plan.unchanged), (0, 3), "{plan:?}");
     for odd in ["none", "\0", "'"] {
         assert!(matches!(control.rule_files().export(&[odd.into()], None).await, Err(ControlError::Missing(_))));
@@ -147,20 +160,23 @@ async fn files_of_envoy_are_accepted(database: Arc<TestDatabase>) {
     let control = database.open().await;
     let text =
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
-    assert_eq!(summarise_plan(&apply_file(&control, text, OtherRules::Keep).await), "edge/remote_address:create");
+    assert_eq!(summarise_plan(&apply_file(&control, text, OtherRulesPolicy::Keep).await), "edge/remote_address:create");
     assert_eq!(control.rules().get("edge", "remote_address").await.unwrap().rule["limit"], "10/s");
 }
 
 async fn mistakes_and_warnings_are_reported_with_their_lines(database: Arc<TestDatabase>) {
     let control = database.open().await;
-    apply_file(&control, FILE, OtherRules::Keep).await;
+    apply_file(&control, FILE, OtherRulesPolicy::Keep).await;
     let found = control.rule_files().validate(b"domain: api\nrules:\n- {id: b, limt: 1/s}\n").await.unwrap();
     assert_eq!((found.rules, found.mistakes[0].line), (0, 3));
     let found = control.rule_files().validate(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n").await.unwrap();
     assert_eq!((found.rules, found.mistakes.len(), found.warnings.len()), (1, 0, 1));
     assert_eq!(found.warnings[0].line, 3);
-    let plan =
-        control.rule_files().plan(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n", OtherRules::Keep).await.unwrap();
+    let plan = control
+        .rule_files()
+        .plan(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n", OtherRulesPolicy::Keep)
+        .await
+        .unwrap();
     assert_eq!(plan.warnings.len(), 1);
     for text in [&b""[..], b"\xff", b"[", b"3", b"domain: api", b"{}"] {
         assert!(!control.rule_files().validate(text).await.unwrap().mistakes.is_empty());
@@ -226,10 +242,10 @@ async fn random_rules_survive_a_round_trip(database: Arc<TestDatabase>) {
         assert!(!again.changed, "{text}");
     }
     let exported = control.rule_files().export(&[], None).await.unwrap();
-    let plan = control.rule_files().plan(exported.as_bytes(), OtherRules::Delete).await.unwrap();
+    let plan = control.rule_files().plan(exported.as_bytes(), OtherRulesPolicy::Delete).await.unwrap();
     assert_eq!((summarise_plan(&plan), plan.unchanged), (String::new(), kept.len()));
     let snapshot = control.snapshot().await.unwrap();
-    let plan = control.rule_files().plan(snapshot.rules.as_bytes(), OtherRules::Delete).await.unwrap();
+    let plan = control.rule_files().plan(snapshot.rules.as_bytes(), OtherRulesPolicy::Delete).await.unwrap();
     assert_eq!((summarise_plan(&plan), plan.unchanged), (String::new(), kept.len()));
 }
 
@@ -241,7 +257,7 @@ async fn a_hundred_thousand_rules_are_stored_and_one_more_is_refused(database: A
         text += &format!(r#"{{"id":"r{number}","when":{{"path":"/{number}"}},"limit":"1/s"}}"#);
     }
     text += "]}";
-    let plan = apply_file(&control, &text, OtherRules::Keep).await;
+    let plan = apply_file(&control, &text, OtherRulesPolicy::Keep).await;
     assert_eq!(plan.changes.len(), 100_000);
     let full = control.rules().put(&change_by("ann"), "api", "more", b"{limit: 1/s}").await;
     assert!(matches!(full, Err(ControlError::Full(_))));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate_server::control::ControlError;
-use tollgate_server::control::model::{AuditSearch, Expected, PageRequest};
+use tollgate_server::control::model::{AuditSearch, ExpectedVersion, PageRequest};
 
 use crate::eventually::TEST_TIMEOUT;
 use crate::test_database::{TestDatabase, change_by, put_rule};
@@ -30,7 +30,12 @@ async fn exactly_one_concurrent_writer_wins(database: Arc<TestDatabase>) {
                     let author = change_by(&format!("writer {writer}"));
                     control
                         .rules()
-                        .put(&author.clone().with_expected(Expected::Version(round)), "api", "each", text.as_bytes())
+                        .put(
+                            &author.clone().with_expected(ExpectedVersion::Version(round)),
+                            "api",
+                            "each",
+                            text.as_bytes(),
+                        )
                         .await
                 })
             })

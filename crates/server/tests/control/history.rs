@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate_server::control::ControlError;
-use tollgate_server::control::model::{Action, Change, Expected, PageRequest};
+use tollgate_server::control::model::{Action, Change, ExpectedVersion, PageRequest};
 
 use crate::test_database::{TestDatabase, change_by, put_rule};
 
@@ -39,12 +39,14 @@ async fn earlier_version_is_restored(database: Arc<TestDatabase>) {
     let control = database.open().await;
     put_rule(&control, "api", "each", "{limit: 1/s}").await;
     put_rule(&control, "api", "each", "{limit: 2/s}").await;
-    let stale =
-        control.history().rollback(&change_by("ann").with_expected(Expected::Version(1)), "api", "each", 1).await;
+    let stale = control
+        .history()
+        .rollback(&change_by("ann").with_expected(ExpectedVersion::Version(1)), "api", "each", 1)
+        .await;
     assert!(matches!(stale, Err(ControlError::Conflict(_))));
     let back = control
         .history()
-        .rollback(&change_by("ann").with_expected(Expected::Version(2)), "api", "each", 1)
+        .rollback(&change_by("ann").with_expected(ExpectedVersion::Version(2)), "api", "each", 1)
         .await
         .unwrap();
     assert_eq!((back.value.version, back.value.rule["limit"].as_str()), (3, Some("1/s")));
@@ -60,8 +62,11 @@ async fn deleted_rule_is_restored(database: Arc<TestDatabase>) {
     control.rules().delete(&change_by("ann"), "api", "each").await.unwrap();
     let deletion = control.history().rollback(&change_by("ann"), "api", "each", 2).await;
     assert!(matches!(deletion, Err(ControlError::Invalid(_))));
-    let back =
-        control.history().rollback(&change_by("ann").with_expected(Expected::Absent), "api", "each", 1).await.unwrap();
+    let back = control
+        .history()
+        .rollback(&change_by("ann").with_expected(ExpectedVersion::Absent), "api", "each", 1)
+        .await
+        .unwrap();
     assert!(back.created);
     assert_eq!(back.value.version, 3);
 }

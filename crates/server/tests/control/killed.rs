@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use tollgate_server::control::model::{AuditSearch, Expected, OtherRules, PageRequest, RuleSearch};
+use tollgate_server::control::model::{AuditSearch, ExpectedVersion, OtherRulesPolicy, PageRequest, RuleSearch};
 
 use crate::test_database::{TestDatabase, change_by, run_case, sqlite};
 
@@ -70,9 +70,9 @@ fn writer_that_the_kill_test_starts() {
             let plan = control
                 .rule_files()
                 .apply(
-                    &change_by("w").with_expected(Expected::Version(next - 1)),
+                    &change_by("w").with_expected(ExpectedVersion::Version(next - 1)),
                     file.as_bytes(),
-                    OtherRules::Keep,
+                    OtherRulesPolicy::Keep,
                     &|_| true,
                 )
                 .await;

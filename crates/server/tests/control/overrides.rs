@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_server::control::model::{AuditSearch, Expected, OtherRules, PageRequest};
+use tollgate_server::control::model::{AuditSearch, ExpectedVersion, OtherRulesPolicy, PageRequest};
 use tollgate_server::control::{Control, ControlError, Note, NotedAction};
 
 use crate::test_database::{TestDatabase, change_by, put_rule};
@@ -32,7 +32,7 @@ async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
     let text = br#"{"limit": "1000/s", "burst": 2000, "until": "2030-01-01T00:00:00Z"}"#;
     let made = control
         .overrides()
-        .put(&change_by("bill").with_expected(Expected::Absent), "api", "each", "acme", text)
+        .put(&change_by("bill").with_expected(ExpectedVersion::Absent), "api", "each", "acme", text)
         .await
         .unwrap();
     assert!(made.created && made.changed);
@@ -41,13 +41,13 @@ async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
     assert_eq!(control.overrides().get("api", "each", "acme").await.unwrap(), made.value);
     let again = control
         .overrides()
-        .put(&change_by("bill").with_expected(Expected::Present), "api", "each", "acme", text)
+        .put(&change_by("bill").with_expected(ExpectedVersion::Present), "api", "each", "acme", text)
         .await
         .unwrap();
     assert!(!again.changed && again.value == made.value);
     let stale = control
         .overrides()
-        .put(&change_by("bill").with_expected(Expected::Version(1)), "api", "each", "acme", b"{unlimited: true}")
+        .put(&change_by("bill").with_expected(ExpectedVersion::Version(1)), "api", "each", "acme", b"{unlimited: true}")
         .await;
     assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
     set_override(&control, "zeta", "attribute: path\nunlimited: true").await.unwrap();
@@ -61,7 +61,7 @@ async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
     ));
     control
         .overrides()
-        .delete(&change_by("bill").with_expected(Expected::Version(2)), "api", "each", "acme")
+        .delete(&change_by("bill").with_expected(ExpectedVersion::Version(2)), "api", "each", "acme")
         .await
         .unwrap();
     let gone = control.overrides().delete(&change_by("bill"), "api", "each", "acme").await;
@@ -88,7 +88,7 @@ async fn overrides_of_a_domain_are_listed_over_pages(database: Arc<TestDatabase>
         let text = b"unlimited: true";
         control
             .overrides()
-            .put(&change_by("bill").with_expected(Expected::Absent), domain, id, value, text)
+            .put(&change_by("bill").with_expected(ExpectedVersion::Absent), domain, id, value, text)
             .await
             .unwrap();
     }
@@ -159,7 +159,8 @@ async fn overrides_with_mistakes_are_refused(database: Arc<TestDatabase>) {
     let error = control.rules().put(&change_by("ann"), "api", "each", two).await.unwrap_err();
     assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");
     let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
-    let error = control.rule_files().apply(&change_by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error =
+        control.rule_files().apply(&change_by("ann"), file, OtherRulesPolicy::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)));
     put_rule(&control, "api", "each", "{limit: 11/s, per: [tenant]}").await;
     put_rule(&control, "api", "none", "{limit: 10/s}").await;
@@ -233,16 +234,17 @@ async fn overrides_outlive_their_rule(database: Arc<TestDatabase>) {
     let gone = b"domain: api\nrules: []";
     let back = b"domain: api\nrules: [{id: each, limit: 10/s, per: [tenant]}, {id: other, limit: 1/s}]";
     let kept = "api/each has 1 override, kept in case the rule is created again";
-    assert_eq!(control.rule_files().plan(gone, OtherRules::Delete).await.unwrap().warnings, [kept]);
-    let applied = control.rule_files().apply(&change_by("ann"), gone, OtherRules::Delete, &|_| true).await.unwrap();
+    assert_eq!(control.rule_files().plan(gone, OtherRulesPolicy::Delete).await.unwrap().warnings, [kept]);
+    let applied =
+        control.rule_files().apply(&change_by("ann"), gone, OtherRulesPolicy::Delete, &|_| true).await.unwrap();
     assert_eq!((applied.changes.len(), applied.warnings), (1, vec![kept.into()]));
     assert!(control.rules().domains().await.unwrap().is_empty());
     let again = "api/each was deleted before; 1 override of the deleted rule will apply again";
-    assert_eq!(control.rule_files().plan(back, OtherRules::Keep).await.unwrap().warnings, [again]);
-    control.rule_files().apply(&change_by("ann"), back, OtherRules::Keep, &|_| true).await.unwrap();
+    assert_eq!(control.rule_files().plan(back, OtherRulesPolicy::Keep).await.unwrap().warnings, [again]);
+    control.rule_files().apply(&change_by("ann"), back, OtherRulesPolicy::Keep, &|_| true).await.unwrap();
     assert!(rules_for_nodes(&control).await.contains("7/s"));
     assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
-    assert!(control.rule_files().plan(back, OtherRules::Keep).await.unwrap().warnings.is_empty());
+    assert!(control.rule_files().plan(back, OtherRulesPolicy::Keep).await.unwrap().warnings.is_empty());
 }
 
 async fn overrides_of_a_deleted_rule_can_be_deleted(database: Arc<TestDatabase>) {
@@ -256,7 +258,8 @@ async fn overrides_of_a_deleted_rule_can_be_deleted(database: Arc<TestDatabase>)
     let error = control.rules().put(&change_by("ann"), "api", "each", two).await.unwrap_err();
     assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");
     let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
-    let error = control.rule_files().apply(&change_by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error =
+        control.rule_files().apply(&change_by("ann"), file, OtherRulesPolicy::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)), "{error}");
     for value in ["acme", "zeta"] {
         control.overrides().delete(&change_by("bill"), "api", "each", value).await.unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tollgate_server::control::model::{Action, AuditSearch, Change, Expected, PageRequest, RuleSearch};
+use tollgate_server::control::model::{Action, AuditSearch, Change, ExpectedVersion, PageRequest, RuleSearch};
 use tollgate_server::control::{ControlError, MAX_RULE_BYTES, Note, NotedAction};
 
 use crate::test_database::{TestDatabase, change_by, put_rule};
@@ -74,7 +74,7 @@ async fn patch_changes_parts_of_a_rule(database: Arc<TestDatabase>) {
     let patch = br#"{"limit": "50/s", "burst": null, "when": {"a": null, "e": ["f", "g"]}}"#;
     let patched = control
         .rules()
-        .patch(&change_by("bob").with_expected(Expected::Version(1)), "api", "each", patch)
+        .patch(&change_by("bob").with_expected(ExpectedVersion::Version(1)), "api", "each", patch)
         .await
         .unwrap()
         .value;
@@ -105,7 +105,7 @@ async fn disabled_rule_is_kept_and_not_sent_to_nodes(database: Arc<TestDatabase>
     assert_eq!(found.iter().map(|rule| &*rule.id).collect::<Vec<_>>(), ["one"]);
     control
         .rules()
-        .set_enabled(&change_by("ann").with_expected(Expected::Version(3)), "api", "one", true)
+        .set_enabled(&change_by("ann").with_expected(ExpectedVersion::Version(3)), "api", "one", true)
         .await
         .unwrap();
     assert!(control.snapshot().await.unwrap().rules.contains("\"one\""));
@@ -120,12 +120,12 @@ async fn stale_write_is_refused_with_the_difference(database: Arc<TestDatabase>)
     put_rule(&control, "api", "each", "{limit: 100/s}").await;
     control
         .rules()
-        .put(&change_by("bob").with_expected(Expected::Version(1)), "api", "each", b"{limit: 50/s}")
+        .put(&change_by("bob").with_expected(ExpectedVersion::Version(1)), "api", "each", b"{limit: 50/s}")
         .await
         .unwrap();
     let error = control
         .rules()
-        .put(&change_by("ann").with_expected(Expected::Version(1)), "api", "each", b"{limit: 9/s}")
+        .put(&change_by("ann").with_expected(ExpectedVersion::Version(1)), "api", "each", b"{limit: 9/s}")
         .await
         .unwrap_err();
     let ControlError::Conflict(conflict) = error else { panic!("{error}") };
@@ -137,19 +137,22 @@ async fn stale_write_is_refused_with_the_difference(database: Arc<TestDatabase>)
     assert_eq!(conflict.rule.unwrap().version, 2);
     let made = control
         .rules()
-        .put(&change_by("ann").with_expected(Expected::Absent), "api", "each", b"{limit: 9/s}")
+        .put(&change_by("ann").with_expected(ExpectedVersion::Absent), "api", "each", b"{limit: 9/s}")
         .await
         .unwrap_err();
     assert!(matches!(made, ControlError::Conflict(conflict) if conflict.current == Some(2)));
     let gone = control
         .rules()
-        .put(&change_by("ann").with_expected(Expected::Present), "api", "new", b"{limit: 9/s}")
+        .put(&change_by("ann").with_expected(ExpectedVersion::Present), "api", "new", b"{limit: 9/s}")
         .await
         .unwrap_err();
     assert!(matches!(gone, ControlError::Conflict(conflict) if conflict.current.is_none()));
-    control.rules().delete(&change_by("eve").with_expected(Expected::Version(2)), "api", "each").await.unwrap();
-    let error =
-        control.rules().delete(&change_by("ann").with_expected(Expected::Version(2)), "api", "each").await.unwrap_err();
+    control.rules().delete(&change_by("eve").with_expected(ExpectedVersion::Version(2)), "api", "each").await.unwrap();
+    let error = control
+        .rules()
+        .delete(&change_by("ann").with_expected(ExpectedVersion::Version(2)), "api", "each")
+        .await
+        .unwrap_err();
     let ControlError::Conflict(conflict) = error else { panic!("{error}") };
     assert_eq!((conflict.current, conflict.by.map(|by| (by.0, by.1))), (None, Some(("eve".into(), Action::Delete))));
     assert_eq!(conflict.diff.as_deref(), Some("-id: each\n-limit: 50/s\n"));
@@ -233,7 +236,8 @@ async fn unusual_names_are_safe(database: Arc<TestDatabase>) {
         assert!(
             control.rules().list(odd, &RuleSearch::default(), &PageRequest::default()).await.unwrap().items.is_empty()
         );
-        let delete = control.rules().delete(&change_by("ann").with_expected(Expected::Version(1)), odd, odd).await;
+        let delete =
+            control.rules().delete(&change_by("ann").with_expected(ExpectedVersion::Version(1)), odd, odd).await;
         assert!(matches!(delete, Err(ControlError::Conflict(_))));
         let delete = control.rules().delete(&change_by("ann"), odd, odd).await;
         assert!(matches!(delete, Err(ControlError::Missing(_))));

@@ -1,6 +1,6 @@
 //! `tollgate decide`: decides requests from JSON lines, at the times given in them.
 
-mod at;
+mod request_time;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ use crate::http::decide_json_request;
 use crate::http::problem::Problem;
 use crate::replay::simulation::simulated_engine;
 use crate::rules_source::file::parse_all;
-use at::remove_at;
+use request_time::remove_at;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct DecideArgs {

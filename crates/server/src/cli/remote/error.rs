@@ -74,13 +74,13 @@ pub(super) fn describe_refusal(client: &Client, token: Option<&str>, answer: &Se
         }
     }
     if status == StatusCode::PRECONDITION_FAILED {
-        message.push_str(&last_change(&problem));
+        message.push_str(&describe_last_change(&problem));
     }
     Refusal { status, message }
 }
 
 /// Describes a conflicting change by another author.
-fn last_change(problem: &ProblemDetails) -> String {
+fn describe_last_change(problem: &ProblemDetails) -> String {
     let ProblemDetails { author, at_ms, current, diff, .. } = problem;
     let mut text = String::new();
     if let Some(author) = author {

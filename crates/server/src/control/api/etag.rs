@@ -4,7 +4,7 @@
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
 
-use crate::control::model::Expected;
+use crate::control::model::ExpectedVersion;
 use crate::http::problem::Problem;
 
 /// Returns the ETag of a version or revision.
@@ -16,18 +16,18 @@ pub(super) fn etag_of_version(version: i64) -> String {
 ///
 /// # Errors
 /// Returns an error if If-Match or If-None-Match is invalid, or if the two contradict each other.
-pub(super) fn expected_version(headers: &HeaderMap) -> Result<Expected, Problem> {
+pub(super) fn expected_version(headers: &HeaderMap) -> Result<ExpectedVersion, Problem> {
     match (parse_tags(headers, &IF_MATCH)?, parse_tags(headers, &IF_NONE_MATCH)?) {
-        (None, None) => Ok(Expected::Anything),
-        (Some(EtagCondition::Any), None) => Ok(Expected::Present),
+        (None, None) => Ok(ExpectedVersion::Anything),
+        (Some(EtagCondition::Any), None) => Ok(ExpectedVersion::Present),
         (Some(EtagCondition::Some(tags)), None) => match tags.as_slice() {
             // The ETags of versions are numbers, so any other ETag matches no version.
-            [tag] => Ok(Expected::Version(tag.parse().unwrap_or(-1))),
+            [tag] => Ok(ExpectedVersion::Version(tag.parse().unwrap_or(-1))),
             _ => Err(Problem::bad_request(
                 "more than one ETag in If-Match; send only the ETag of the version that you changed",
             )),
         },
-        (None, Some(EtagCondition::Any)) => Ok(Expected::Absent),
+        (None, Some(EtagCondition::Any)) => Ok(ExpectedVersion::Absent),
         (None, Some(EtagCondition::Some(_))) => Err(Problem::bad_request(
             "a write accepts only `If-None-Match: *` (nothing exists yet); to name a version, use If-Match",
         )),
@@ -86,13 +86,13 @@ mod tests {
     #[test]
     fn preconditions_are_parsed() {
         for (pairs, expected_) in [
-            (&[][..], Some(Expected::Anything)),
-            (&[("if-match", "\"3\"")], Some(Expected::Version(3))),
-            (&[("if-match", "W/\"3\"")], Some(Expected::Version(3))),
-            (&[("if-match", "*")], Some(Expected::Present)),
-            (&[("if-none-match", "*")], Some(Expected::Absent)),
-            (&[("if-match", "\"abc\"")], Some(Expected::Version(-1))),
-            (&[("if-match", "\"99999999999999999999\"")], Some(Expected::Version(-1))),
+            (&[][..], Some(ExpectedVersion::Anything)),
+            (&[("if-match", "\"3\"")], Some(ExpectedVersion::Version(3))),
+            (&[("if-match", "W/\"3\"")], Some(ExpectedVersion::Version(3))),
+            (&[("if-match", "*")], Some(ExpectedVersion::Present)),
+            (&[("if-none-match", "*")], Some(ExpectedVersion::Absent)),
+            (&[("if-match", "\"abc\"")], Some(ExpectedVersion::Version(-1))),
+            (&[("if-match", "\"99999999999999999999\"")], Some(ExpectedVersion::Version(-1))),
             (&[("if-match", "3")], None),
             (&[("if-match", "")], None),
             (&[("if-match", "\"3\", \"4\"")], None),

@@ -13,7 +13,7 @@ use super::describe::shared::{CommentHeader, IfMatch, NotModified};
 use super::etag;
 use super::reply::{self, ApiResult};
 use crate::control::auth::Scope;
-use crate::control::model::{OtherRules, Plan, Role, Validation};
+use crate::control::model::{OtherRulesPolicy, Plan, Role, Validation};
 use crate::http::problem::Problem;
 
 /// Validates a rule file with the checks of `tollgate check`. The status is 200 even if the file has mistakes.
@@ -39,7 +39,7 @@ pub(super) struct ApplyQuery {
     /// affected.
     #[serde(default)]
     #[param(inline, default = "keep")]
-    others: OtherRules,
+    others: OtherRulesPolicy,
 }
 
 /// Applies a rule file atomically. With `plan`, returns the changes without applying them.

@@ -17,7 +17,7 @@ use super::call::{ApiCall, QueryParams};
 use super::form;
 use super::reply::{self, ApiResult};
 use crate::control::auth::{Access, Scope};
-use crate::control::model::{OtherRules, Role};
+use crate::control::model::{OtherRulesPolicy, Role};
 use crate::control::{ControlError, Preview};
 use crate::http::problem::Problem;
 use crate::replay::{Log, Mapping, ReadBounds, ReplayError, ReplayOptions, Report, replay};
@@ -55,7 +55,7 @@ pub(super) struct ReplayQuery {
     /// Whether to keep or delete stored rules that are missing from the file. Only the domains in the file are
     /// affected.
     #[param(inline, required = false, default = "keep")]
-    others: OtherRules,
+    others: OtherRulesPolicy,
     /// The format of the log, if it is not detected: a name (combined, common, vhost_combined, envoy, haproxy, json or
     /// csv) or a format as in the configuration of nginx, Apache or Envoy.
     format: Option<String>,
@@ -112,10 +112,10 @@ impl ReplayQuery {
     }
 }
 
-fn parse_others(text: &str) -> Result<OtherRules, Problem> {
+fn parse_others(text: &str) -> Result<OtherRulesPolicy, Problem> {
     match text {
-        "keep" => Ok(OtherRules::Keep),
-        "delete" => Ok(OtherRules::Delete),
+        "keep" => Ok(OtherRulesPolicy::Keep),
+        "delete" => Ok(OtherRulesPolicy::Delete),
         _ => Err(Problem::bad_request(format!("unknown value `{text}` of `others`, expected `keep` or `delete`"))),
     }
 }

@@ -15,7 +15,7 @@ fn rule_row(id: &str, position: i64) -> RuleRow {
 
 /// Compares stored rules with a file. Each character of `stored` and `file` is the id of a rule. `expected` contains
 /// the new order, the unchanged count and the changes.
-fn assert_comparison(stored: &str, file: &str, others: OtherRules, expected: &str) {
+fn assert_comparison(stored: &str, file: &str, others: OtherRulesPolicy, expected: &str) {
     let stored: Vec<RuleRow> = stored.chars().zip(1..).map(|(id, at)| rule_row(&id.to_string(), 10 * at)).collect();
     let before: HashMap<String, i64> = stored.iter().map(|row| (row.id.clone(), row.position)).collect();
     let entry = |id: char| format!("{{id: {id}, limit: 1/s}}");
@@ -40,7 +40,7 @@ fn assert_comparison(stored: &str, file: &str, others: OtherRules, expected: &st
 
 #[test]
 fn order_of_the_file_is_preserved() {
-    use OtherRules::{Delete, Keep};
+    use OtherRulesPolicy::{Delete, Keep};
     assert_comparison("", "abc", Keep, "abc 0 a:create b:create c:create");
     assert_comparison("abc", "abc", Delete, "abc 3");
     assert_comparison("abc", "cab", Delete, "cab 2 c:update");
@@ -58,7 +58,7 @@ fn only_changed_rules_are_reported() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2/s}\n- {id: b, limit: 1/s}\n";
     let taken = entry::split_files(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![rule_row("a", 1), rule_row("b", 2)])]);
-    let changes = compare_file(taken, stored, OtherRules::Keep);
+    let changes = compare_file(taken, stored, OtherRulesPolicy::Keep);
     assert_eq!(changes.planned.len(), 1);
     assert_eq!(changes.planned[0].diff, " id: a\n-limit: 1/s\n+limit: 2/s\n");
     assert_eq!(changes.domains[0].writes.len(), 1);
@@ -69,6 +69,6 @@ fn large_limit_change_causes_a_warning() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2000/s}\n";
     let taken = entry::split_files(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![rule_row("a", 1)])]);
-    let changes = compare_file(taken, stored, OtherRules::Keep);
+    let changes = compare_file(taken, stored, OtherRulesPolicy::Keep);
     assert_eq!(changes.warnings.len(), 1, "{:?}", changes.warnings);
 }

@@ -108,7 +108,7 @@ impl XdsConfig {
     ///
     /// # Errors
     /// Returns an error if the server is unreachable or its certificate is not trusted.
-    pub async fn connect(&self) -> Result<(), String> {
+    pub async fn check_reachable(&self) -> Result<(), String> {
         self.open().await.map(drop)
     }
 

@@ -23,7 +23,7 @@ pub(super) async fn check_rules_source(config: &Config) -> Vec<DoctorFinding> {
         RulesConfig::File(path) => vec![check_file(path)],
         RulesConfig::Database(from) => check_database(from).await,
         RulesConfig::Service(from) => vec![check_service(from).await],
-        RulesConfig::Xds(from) => vec![match from.connect().await {
+        RulesConfig::Xds(from) => vec![match from.check_reachable().await {
             Ok(()) => DoctorFinding::ok("rules", format!("the xDS server {from} accepts connections")),
             Err(why) => DoctorFinding::error(
                 "rules",
