@@ -13,6 +13,7 @@
 pub mod calendar;
 mod counter;
 mod decision;
+mod decision_pool;
 mod engine;
 mod explain;
 pub mod faults;
@@ -20,7 +21,6 @@ mod inline;
 mod key;
 mod memory;
 mod meters;
-mod pool;
 mod receipt;
 mod request;
 pub mod rules;
@@ -31,6 +31,7 @@ pub mod striped;
 
 pub use counter::{CounterOutcome, RuleOutcome};
 pub use decision::{Decision, Decisions, Exactness, LimitReport, MatchEffect, RuleMatch};
+pub use decision_pool::PooledDecisions;
 pub use engine::{CommitResult, Enforcement, Engine, EngineError, ExplanationContext, TakeMode};
 pub use explain::{
     AppliedOverride, BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HumanDuration,
@@ -40,7 +41,6 @@ pub use explain::{
 pub use inline::InternedLimits;
 pub use memory::MemoryStore;
 pub use meters::{Counts, RuleCounts, RuleMeter};
-pub use pool::PooledDecisions;
 pub use receipt::{BadReceipt, Receipt};
 pub use request::{Attribute, InlineLimit, Item, Request, RequestError};
 pub use ruleset::{ActiveRule, CandidateRules, RuleSet};

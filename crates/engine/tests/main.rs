@@ -1,38 +1,38 @@
 //! Tests of the rules and the engine through the public interface. The tests are built as one program, because linking
 //! one program per file would dominate the test time.
 
-mod any_text;
 mod arrears;
 mod bans;
 mod behaviour;
 mod calendar;
 mod conditions;
 mod corpus;
-mod documented;
+mod documented_cases;
 mod explain;
-mod explained;
-mod explained_overrides;
 mod fast_path;
 mod faults;
 mod golden;
+mod import_any_text;
 mod import_docs;
 mod import_envoy;
 mod import_envoy_model;
 mod import_nginx;
 mod local_fallback;
-mod metered;
+mod meters;
+mod operator_explanations;
 mod options;
+mod override_explanations;
 mod overrides;
+mod parse_any_text;
 mod postpaid;
 mod reference;
 mod reload;
-mod replacing;
+mod replaces_and_suffices;
 mod rules;
 mod settle;
 mod snapshot;
 mod support;
 mod take_modes;
-mod text;
 mod warnings;
 
 #[test]

@@ -291,8 +291,9 @@ impl Algorithm for Concurrency {
         LeaseList::load(state, self.slots()).until_next_expiry(state, now.mono())
     }
 
-    /// If a lease has more time left than the new duration, shortens it to the new duration, so that its holder can
-    /// still renew it. The new limit has a slot for every unexpired lease, because every lease weighs at least 1.
+    /// Shortens a lease that has more time left than the new duration to one new duration from now, so that its holder
+    /// has that time to renew it. The new limit has a slot for every unexpired lease, because every lease weighs at
+    /// least 1.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let leases = LeaseList::load(state, own.slots());
         leases.shorten_leases(state, now.mono().saturating_add(self.lease));

@@ -3,7 +3,7 @@
 //! 1. **Plan** (`plan.rs`): find the matching rules, their keys and costs.
 //! 2. **Charge** (here): send all enforced charges of a request to the store as one group, which is admitted or refused
 //!    as a whole.
-//! 3. **Policy**: decide requests that the store did not answer (`policy.rs`), and apply rules marked `suffices`
+//! 3. **Policy**: decide requests that the store did not answer (`fault_policy.rs`), and apply rules marked `suffices`
 //!    (`suffice.rs`).
 //! 4. **Report** (`report.rs`): combine the charges of each request into an outcome and find the deciding charge. Two
 //!    steps depend on the outcome: shadow rules are charged if the request is admitted (here), and refusals count
@@ -26,7 +26,7 @@ use super::plan::{
     AnswerSource, Plan, PlannedCharge, Span, emptied_charges, emptied_groups, push_groups, to_usize_range,
 };
 use super::scratch::{Scratch, UnansweredRequests};
-use super::{Enforcement, Engine, RulesInForce, TakeMode, bans, fast, policy, report, suffice, take_mode};
+use super::{Enforcement, Engine, RulesInForce, TakeMode, bans, fast, fault_policy, report, suffice, take_mode};
 use crate::decision::{DecisionRecord, Decisions, Exactness};
 use crate::request::Request;
 use crate::rules::OnFault;
@@ -111,7 +111,7 @@ async fn charge_and_report<S: Store, F: Store>(
     let among = requests.clone();
     charge_enforced(engine, verb, running, decisions, move |request| among.contains(&request)).await;
     if !decisions.scratch.unanswered.lost.is_empty() {
-        policy::fall_back(engine, verb, running, decisions);
+        fault_policy::fall_back(engine, verb, running, decisions);
     }
     if running.rules.may_omit_rules() && take_mode == TakeMode::Exactly {
         suffice::omit_exhausted_rules(engine, verb, running, decisions, requests.clone()).await;

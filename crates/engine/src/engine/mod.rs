@@ -18,11 +18,11 @@
 //! `decide.rs` runs these phases in order. Most requests are not part of a batch and match only a few plain limits in
 //! memory. `fast.rs` decides them without building lists, with the same result.
 //!
-//! **Invariants.** A refused request spends nothing. A decision uses one rule set from beginning to end. A store
-//! failure never makes a decision fail: the rule's `on_fault` decides (`policy.rs`). With `on_fault: local`, the node
-//! uses its share of the last known remaining amount (`last_seen.rs`, `shares.rs`). When the store recovers, it is
-//! charged for these admissions (`arrears.rs`). Shadow rules are a separate group, charged after the request was
-//! admitted, so they cannot refuse the request.
+//! **Invariants.** A refused request spends nothing, except in a log that counts refused attempts. A decision uses one
+//! rule set from beginning to end. A store failure never makes a decision fail: the rule's `on_fault` decides
+//! (`fault_policy.rs`). With `on_fault: local`, the node uses its share of the last known remaining amount
+//! (`last_seen.rs`, `shares.rs`). When the store recovers, it is charged for these admissions (`arrears.rs`). Shadow
+//! rules are a separate group, charged after the request was admitted, so they cannot refuse the request.
 //!
 //! **Cost.** In memory a decision allocates nothing: plans, answers and results are in buffers that the caller reuses
 //! ([`Decisions`](crate::Decisions)).
@@ -32,9 +32,9 @@ mod bans;
 mod decide;
 mod explain;
 mod fast;
+mod fault_policy;
 mod last_seen;
 pub(crate) mod plan;
-mod policy;
 mod report;
 pub(crate) mod scratch;
 mod settle;

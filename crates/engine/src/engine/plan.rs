@@ -10,7 +10,7 @@ use tollgate::core::{Ask, Cost, Nanos, Time, Wall, Window};
 use tollgate::ledger::PlainCharge;
 use tollgate::{Limits, Outcome, Retry};
 
-use super::policy::FAULT_RETRY;
+use super::fault_policy::FAULT_RETRY;
 use super::{RulesInForce, TakeMode};
 use crate::inline::InternedEntry;
 use crate::rules::{Consistency, Metadata, OnFault};

@@ -20,7 +20,7 @@ use tollgate::Outcome;
 
 use super::decide::charge_enforced;
 use super::plan::{AnswerSource, PlannedCharge, SmallList, to_usize_range};
-use super::{Engine, RulesInForce, policy};
+use super::{Engine, RulesInForce, fault_policy};
 use crate::decision::{Decisions, Exactness};
 use crate::ruleset::ActiveRule;
 use crate::store::{Store, StoreVerb};
@@ -51,7 +51,7 @@ pub(super) async fn omit_exhausted_rules<S: Store, F: Store>(
             charge_enforced(engine, verb, running, decisions, among).await;
         }
         if !decisions.scratch.unanswered.lost.is_empty() {
-            policy::fall_back(engine, verb, running, decisions);
+            fault_policy::fall_back(engine, verb, running, decisions);
         } else if again.is_empty() {
             break;
         }

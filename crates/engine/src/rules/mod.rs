@@ -37,7 +37,7 @@ pub mod keys;
 mod limit;
 mod metadata;
 mod mistake;
-mod nth;
+mod numbered_name;
 mod raw;
 mod reference;
 mod rule;
@@ -68,7 +68,7 @@ pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 pub use timestamp::{TimeError, TimeErrorText, parse_time};
 
 pub(crate) use mistake::Notes;
-pub(crate) use nth::split_numbered_name;
+pub(crate) use numbered_name::split_numbered_name;
 pub use suggest::nearest_word;
 
 /// Maximum number of rules across all files.

@@ -15,7 +15,7 @@ use tollgate::core::{Algorithm, Time, Wall};
 
 use super::limit::DEFAULT_LEASE;
 use super::mistake::{Mistake, Notes};
-use super::nth::split_numbered_name;
+use super::numbered_name::split_numbered_name;
 use super::raw::shorten;
 use super::rule::{Condition, Effect, OnExceed, Origin, Pattern, Rule, Test};
 use super::suggest::nearest_word;

@@ -266,7 +266,7 @@ impl SharesNode {
         }
     }
 
-    /// Decides without the store, in the same way as `engine/src/engine/policy.rs`.
+    /// Decides without the store, in the same way as `engine/src/engine/fault_policy.rs`.
     fn admit_without_store(&mut self, now: u64, cost: u64, limits: &Limits) -> bool {
         let (at, wall) = (self.clock.shown_at(now), Now::at(STORE_START + now));
         let (share, limit) = (share_of_node(limits, self.nodes), limits.as_slice()[0]);

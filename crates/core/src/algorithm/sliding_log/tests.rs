@@ -138,7 +138,7 @@ fn decisions_match_the_reference_model() {
     }
 }
 
-/// Calls of rolling-rate-limiter, from its own tests: `limit` records, `would` does not.
+/// Calls of rolling-rate-limiter in its own tests: `limit` records the attempt, `wouldLimit` does not.
 enum RollingLimiterCall {
     Limit,
     Would,

@@ -4,7 +4,7 @@ use super::super::cidr::{Cidr, is_address_attribute};
 use super::super::expression::Expression;
 use super::super::glob::Glob;
 use super::super::mistake::{Notes, Position};
-use super::super::nth::has_invalid_number;
+use super::super::numbered_name::has_invalid_number;
 use super::super::raw::{MatchKind, RawAttributeCondition, RawText, RawValues, shorten};
 use super::super::rule::{Condition, Effect, OnInvalid, Origin, Pattern, PerElement, Test};
 use super::{Checker, MAX_NAME_BYTES, check_boolean};

@@ -3,7 +3,7 @@
 use tollgate::core::{Time, Wall};
 
 use super::super::mistake::Notes;
-use super::super::nth::split_numbered_name;
+use super::super::numbered_name::split_numbered_name;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Override, Pattern, Rule, Test};
 use super::{find_covering_entry, index_entry, requires_only_presence};

@@ -33,7 +33,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::super::mistake::{Notes, Position};
-use super::super::nth::split_numbered_name;
+use super::super::numbered_name::split_numbered_name;
 use super::super::raw::shorten;
 use super::super::text::{Node, Value};
 use super::build::{list_node, map_node, text_node, unused_id_from};
