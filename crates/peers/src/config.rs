@@ -64,7 +64,8 @@ impl Config {
                 "{problem}; write peers://host:7400,host:7400?secret_file=PATH, or a DNS name of all nodes"
             ))
         };
-        let rest = url.strip_prefix("peers://").ok_or_else(|| wrong("the address does not begin with peers://".to_owned()))?;
+        let rest =
+            url.strip_prefix("peers://").ok_or_else(|| wrong("the address does not begin with peers://".to_owned()))?;
         let (hosts, query) = rest.split_once('?').unwrap_or((rest, ""));
         let seeds: Result<Vec<_>, _> = hosts.trim_end_matches('/').split(',').map(parse_host).collect();
         let seeds = seeds.map_err(wrong)?;

@@ -8,7 +8,7 @@ use tollgate_engine::store::{Answers, Charge, Group, StoreError, StoreVerb};
 
 use crate::own_state::{OwnState, leases_left, read_bucket_ticks, restore_slices};
 use crate::params::{EXACT_BOUND, VALUE_HEAD_BYTES, is_fixed_length, micros_ceil, state_len};
-use crate::request::{OTHER_PARAMETERS_FLAG, ScriptKind, answer_contains_taken, spread};
+use crate::request::{OTHER_PARAMETERS_FLAG, ScriptKind, answer_contains_taken, spread_number};
 
 /// A cursor over bytes.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl<'a> ReplyReader<'a> {
             Some(_) | None => charge.ask.cost(),
         };
         let now = Now::at(instant_nanos(self.now))
-            .with_spread(spread(charge.key).wrapping_mul(1_000))
+            .with_spread(spread_number(charge.key).wrapping_mul(1_000))
             .with_windows(charge.windows);
         let foreign = if has_foreign { self.bytes.take_number(2)? as usize } else { 0 };
         let committed = decided.verb == StoreVerb::Check && decided.admitted;

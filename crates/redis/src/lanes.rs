@@ -63,7 +63,7 @@ pub(crate) const HASH_TAGS: [&str; SHARDS] = [
 
 /// Returns the shard of a partition key. The result is the same on every node.
 pub(crate) fn shard_of(value: &[u8]) -> u8 {
-    (crate::request::spread(value) % SHARDS as u64) as u8
+    (crate::request::spread_number(value) % SHARDS as u64) as u8
 }
 
 /// Returns the index of the in-memory shard that holds a charge, for `count` shards. In a cluster, all keys of a shard

@@ -61,7 +61,7 @@ pub use census::Membership;
 pub use config::{Config, ConfigError};
 pub use diagnosis::{Diagnosis, diagnose};
 pub use durations::{BUCKET_BOUNDS_US, DurationHistogram};
-pub use request::spread;
+pub use request::spread_number;
 pub use script::Scripts;
 pub use sharing::{Overshoot, SharingStats};
 pub use store::{Counts, RedisStore};

@@ -72,7 +72,7 @@ impl QueuedCharge {
         };
         let mut more = Vec::new();
         if encoded.uses_spread() {
-            push_number(&mut more, spread(charge.key));
+            push_number(&mut more, spread_number(charge.key));
         }
         if encoded.uses_windows() {
             let windows = &charge.windows[..charge.windows.len().min(Limits::MAX)];
@@ -128,7 +128,7 @@ pub(crate) fn answer_contains_taken(verb: StoreVerb, charge: &Charge<'_>) -> boo
 
 /// Returns the spread number of a key. The number modulo the window length is the start of the key's spread windows, in
 /// microseconds. The result is below 2⁵⁰ and the same on every node.
-pub fn spread(key: &[u8]) -> u64 {
+pub fn spread_number(key: &[u8]) -> u64 {
     // FNV-1a with a final mix, because the upper bits of FNV-1a hardly depend on the last bytes. The hash must be
     // uniform but need not be secret: choosing when a window starts gives a caller no advantage.
     let hash = key
@@ -206,7 +206,7 @@ impl QueuedExchange {
             Need::UpTo(_) | Need::Regardless(_) | Need::Refund(_) | Need::Reset => (0, 0),
         };
         let mut rest = vec![holds];
-        for number in [need.min(EXACT_BOUND), exchange.wants.min(EXACT_BOUND), spread(key)] {
+        for number in [need.min(EXACT_BOUND), exchange.wants.min(EXACT_BOUND), spread_number(key)] {
             push_number(&mut rest, number);
         }
         let settle = &exchange.settle[..exchange.settle.len().min(usize::from(u8::MAX))];
@@ -517,11 +517,11 @@ mod tests {
     #[test]
     fn keys_are_spread_evenly_and_reproducibly() {
         assert_eq!(
-            [spread(b""), spread(b"a"), spread(b"b")],
+            [spread_number(b""), spread_number(b"a"), spread_number(b"b")],
             [248_837_491_663_987, 454_752_641_356_578, 255_435_840_419_717]
         );
         let minute = 60_000_000;
-        let early = (0..1_000_u32).filter(|key| spread(&key.to_le_bytes()) % minute < minute / 4).count();
+        let early = (0..1_000_u32).filter(|key| spread_number(&key.to_le_bytes()) % minute < minute / 4).count();
         assert!((200..300).contains(&early), "{early} of 1000 windows begin in the first quarter");
     }
 }

@@ -1,7 +1,8 @@
 //! `consistency: eventual`: this node decides from its views of keys, and syncs the views with the store.
 //!
-//! This module adds clocks and locks to the state machine in [`tollgate_share::tally`]. Each shard has its own tally,
-//! so requests for different keys rarely wait for each other. Each `sync_every` has its own shards and its own task.
+//! This module adds clocks and locks to the state machine in [`tollgate_share::tally`]. The rules with the same
+//! `sync_every` share a tally, which one task syncs. A tally is divided into shards, so requests for different keys
+//! rarely wait for each other.
 
 use std::collections::hash_map;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,17 +18,17 @@ use tollgate_share::tally::{self, Bounds, RECENT_NANOS, ReadReason, Tally, with_
 use crate::batcher::ReplyPart;
 use crate::lanes::{SHARDS, local_shard_of};
 use crate::params::EncodedLimits;
-use crate::request::spread;
+use crate::request::spread_number;
 
-/// Maximum number of views in a cycle, over all shards.
-const MAX_KEYS: usize = 1 << 20;
-/// Maximum number of unsent entries in a cycle, over all shards.
+/// Maximum number of views in a tally, over all shards.
+const MAX_VIEWS: usize = 1 << 20;
+/// Maximum number of unsent entries in a tally, over all shards.
 const MAX_UNSENT: usize = 1 << 18;
 /// Maximum number of cached encodings per shard.
 const MAX_ENCODED: usize = 1 << 10;
 
-/// The keys of all rules with the same `sync_every`.
-pub(super) struct Cycle {
+/// The tally of all rules with the same `sync_every`, divided into shards.
+pub(super) struct ShardedTally {
     pub(super) every: SyncEvery,
     pub(super) shards: Box<[Mutex<TallyShard>]>,
     /// Notified when a sync should start before the interval has passed.
@@ -37,7 +38,7 @@ pub(super) struct Cycle {
     pub(super) syncing: tokio::sync::Mutex<()>,
 }
 
-/// The keys of one shard.
+/// One shard of a [`ShardedTally`], with the views of its keys.
 pub(super) struct TallyShard {
     pub(super) tally: Tally,
     /// Store time minus local time at the last answer, in nanoseconds.
@@ -113,13 +114,13 @@ pub(super) struct LocalDecision {
     pub(super) at: Time<Wall>,
 }
 
-impl Cycle {
-    /// Creates a cycle: 64 shards in a cluster, 8 with a single server.
+impl ShardedTally {
+    /// Creates a tally: 64 shards in a cluster, 8 with a single server.
     pub(super) fn new(every: SyncEvery, is_cluster: bool, clock: Arc<PreciseClock>) -> Self {
         // With a single server, shards only reduce lock contention.
         let count = if is_cluster { SHARDS } else { SHARDS / 8 };
         let stale_after = every.length().as_nanos().saturating_mul(2).max(RECENT_NANOS);
-        let bounds = Bounds { keys: MAX_KEYS / count, unsent: MAX_UNSENT / count, stale_after };
+        let bounds = Bounds { keys: MAX_VIEWS / count, unsent: MAX_UNSENT / count, stale_after };
         let shard =
             || Mutex::new(TallyShard { tally: Tally::new(bounds), offset: 0, indebted: DebtLimitsCache::default() });
         Self {
@@ -133,7 +134,7 @@ impl Cycle {
 
     /// Returns the local monotonic time, in nanoseconds.
     pub(super) fn now(&self) -> u64 {
-        // The tally marks a stale view with renewal time 0; this clock starts years above 0.
+        // The tally marks a stale view with renewal time 0. No view is renewed at 0, because this clock starts years above 0.
         self.clock.mono().as_nanos()
     }
 
@@ -165,7 +166,8 @@ impl Cycle {
     /// Fast path of [`take`](Self::take), for a key that was charged under these limits before. Returns the outcome and
     /// the estimated store time. `None`: the fast path does not apply and nothing has changed.
     ///
-    /// It looks up neither the limits nor the spread of the key, on which no decision here depends.
+    /// The fast path looks up no limits, and does not compute the spread number of the key, because no limit that the fast
+    /// path covers has spread windows.
     pub(super) fn try_take(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<(Outcome, Time<Wall>)> {
         let (Ask::Exactly(cost), []) = (charge.ask, charge.windows) else { return None };
         let mut shard = self.lock(self.shard_of(charge));
@@ -300,5 +302,5 @@ fn tally_charge<'a, L>(charge: &Charge<'a>, limits: &'a L, now: &'a Now<'a>, at:
 }
 
 fn now_for<'a>(charge: &Charge<'a>, estimate: u64) -> Now<'a> {
-    Now::at(estimate).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows)
+    Now::at(estimate).with_spread(spread_number(charge.key).wrapping_mul(1_000)).with_windows(charge.windows)
 }

@@ -21,7 +21,7 @@ use crate::answer::{ByteCursor, TooShort, instant_nanos};
 use crate::batcher::ReplyPart;
 use crate::own_state::OwnState;
 use crate::params::EncodedLimits;
-use crate::request::{GroupKind, QueuedExchange, QueuedGroup, Route, spread};
+use crate::request::{GroupKind, QueuedExchange, QueuedGroup, Route, spread_number};
 
 /// Interval between sweeps, which find leases to report or return.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -183,7 +183,7 @@ async fn sweep_leases(sharing: Weak<Sharing>) {
 /// Decodes the reply to an exchange; `exchange.lua` describes the format.
 fn decode_answer(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<ExchangeAnswer, TooShort> {
     let time = instant_nanos(part.now);
-    let now = Now::at(time).with_spread(spread(key).wrapping_mul(1_000));
+    let now = Now::at(time).with_spread(spread_number(key).wrapping_mul(1_000));
     let mut bytes = ByteCursor::new(part.bytes());
     let status = bytes.take_number(1)?;
     if status > 2 {

@@ -23,7 +23,7 @@ use super::eventual::LocalDecision;
 use super::exchange::ExchangeResult;
 use crate::lanes::{SHARDS, local_shard_of};
 use crate::params::EncodedLimits;
-use crate::request::spread;
+use crate::request::spread_number;
 
 /// Maximum number of keys with leases. The store decides the charges of further keys.
 const MAX_KEYS: usize = 1 << 18;
@@ -351,7 +351,7 @@ impl Sharing {
 
     fn new_entry(&self, charge: &Charge<'_>) -> Result<Entry, NoLease> {
         let encoded = self.encoded.get(charge).map_err(|why| NoLease::Failed(StoreError::Rejected { why }))?;
-        let offset = spread(charge.key).wrapping_mul(1_000);
+        let offset = spread_number(charge.key).wrapping_mul(1_000);
         // An override may have limits without a state (`Unlimited`, `DenyAll`), which cannot be leased.
         let pool_limits =
             charge.limits.as_slice().iter().map(|limit| PoolLimit::new(limit, offset)).collect::<Option<_>>();

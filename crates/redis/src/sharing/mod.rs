@@ -28,7 +28,7 @@ use tollgate_engine::store::{Consistency, Group, SyncEvery, rule_of_key};
 use crate::config::Config;
 use crate::limits_cache::EncodedLimitsCache;
 use crate::store::Servers;
-use eventual::Cycle;
+use eventual::ShardedTally;
 use leased::Leases;
 
 /// Maximum number of rules with a separate overshoot count. Further rules share one count.
@@ -43,21 +43,21 @@ pub(crate) struct Sharing {
     runtime: Handle,
     /// Random name of this process, so that no two processes share a merge counter.
     node: String,
-    /// The clock of the cycles, created here because the first clock of a process takes up to 200 ms.
+    /// The clock of the tallies, created here because the first clock of a process takes up to 200 ms.
     clock: Arc<PreciseClock>,
-    cycles: CycleList,
+    tallies: TallyList,
     leases: Leases,
     encoded: Arc<EncodedLimitsCache>,
     /// Tokens admitted beyond a limit, by domain and rule.
     overshoot: Mutex<HashMap<(String, String), u64>>,
 }
 
-/// An append-only linked list of cycles, searched without a lock. Rules use few different intervals.
-type CycleList = OnceLock<Box<CycleNode>>;
+/// An append-only linked list of tallies, searched without a lock. Rules use few different intervals.
+type TallyList = OnceLock<Box<TallyNode>>;
 
-struct CycleNode {
-    cycle: Arc<Cycle>,
-    next: CycleList,
+struct TallyNode {
+    tally: Arc<ShardedTally>,
+    next: TallyList,
 }
 
 /// Returns whether a group has a charge that is not `consistency: strict`.
@@ -75,41 +75,41 @@ impl Sharing {
             runtime: Handle::current(),
             node: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             clock: Arc::default(),
-            cycles: CycleList::new(),
+            tallies: TallyList::new(),
             leases: Leases::new(config.cluster.is_some()),
             encoded: encoded.clone(),
             overshoot: Mutex::default(),
         })
     }
 
-    /// Returns the cycle for this `sync_every`. The first use of an interval creates the cycle and starts its sync
+    /// Returns the tally for this `sync_every`. The first use of an interval creates the tally and starts its sync
     /// task.
-    fn cycle(self: &Arc<Self>, every: SyncEvery) -> &Arc<Cycle> {
+    fn tally(self: &Arc<Self>, every: SyncEvery) -> &Arc<ShardedTally> {
         let start = || {
-            let cycle = Arc::new(Cycle::new(every, self.is_cluster, self.clock.clone()));
-            self.runtime.spawn(sync::run(Arc::downgrade(self), cycle.clone()));
-            Box::new(CycleNode { cycle, next: CycleList::new() })
+            let tally = Arc::new(ShardedTally::new(every, self.is_cluster, self.clock.clone()));
+            self.runtime.spawn(sync::run(Arc::downgrade(self), tally.clone()));
+            Box::new(TallyNode { tally, next: TallyList::new() })
         };
-        let mut place = &self.cycles;
+        let mut place = &self.tallies;
         loop {
             let node = place.get_or_init(start);
-            if node.cycle.every == every {
-                return &node.cycle;
+            if node.tally.every == every {
+                return &node.tally;
             }
             place = &node.next;
         }
     }
 
-    fn all_cycles(&self) -> impl Iterator<Item = &Arc<Cycle>> {
-        std::iter::successors(self.cycles.get(), |node| node.next.get()).map(|node| &node.cycle)
+    fn all_tallies(&self) -> impl Iterator<Item = &Arc<ShardedTally>> {
+        std::iter::successors(self.tallies.get(), |node| node.next.get()).map(|node| &node.tally)
     }
 
     /// Sends all unsent charges and returns all leases. Used when this node stops. Completes when the store has
     /// answered or failed.
     pub(crate) async fn flush(self: &Arc<Self>) {
         self.return_leases().await;
-        for cycle in self.all_cycles() {
-            sync::sync(self, cycle).await;
+        for tally in self.all_tallies() {
+            sync::sync(self, tally).await;
         }
     }
 
@@ -140,9 +140,9 @@ impl Sharing {
         let mut shared =
             SharingStats { overshoot: overshoot.collect(), leased_keys, leased_tokens, ..SharingStats::default() };
         shared.overshoot.sort_unstable_by(|one, other| (&one.domain, &one.rule).cmp(&(&other.domain, &other.rule)));
-        for cycle in self.all_cycles() {
-            for shard in 0..cycle.shards.len() as u8 {
-                let shard = cycle.lock(shard);
+        for tally in self.all_tallies() {
+            for shard in 0..tally.shards.len() as u8 {
+                let shard = tally.lock(shard);
                 shared.views += shard.tally.len();
                 shared.dropped = shared.dropped.saturating_add(shard.tally.dropped_tokens());
             }

@@ -15,12 +15,12 @@ use tollgate_engine::store::{Charge, Consistency, StoreError, StoreVerb};
 use tollgate_share::tally::{Key, MAX_ITEMS, Payload};
 
 use super::Sharing;
-use super::eventual::{Cycle, TallyShard};
+use super::eventual::{ShardedTally, TallyShard};
 use super::states::{StateQuery, read_states};
 use crate::batcher::ReplyPart;
 use crate::lanes::HASH_TAGS;
 use crate::params::EncodedLimits;
-use crate::request::{GroupKind, MergeHead, QueuedCharge, QueuedGroup, Route, spread};
+use crate::request::{GroupKind, MergeHead, QueuedCharge, QueuedGroup, Route, spread_number};
 use crate::store::Servers;
 
 /// Minimum time between two syncs.
@@ -33,9 +33,9 @@ const MAX_ROUNDS: usize = 64;
 /// the earliest.
 const GIVE_UP_AFTER: Nanos = Nanos::from_secs(23 * 3_600);
 
-/// Syncs the keys of a cycle until the store is dropped.
-pub(super) async fn run(sharing: Weak<Sharing>, cycle: Arc<Cycle>) {
-    let every = Duration::from(cycle.every.length());
+/// Syncs the keys of a tally until the store is dropped.
+pub(super) async fn run(sharing: Weak<Sharing>, tally: Arc<ShardedTally>) {
+    let every = Duration::from(tally.every.length());
     let (jitter, mut turn) = (RandomState::new(), 0_u64);
     let (mut last, mut forgotten) = (Instant::now(), Instant::now());
     loop {
@@ -44,16 +44,16 @@ pub(super) async fn run(sharing: Weak<Sharing>, cycle: Arc<Cycle>) {
         let percent = 90 + jitter.hash_one(turn) % 21;
         tokio::select! {
             () = sleep(every * percent as u32 / 100) => {}
-            () = cycle.urgent.notified() => sleep_until(last + MIN_SYNC_INTERVAL).await,
+            () = tally.urgent.notified() => sleep_until(last + MIN_SYNC_INTERVAL).await,
         }
         let Some(sharing) = sharing.upgrade() else { return };
-        sync(&sharing, &cycle).await;
+        sync(&sharing, &tally).await;
         last = Instant::now();
         if forgotten.elapsed() >= FORGET_EVERY {
             forgotten = last;
-            for shard in 0..cycle.shards.len() as u8 {
-                let at = cycle.now();
-                cycle.lock(shard).tally.forget_idle(at);
+            for shard in 0..tally.shards.len() as u8 {
+                let at = tally.now();
+                tally.lock(shard).tally.forget_idle(at);
             }
         }
     }
@@ -74,29 +74,29 @@ enum Message {
     Read(Key, Arc<Limits>),
 }
 
-/// Sends all unsent charges of a cycle and reads all its used keys. Stops early if the store does not answer.
-pub(super) async fn sync(sharing: &Sharing, cycle: &Cycle) {
+/// Sends all unsent charges of a tally and reads all its used keys. Stops early if the store does not answer.
+pub(super) async fn sync(sharing: &Sharing, tally: &ShardedTally) {
     let Some(servers) = sharing.servers.upgrade() else { return };
-    let _in_turn = cycle.syncing.lock().await;
-    CycleSync { sharing, servers: &servers, cycle }.run().await;
+    let _in_turn = tally.syncing.lock().await;
+    TallySync { sharing, servers: &servers, tally }.run().await;
 }
 
-/// A sync of one cycle with the store.
-struct CycleSync<'a> {
+/// A sync of one tally with the store.
+struct TallySync<'a> {
     sharing: &'a Sharing,
     servers: &'a Servers,
-    cycle: &'a Cycle,
+    tally: &'a ShardedTally,
 }
 
-impl CycleSync<'_> {
+impl TallySync<'_> {
     async fn run(&self) {
-        let Self { sharing, servers, cycle } = self;
+        let Self { sharing, servers, tally } = self;
         for _ in 0..MAX_ROUNDS {
             let mut encoded = KnownLimits::new();
             let (mut messages, mut groups, mut is_full) = (Vec::new(), Vec::new(), false);
-            for shard in 0..cycle.shards.len() as u8 {
+            for shard in 0..tally.shards.len() as u8 {
                 let before = messages.len();
-                is_full |= collect_messages(&mut cycle.lock(shard), cycle.now(), shard, &mut messages);
+                is_full |= collect_messages(&mut tally.lock(shard), tally.now(), shard, &mut messages);
                 for (_, message) in &messages[before..] {
                     groups.push(self.encode(shard, message, &mut encoded));
                 }
@@ -141,7 +141,7 @@ impl CycleSync<'_> {
                 QueuedGroup { charges, route, kind: GroupKind::Charges, unsent: None }
             }
             Message::Merge(payload, is_recent) => {
-                let at = self.cycle.now();
+                let at = self.tally.now();
                 let ask = |cost| if *is_recent { Ask::Regardless(cost) } else { Ask::UpTo(cost) };
                 let items = payload.items.iter();
                 let charges = items
@@ -158,8 +158,8 @@ impl CycleSync<'_> {
     /// Returns the key of this node's merge counter. No limit key has this name: without a cluster, limit keys contain
     /// braces; in a cluster, the part after the tag starts differently.
     fn counter_key(&self, shard: u8, lane: u8) -> Vec<u8> {
-        let Self { sharing, cycle, .. } = self;
-        let (namespace, node, every) = (&sharing.config.namespace, &sharing.node, cycle.every.length());
+        let Self { sharing, tally, .. } = self;
+        let (namespace, node, every) = (&sharing.config.namespace, &sharing.node, tally.every.length());
         let tag = if sharing.is_cluster {
             format!("{{{}}}", HASH_TAGS[usize::from(lane) % HASH_TAGS.len()])
         } else {
@@ -170,8 +170,8 @@ impl CycleSync<'_> {
 
     /// Applies the store's answer to a message.
     fn apply(&self, shard: u8, message: &Message, part: &ReplyPart, encoded: &KnownLimits) {
-        let mut shard = self.cycle.lock(shard);
-        let at = self.cycle.now();
+        let mut shard = self.tally.lock(shard);
+        let at = self.tally.now();
         let time = shard.record_store_time(part, at);
         let state = |limits: &'_ Arc<Limits>| encoded.get(&limits_address(limits)).cloned();
         match message {
@@ -236,5 +236,5 @@ pub(super) fn charge_of<'a>(key: &'a [u8], limits: &'a Limits, ask: Ask) -> Char
 
 /// Returns the store time as a `Now`, with the key's spread.
 pub(super) fn now_of(key: &[u8], time: u64) -> Now<'static> {
-    Now::at(time).with_spread(spread(key).wrapping_mul(1_000))
+    Now::at(time).with_spread(spread_number(key).wrapping_mul(1_000))
 }

@@ -206,7 +206,7 @@ fn weigh_all(charges: &[OwnedCharge], states: &[State], micros: u64) -> Vec<Verd
 
 /// Returns the current time for a charge, as in the script.
 fn now_for(charge: &OwnedCharge, micros: u64) -> Now<'_> {
-    let spread = tollgate_redis::spread(&charge.key) * 1_000;
+    let spread = tollgate_redis::spread_number(&charge.key) * 1_000;
     Now::at(micros * 1_000).with_spread(spread).with_windows(&charge.windows)
 }
 

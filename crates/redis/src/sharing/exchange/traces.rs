@@ -226,7 +226,7 @@ fn script_pools_match_rust_pools() {
                 limits.push(draw_limit(&mut random));
             }
             let limits = Limits::new(limits).unwrap();
-            let offset = spread(KEY).wrapping_mul(1_000);
+            let offset = spread_number(KEY).wrapping_mul(1_000);
             let pool_limits: Vec<PoolLimit> =
                 limits.as_slice().iter().map(|limit| PoolLimit::new(limit, offset).unwrap()).collect();
             let encoded = Arc::new(EncodedLimits::new(&limits).unwrap());
