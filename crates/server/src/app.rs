@@ -34,7 +34,7 @@ struct KillSwitches {
 }
 
 impl KillSwitches {
-    /// Returns the effective mode. Refusals are enforced only if both switches are set to `Enforce`.
+    /// Returns the effective enforcement mode. Refusals are enforced only if both switches are set to `Enforce`.
     fn effective_mode(&self) -> Enforcement {
         match (self.server, self.fleet) {
             (Enforcement::Enforce, Enforcement::Enforce) => Enforcement::Enforce,

@@ -301,9 +301,9 @@ fn is_zero(count: &usize) -> bool {
 /// A mistake or warning in a rule file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
-    /// The line number, from 1.
+    /// The line number, counted from 1.
     pub line: u32,
-    /// The column in characters, from 1.
+    /// The column in characters, counted from 1.
     pub column: u32,
     /// What is wrong.
     pub problem: String,

@@ -30,7 +30,7 @@ pub struct WireRequest<'a> {
     /// The cost; for a commit, the actual cost. Default for a decision: set by each rule, or 1 for an inline limit.
     #[serde(default, deserialize_with = "deserialize_integer")]
     pub cost: Option<u64>,
-    /// The key that an inline limit counts.
+    /// The key by which an inline limit counts.
     #[serde(borrow, default)]
     pub key: Option<JsonString<'a>>,
     /// A rate such as `10/s`, or a number for concurrency.

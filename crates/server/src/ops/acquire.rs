@@ -51,7 +51,7 @@ struct CounterQueue {
     member_count: usize,
 }
 
-/// Membership in a queue. Dropping the membership leaves the queue.
+/// A request in a queue. The request leaves the queue when this value is dropped.
 struct QueueMember<'w> {
     waiters: &'w Waiters,
     counter: Box<[u8]>,
@@ -251,7 +251,7 @@ mod tests {
         Arc::new(App::new(engine, None))
     }
 
-    /// Acquires for a user. Returns whether the request was admitted, and the wait in milliseconds.
+    /// Acquires capacity for a user. Returns whether the request was admitted, and the wait in milliseconds.
     async fn acquire_for(app: &App<MemoryStore<PausedClock>>, user: &str, wait: u64) -> (bool, u128) {
         let start = Instant::now();
         let attributes = [Attribute::new("user", user)];

@@ -48,7 +48,7 @@ pub enum LimitsInput<'a> {
     },
     /// An inline limit.
     Inline {
-        /// The key to count.
+        /// The key to count by.
         key: &'a [u8],
         /// The limit.
         limits: Arc<InternedLimits>,

@@ -149,7 +149,7 @@ pub(in crate::cli) struct ServeArgs {
     /// Seconds between snapshots of the counters in the data directory; 0 disables snapshots
     ///
     /// With the store `memory`, counts, quotas, bans and leases survive a restart. A killed process loses all counts
-    /// since the last snapshot. SIGTERM writes a snapshot too.
+    /// since the last snapshot. The server also writes a snapshot on SIGTERM.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, env = "TOLLGATE_SNAPSHOT_EVERY")]
     pub(super) snapshot_every: u64,
 

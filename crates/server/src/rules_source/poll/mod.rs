@@ -189,7 +189,7 @@ impl<S: Store + 'static> Follower<S> {
     async fn write_to_disk(&self, etag: Option<String>, snapshot: Arc<Snapshot>) {
         let written = self.with_last_good_file(move |file| file.write(etag.as_deref(), &snapshot)).await;
         if let Err((error, file)) = written {
-            tracing::error!(%error, file, "cannot write the rules to disk; a start without the service would miss them");
+            tracing::error!(%error, file, "cannot write the rules to disk; a restart without the service would use older rules");
         }
     }
 
@@ -198,7 +198,7 @@ impl<S: Store + 'static> Follower<S> {
     async fn save_without_rules(&self, snapshot: Arc<Snapshot>) {
         let written = self.with_last_good_file(move |file| file.update_all_but_rules(&snapshot)).await;
         if let Err((error, file)) = written {
-            tracing::error!(%error, file, "cannot write the tokens to disk; a start without the service would use the previous ones");
+            tracing::error!(%error, file, "cannot write the tokens to disk; a restart without the service would use older tokens");
         }
     }
 
