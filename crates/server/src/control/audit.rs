@@ -19,7 +19,7 @@ use super::sql::{MAX_ROWS_PER_STATEMENT, Sql};
 /// An action that does not change the database, such as a reset. Nodes report their actions in this form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Note {
+pub struct ActionNote {
     /// Time of the action, in milliseconds since 1970.
     pub at_ms: i64,
     /// The name of the token, or `local` if no token is required.
@@ -33,7 +33,7 @@ pub struct Note {
     pub subject: String,
 }
 
-impl Note {
+impl ActionNote {
     /// Returns a note with the current time. Truncates strings to [`MAX_SUBJECT_CHARS`] and removes characters that
     /// a database cannot store.
     pub fn with_current_time(author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
@@ -182,12 +182,12 @@ impl AuditLog<'_> {
     /// # Errors
     /// Returns an error if the database is unreachable. No entry is written then, except possibly if the connection
     /// broke during the commit.
-    pub async fn record_notes(&self, notes: &[Note], comment: Option<String>) -> Result<()> {
+    pub async fn record_notes(&self, notes: &[ActionNote], comment: Option<String>) -> Result<()> {
         let Some(first) = notes.first() else { return Ok(()) };
         with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.db.begin_write(&Change { comment, ..Change::by_author(&*first.author) }).await?;
             write.revision -= 1;
-            for Note { at_ms, author, action, domain, subject } in notes {
+            for ActionNote { at_ms, author, action, domain, subject } in notes {
                 (write.authorship.author, write.authorship.at_ms) = (author.clone(), *at_ms);
                 let entry = NewEntry {
                     kind: action.subject_kind(),

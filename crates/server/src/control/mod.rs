@@ -41,7 +41,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 pub use apply::{Preview, RuleFiles};
-pub use audit::{AuditLog, Note, NotedAction};
+pub use audit::{ActionNote, AuditLog, NotedAction};
 use db::Db;
 pub use db::sqlite_url;
 pub use error::{Conflict, ControlError};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_server::control::model::{AuditSearch, ExpectedVersion, OtherRulesPolicy, PageRequest};
-use tollgate_server::control::{Control, ControlError, Note, NotedAction};
+use tollgate_server::control::{ActionNote, Control, ControlError, NotedAction};
 
 use crate::test_database::{TestDatabase, change_by, put_rule};
 
@@ -111,7 +111,7 @@ async fn overrides_of_a_domain_are_listed_over_pages(database: Arc<TestDatabase>
     }
     let made_up = PageRequest { after: Some("zz".into()), limit: None };
     assert!(matches!(control.overrides().list_in_domain("api", &made_up).await, Err(ControlError::Invalid(_))));
-    let note = Note::with_current_time("ann", NotedAction::Reset, Some("api"), "tenant=x");
+    let note = ActionNote::with_current_time("ann", NotedAction::Reset, Some("api"), "tenant=x");
     control.audit().record_notes(&[note], None).await.unwrap();
     let domains = control.rules().domains().await.unwrap();
     let seen: Vec<_> = domains.iter().map(|one| (&*one.domain, one.rules, one.overrides, one.revision)).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tollgate_server::control::model::{Action, AuditSearch, Change, ExpectedVersion, PageRequest, RuleSearch};
-use tollgate_server::control::{ControlError, MAX_RULE_BYTES, Note, NotedAction};
+use tollgate_server::control::{ActionNote, ControlError, MAX_RULE_BYTES, NotedAction};
 
 use crate::test_database::{TestDatabase, change_by, put_rule};
 
@@ -290,7 +290,7 @@ async fn every_change_is_in_the_audit_log(database: Arc<TestDatabase>) {
     control.rules().put(&why, "api", "each", b"{limit: 2/s}").await.unwrap();
     control.rules().delete(&change_by("ann"), "api", "each").await.unwrap();
     let revision = *control.watch_revision().borrow();
-    let note = Note::with_current_time("eve", NotedAction::Observe, None, "all");
+    let note = ActionNote::with_current_time("eve", NotedAction::Observe, None, "all");
     control.audit().record_notes(&[note], None).await.unwrap();
     assert_eq!(*control.watch_revision().borrow(), revision);
     let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap().items;

@@ -24,7 +24,7 @@ use super::reply::{self, ApiResult};
 use super::{body, etag};
 use crate::client::Client;
 use crate::control::Control;
-use crate::control::audit::{Note, NotedAction};
+use crate::control::audit::{ActionNote, NotedAction};
 use crate::control::auth::{Access, Scope};
 use crate::control::model::{AuditEntry, AuditSearch, Page, PageRequest, Role};
 use crate::http::problem::Problem;
@@ -68,17 +68,17 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
 /// Records actions that were taken on a node, in order. Called by nodes. The comment of each entry names the node.
 #[utoipa::path(post, path = "/v1/audit", tag = "audit", operation_id = "report_actions",
     params(("Tollgate-Node" = Option<String>, Header, description = "The name of the node, percent-encoded")),
-    request_body(content = Vec<Note>, content_type = "application/json"),
+    request_body(content = Vec<ActionNote>, content_type = "application/json"),
     responses((status = 204, description = "All actions are in the log")),
 )]
 pub(super) async fn report_actions(call: ApiCall, text: Bytes) -> ApiResult {
     call.access.require_role(Role::Node, Scope::AllDomains)?;
-    let notes: Vec<Note> = body::parse_json(&call, &text)?;
+    let notes: Vec<ActionNote> = body::parse_json(&call, &text)?;
     if notes.len() > MAX_AUDIT_BATCH {
         let detail = format!("too many entries: {} (maximum {MAX_AUDIT_BATCH})", notes.len());
         return Err(Problem::bad_request(detail));
     }
-    let notes: Vec<Note> = notes.into_iter().map(Note::into_storable).collect();
+    let notes: Vec<ActionNote> = notes.into_iter().map(ActionNote::into_storable).collect();
     let node = header_text(&call.headers, NODE_HEADER)?.unwrap_or_else(|| call.access.author().to_owned());
     let node: String = node.chars().filter(|char| *char != '\0').take(MAX_NODE_NAME_CHARS).collect();
     call.control().audit().record_notes(&notes, Some(format!("on {node}"))).await?;
@@ -111,8 +111,8 @@ pub enum AuditSink {
 /// Queues of pending audit entries. Writing an accepted entry is retried until it succeeds or the process ends.
 #[derive(Debug)]
 pub struct AuditQueues {
-    resets: mpsc::Sender<Note>,
-    switches: mpsc::Sender<Note>,
+    resets: mpsc::Sender<ActionNote>,
+    switches: mpsc::Sender<ActionNote>,
     /// Number of accepted entries that are not yet written.
     pending: Arc<watch::Sender<usize>>,
     refused: AtomicU64,
@@ -121,7 +121,7 @@ pub struct AuditQueues {
 /// A reserved slot in a queue. The slot guarantees that an entry can be queued.
 #[derive(Debug)]
 pub struct AuditSlot<'a> {
-    permit: mpsc::Permit<'a, Note>,
+    permit: mpsc::Permit<'a, ActionNote>,
     pending: &'a watch::Sender<usize>,
 }
 
@@ -174,12 +174,16 @@ impl AuditSlot<'_> {
     /// Queues the entry of an action.
     pub fn queue_entry(self, access: &Access, action: NotedAction, domain: Option<&str>, subject: &str) {
         self.pending.send_modify(|count| *count += 1);
-        self.permit.send(Note::with_current_time(access.author(), action, domain, subject));
+        self.permit.send(ActionNote::with_current_time(access.author(), action, domain, subject));
     }
 }
 
 /// Writes queued entries in order and in batches. After an error, retries until the entries are written.
-async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pending: Arc<watch::Sender<usize>>) {
+async fn write_entries(
+    sink: Arc<AuditSink>,
+    mut queue: mpsc::Receiver<ActionNote>,
+    pending: Arc<watch::Sender<usize>>,
+) {
     let mut notes = Vec::new();
     let mut is_failing = false;
     while queue.recv_many(&mut notes, MAX_AUDIT_BATCH).await > 0 {
@@ -206,7 +210,7 @@ async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pe
 
 impl AuditSink {
     /// Writes the first of `notes`, and further notes that fit in the same request. Returns the number written.
-    async fn write_notes(&self, notes: &[Note]) -> Result<usize, String> {
+    async fn write_notes(&self, notes: &[ActionNote]) -> Result<usize, String> {
         match self {
             Self::Database(control) => {
                 control.audit().record_notes(notes, None).await.map(|()| notes.len()).map_err(|error| error.to_string())
@@ -226,7 +230,7 @@ impl AuditSink {
 }
 
 /// Returns the number of leading `notes` that fit in a request body (at least one), and their JSON.
-fn notes_that_fit(notes: &[Note]) -> (usize, String) {
+fn notes_that_fit(notes: &[ActionNote]) -> (usize, String) {
     let mut body = String::from("[");
     let mut count = 0;
     for note in notes {
@@ -278,11 +282,11 @@ mod tests {
 
     #[test]
     fn report_fits_in_a_request_body() {
-        let note = Note::with_current_time("ann", NotedAction::Reset, Some("api"), &"\u{1}".repeat(5_000));
+        let note = ActionNote::with_current_time("ann", NotedAction::Reset, Some("api"), &"\u{1}".repeat(5_000));
         assert_eq!(note.subject.len(), 1_000, "truncated to the maximum length of a subject");
         let notes = vec![note; 40];
         let (count, body) = notes_that_fit(&notes);
         assert!(count > 5 && count < 40 && body.len() <= MAX_RULE_BYTES, "{count} notes in {} bytes", body.len());
-        assert_eq!(serde_json::from_str::<Vec<Note>>(&body).unwrap(), notes[..count]);
+        assert_eq!(serde_json::from_str::<Vec<ActionNote>>(&body).unwrap(), notes[..count]);
     }
 }
