@@ -175,10 +175,10 @@ impl Limits {
         renewed.fold(None, |all, one| Some(all.unwrap_or(true) && one)).unwrap_or(false)
     }
 
-    /// Takes up to `held[i]` free slots of the limit at index `i`, if that limit has leases. Used when a state is
-    /// rebuilt from another store's report. The leases of these slots cannot be released; they end only when they
-    /// expire.
-    pub fn take_leases<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, held: &[u64]) {
+    /// Takes up to `held[i]` free slots of the limit at index `i`, if that limit is a concurrency limit. Used when a
+    /// state is rebuilt from another store's report. The leases of these slots cannot be released; they end only when
+    /// they expire.
+    pub fn take_slots<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, held: &[u64]) {
         for (limit, first, index) in
             self.limits_with_word_index().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_)))
         {

@@ -81,8 +81,8 @@ pub trait Store: Send + Sync {
         true
     }
 
-    /// Replaces the state of the charge's key with the initial state of `start`, and takes `held[i]` leases
-    /// from the concurrency limit at index `i`. Called only for the fallback, which must answer immediately.
+    /// Replaces the state of the charge's key with the initial state of `start`, and takes `held[i]` slots of the
+    /// concurrency limit at index `i`. Called only for the fallback, which must answer immediately.
     fn init_state(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         let _ = (limit_table, charge, start, held);
     }
@@ -175,11 +175,11 @@ pub enum StoreVerb {
     Check,
     /// Returns the answer that [`StoreVerb::Check`] would return. Changes nothing and creates no entries.
     Peek,
-    /// Refunds the cost at the position given by [`Charge::stamps`]. Charges are independent: the store may accept some
-    /// of them and not others.
+    /// Refunds the charge that [`Charge::stamps`] identify. The refunds of a group are independent: the store may
+    /// accept some of them and not others.
     Refund,
-    /// Renews the leases in [`Charge::stamps`], as if they were taken now. Charges are independent. The answer's
-    /// `taken` is the cost if all leases were still held, and zero otherwise.
+    /// Renews the leases that [`Charge::stamps`] identify, as if they were taken now. The renewals of a group are
+    /// independent. The answer's `taken` is the cost if all leases were still held, and zero otherwise.
     Renew,
     /// Discards the usage.
     Reset,
@@ -200,8 +200,8 @@ pub struct Charge<'a> {
     pub earlier: &'a [u32],
     /// The amount. A refund gives back [`Ask::cost`], for every variant of [`Ask`].
     pub ask: Ask,
-    /// The position of the charge to refund. Without stamps, a limit with windows is refunded only in its current
-    /// window.
+    /// Identifies the charge to refund or the leases to renew. Without stamps, a limit with windows is refunded only in
+    /// its current window.
     pub stamps: Option<&'a Stamps>,
     /// The calendar windows that limits with phase `Given` refer to by index. If these windows do not contain the
     /// store's time, the store answers [`StoreError::Stale`].

@@ -102,7 +102,7 @@ fn sufficient_rule_does_not_replace_other_rules() {
 }
 
 /// Three rules with `suffices` and increasing capacities, each matched by one attribute.
-const THREE_SUFFICIENT_RULES: &str = "- {id: a, when: {a: {present: true}}, limit: 1/h, algorithm: fixed_window, suffices: true}\n\
+const THREE_RULES_MARKED_SUFFICES: &str = "- {id: a, when: {a: {present: true}}, limit: 1/h, algorithm: fixed_window, suffices: true}\n\
     - {id: b, when: {b: {present: true}}, limit: 2/h, algorithm: fixed_window, suffices: true}\n\
     - {id: c, when: {c: {present: true}}, limit: 3/h, algorithm: fixed_window, suffices: true}\n";
 
@@ -139,11 +139,11 @@ fn request_uses_the_next_rule_if_capacity_is_taken_concurrently() {
     let clock = Arc::new(ManualClock::at(START));
     let shared = Arc::new(memory_store(&clock));
     let others = Engine::with_fallback(shared.clone(), memory_store(&clock)).with_clock(clock.clone());
-    others.put(&support::parse_rules(THREE_SUFFICIENT_RULES)).unwrap();
+    others.put(&support::parse_rules(THREE_RULES_MARKED_SUFFICES)).unwrap();
     let mut bench = TestBench::on_store(
         ContendedStore { memory: shared, others, next: Mutex::default() },
         clock,
-        THREE_SUFFICIENT_RULES,
+        THREE_RULES_MARKED_SUFFICES,
     );
     assert_eq!(bench.check(&[("b", "")]), "allow", "one of two");
     // The other client takes all of `a` before the first call, and the last token of `b` before the second call.
@@ -154,7 +154,7 @@ fn request_uses_the_next_rule_if_capacity_is_taken_concurrently() {
 
 #[test]
 fn requests_of_a_batch_see_earlier_charges_of_the_batch() {
-    let bench = test_bench(THREE_SUFFICIENT_RULES);
+    let bench = test_bench(THREE_RULES_MARKED_SUFFICES);
     let attributes = ATTRIBUTES_OF_ALL_THREE.map(|(name, value)| Attribute::new(name, value));
     let items = [Item::new(&attributes)];
     let requests = [Request::new("d", &items); 5];

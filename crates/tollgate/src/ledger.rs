@@ -352,7 +352,7 @@ impl<C: Clock> Ledger<C> {
             entry.state.set(0, charge.limits_id.into());
             let mut words = state_after_id(&mut entry.state);
             start.init(&mut words, &key_now);
-            start.take_leases(&mut words, &key_now, held);
+            start.take_slots(&mut words, &key_now, held);
         });
     }
 

@@ -36,8 +36,8 @@
 //! addition. The first request of a slice adds one division and one step per elapsed slice. A refusal iterates over the
 //! slices.
 //!
-//! **Poor choice** for very small limits, because a log is equally small, and exact to the nanosecond. Slices are also
-//! a poor choice if an estimate is enough, because a sliding window needs only two counters.
+//! **Poor choice** for very small limits, because a log also needs only a few words, and is exact to the nanosecond.
+//! Slices are also a poor choice if an estimate is enough, because a sliding window needs only two counters.
 
 use core::time::Duration;
 

@@ -317,7 +317,7 @@ fn take_leases_takes_only_free_leases() {
     let limits = Limits::new([bucket(9), Concurrency::new(5, SECOND).unwrap().into()]).unwrap();
     for (held, remaining) in [(&[9, 2][..], [9, 3]), (&[], [9, 5]), (&[0, 9], [9, 0])] {
         let mut state = new_state(&limits);
-        limits.take_leases(&mut *state, &Now::at(0), held);
+        limits.take_slots(&mut *state, &Now::at(0), held);
         let left: Vec<u64> = limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
         assert_eq!(left, remaining, "{held:?}");
     }

@@ -34,7 +34,7 @@ pub(super) struct LastSeen {
 /// line for the record.
 #[derive(Debug, Default)]
 struct RecordSet {
-    /// The hash of key and limit for each record; zero if the entry is empty.
+    /// For each record, the hash of its key and the position of its limit; zero if there is no record.
     tags: [u64; RECORDS_PER_SET],
     records: [Record; RECORDS_PER_SET],
 }

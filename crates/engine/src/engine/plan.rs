@@ -417,7 +417,7 @@ impl Plan {
                 let rule = &running.rules.rules()[number as usize];
                 let Some(rule_limits) = &rule.rule_limits else { return };
                 consistency = rule.consistency;
-                (rule_limits.id, &rule_limits.limits, rule.earlier(), self.used_windows(planned, rule_limits))
+                (rule_limits.id, &rule_limits.limits, rule.earlier_limit_ids(), self.used_windows(planned, rule_limits))
             }
             LimitSource::Inline(index) => {
                 let entry = &self.limits.inline[index as usize];
@@ -426,7 +426,7 @@ impl Plan {
             LimitSource::Overridden(number, _) | LimitSource::Ban(number) => {
                 let Some(rule_limits) = self.limits.rule_limits_of(planned, running) else { return };
                 let rule = &running.rules.rules()[number as usize];
-                let earlier = if planned.is_ban() { &[][..] } else { rule.earlier() };
+                let earlier = if planned.is_ban() { &[][..] } else { rule.earlier_limit_ids() };
                 if !planned.is_ban() {
                     consistency = rule.consistency;
                 }

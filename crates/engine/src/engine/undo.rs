@@ -49,7 +49,7 @@ async fn apply_to_receipt<S: Store, F: Store>(
         }
         if taken.fallback {
             let share = engine.shares.share_of_node(current.limits, nodes);
-            local.push(LocalEntry { taken, current, share, repaid: None, accepted_by_store: Cost::ZERO });
+            local.push(FallbackEntry { taken, current, share, repaid: None, accepted_by_store: Cost::ZERO });
         } else {
             by_store.push(Charge { consistency: current.consistency, ..new_refund(taken, current.id, current.limits) });
         }
@@ -86,7 +86,7 @@ async fn apply_to_receipt<S: Store, F: Store>(
 }
 
 /// A receipt entry that the fallback decided.
-struct LocalEntry<'a> {
+struct FallbackEntry<'a> {
     taken: &'a ReceiptEntry,
     current: CurrentLimits<'a>,
     share: InternedLimits,
@@ -99,7 +99,7 @@ struct LocalEntry<'a> {
 async fn refund_repayments<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
-    local: &mut [LocalEntry<'_>],
+    local: &mut [FallbackEntry<'_>],
 ) -> Result<(), EngineError> {
     let now = (engine.mono)().as_nanos();
     for entry in &mut *local {
@@ -120,7 +120,7 @@ async fn refund_repayments<S: Store, F: Store>(
     let mut answers = Answers::default();
     let groups = [Group { verb: StoreVerb::Refund, charges: &charges }];
     engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
-    let repaid = |entry: &&mut LocalEntry<'_>| entry.repaid.is_some();
+    let repaid = |entry: &&mut FallbackEntry<'_>| entry.repaid.is_some();
     match answers.group(0) {
         Ok(group) => {
             record_refund_reports(engine, &charges, &answers);
@@ -273,7 +273,14 @@ pub(super) fn current_limits_of<'a>(
     let rule_limits = overridden.or(rule.rule_limits.as_ref())?;
     let (limits, calendars) = (&rule_limits.limits, &*rule_limits.calendars);
     let consistency = rule.consistency;
-    Some(CurrentLimits { id: rule_limits.id, limits, calendars, earlier: rule.earlier(), shadow, consistency })
+    Some(CurrentLimits {
+        id: rule_limits.id,
+        limits,
+        calendars,
+        earlier: rule.earlier_limit_ids(),
+        shadow,
+        consistency,
+    })
 }
 
 fn new_refund<'a>(taken: &'a ReceiptEntry, limits_id: u32, limits: &'a Limits) -> Charge<'a> {

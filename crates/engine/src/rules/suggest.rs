@@ -88,7 +88,7 @@ pub fn nearest_word<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
 }
 
 /// Returns whether two words differ by one typo, or only in case.
-pub(crate) fn is_typo(given: &str, word: &str) -> bool {
+pub(crate) fn differs_by_one_typo(given: &str, word: &str) -> bool {
     if given.len().max(word.len()) > MAX_WORD_BYTES || given == word {
         return false;
     }

@@ -31,8 +31,8 @@ pub(super) fn write_file(tree: &Node) -> String {
 pub(super) fn write_with_comments(tree: &Node, comments: &mut Comments) -> String {
     let mut writer = Writer { out: String::new(), comments };
     match &tree.value {
-        Value::Map(pairs) if !pairs.is_empty() => writer.write_map(pairs, Level::FILE, false),
-        Value::List(nodes) if !nodes.is_empty() => writer.write_list(nodes, Level::FILE),
+        Value::Map(pairs) if !pairs.is_empty() => writer.write_map(pairs, Layout::FILE, false),
+        Value::List(nodes) if !nodes.is_empty() => writer.write_list(nodes, Layout::FILE),
         Value::Empty => {}
         Value::Map(_) | Value::List(_) | Value::Text(_) => {
             write_on_one_line(tree, &mut writer.out);
@@ -44,23 +44,23 @@ pub(super) fn write_with_comments(tree: &Node, comments: &mut Comments) -> Strin
     writer.out
 }
 
-/// The indentation and layout of a value.
+/// The indentation of a value, and whether the value is written over several lines.
 #[derive(Clone, Copy)]
-struct Level {
+struct Layout {
     indent: usize,
     /// Number of nested levels that are written over several lines even if they would fit on one line.
     expanded_levels: usize,
 }
 
-impl Level {
+impl Layout {
     const FILE: Self = Self { indent: 0, expanded_levels: 0 };
 
     fn indented_by(self, indent: usize) -> Self {
         Self { indent: self.indent + indent, expanded_levels: self.expanded_levels.saturating_sub(1) }
     }
 
-    /// Returns the level of a value. Lists of rules, and each rule, are written over several lines.
-    fn level_of_value(self, key: &Node) -> Self {
+    /// Returns the layout of a value. Lists of rules, and each rule, are written over several lines.
+    fn layout_of_value(self, key: &Node) -> Self {
         let of_rules = matches!(&key.value, Value::Text(name) if name == "rules" || name == "domains");
         if of_rules { Self { expanded_levels: 2, ..self } } else { self }
     }
@@ -73,46 +73,46 @@ struct Writer<'c> {
 
 impl Writer<'_> {
     /// Writes a map over several lines. If `begun`, the first line is already indented.
-    fn write_map(&mut self, pairs: &[(Node, Node)], level: Level, mut begun: bool) {
+    fn write_map(&mut self, pairs: &[(Node, Node)], layout: Layout, mut begun: bool) {
         for (key, value) in in_reference_order(pairs) {
             if !begun {
-                self.write_comments_before(key.position, level.indent);
-                self.write_indent(level.indent);
+                self.write_comments_before(key.position, layout.indent);
+                self.write_indent(layout.indent);
             }
             begun = false;
             write_on_one_line(key, &mut self.out);
             self.out.push(':');
-            self.write_value(key.position, value, level.level_of_value(key));
+            self.write_value(key.position, value, layout.layout_of_value(key));
         }
     }
 
-    fn write_list(&mut self, nodes: &[Node], level: Level) {
+    fn write_list(&mut self, nodes: &[Node], layout: Layout) {
         for node in nodes {
-            self.move_comment_before_map(node, level);
-            self.write_comments_before(node.position, level.indent);
-            self.write_indent(level.indent);
+            self.move_comment_before_map(node, layout);
+            self.write_comments_before(node.position, layout.indent);
+            self.write_indent(layout.indent);
             self.out.push('-');
             match &node.value {
-                Value::Map(pairs) if !pairs.is_empty() && !self.fits_on_line(node, level) => {
+                Value::Map(pairs) if !pairs.is_empty() && !self.fits_on_line(node, layout) => {
                     self.out.push(' ');
-                    self.write_map(pairs, level.indented_by(2), true);
+                    self.write_map(pairs, layout.indented_by(2), true);
                 }
-                _ => self.write_value(node.position, node, level),
+                _ => self.write_value(node.position, node, layout),
             }
         }
     }
 
     /// Writes the value after a colon or a dash, on the rest of the line or on separate lines.
-    fn write_value(&mut self, owner: Position, value: &Node, level: Level) {
+    fn write_value(&mut self, owner: Position, value: &Node, layout: Layout) {
         match &value.value {
-            Value::Map(pairs) if !pairs.is_empty() && !self.fits_on_line(value, level) => {
+            Value::Map(pairs) if !pairs.is_empty() && !self.fits_on_line(value, layout) => {
                 self.write_comment_after(owner);
-                self.write_map(pairs, level.indented_by(2), false);
+                self.write_map(pairs, layout.indented_by(2), false);
             }
             // Within a map, dashes are aligned with the key.
-            Value::List(nodes) if !nodes.is_empty() && !self.fits_on_line(value, level) => {
+            Value::List(nodes) if !nodes.is_empty() && !self.fits_on_line(value, layout) => {
                 self.write_comment_after(owner);
-                self.write_list(nodes, Level { indent: level.indent, ..level.indented_by(0) });
+                self.write_list(nodes, Layout { indent: layout.indent, ..layout.indented_by(0) });
             }
             // An empty value is written as `null`, so that a comment after it stays attached to it.
             Value::Map(_) | Value::List(_) | Value::Text(_) | Value::Empty => {
@@ -127,8 +127,8 @@ impl Writer<'_> {
     }
 
     /// Returns whether a value fits on the rest of the current line.
-    fn fits_on_line(&self, node: &Node, level: Level) -> bool {
-        if level.expanded_levels > 0 || self.has_comments(node) {
+    fn fits_on_line(&self, node: &Node, layout: Layout) -> bool {
+        if layout.expanded_levels > 0 || self.has_comments(node) {
             return false;
         }
         let mut line = String::new();
@@ -154,10 +154,10 @@ impl Writer<'_> {
 
     /// Moves a comment from the end of a map's line to the line before the map, if the map is written over
     /// several lines.
-    fn move_comment_before_map(&mut self, node: &Node, level: Level) {
+    fn move_comment_before_map(&mut self, node: &Node, layout: Layout) {
         let Value::Map(pairs) = &node.value else { return };
         let of_a_pair = pairs.iter().any(|(key, _)| key.position == node.position);
-        if !of_a_pair && !self.fits_on_line(node, level) {
+        if !of_a_pair && !self.fits_on_line(node, layout) {
             let comment = self.comments.after.remove(&node.position);
             self.comments.before.entry(node.position).or_default().extend(comment);
         }

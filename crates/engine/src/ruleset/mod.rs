@@ -1,7 +1,7 @@
 //! Compiled rules: immutable tables in which each rule has an index.
 //!
-//! **The naive method** compares every rule as written with every request. Ten thousand rules cost a thousand times as
-//! much as ten, and a request may see a partly edited rule.
+//! **The naive method** compares every rule as written with every request. With ten thousand rules this takes a thousand
+//! times as long as with ten, and a request may see a partly edited rule.
 //!
 //! **The idea** is to compile all rules into tables once, and to replace all tables together:
 //!
@@ -55,7 +55,7 @@ pub(crate) const UNASSIGNED_ID: u32 = FIRST_INLINE_ID - 1;
 const ADDRESS_FLAG: u32 = 1 << 31;
 
 /// Maximum number of earlier limits per rule that are looked up in other tables.
-const MAX_EARLIER: usize = 4;
+const MAX_EARLIER_LIMITS: usize = 4;
 
 /// A compiled rule set. A rule set is never changed, only replaced.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl ActiveRule {
 
     /// Returns the ids of other limits under which the rule's counters may have been charged.
     #[inline]
-    pub(crate) fn earlier(&self) -> &[u32] {
+    pub(crate) fn earlier_limit_ids(&self) -> &[u32] {
         if self.has_earlier { &self.cold.earlier } else { &[] }
     }
 
@@ -476,7 +476,7 @@ fn earlier_limits(before: &[u32], now: Option<&Arc<RuleLimits>>, special: Option
         }
     }
     let siblings = if lengths.len() > 1 { lengths } else { Vec::new() };
-    let before = before.iter().copied().filter(|id| now.is_none_or(|now| now.id != *id)).take(MAX_EARLIER);
+    let before = before.iter().copied().filter(|id| now.is_none_or(|now| now.id != *id)).take(MAX_EARLIER_LIMITS);
     let mut ids: Vec<u32> = siblings.into_iter().map(|(_, id)| id).collect();
     for id in before {
         if !ids.contains(&id) {
@@ -522,7 +522,7 @@ mod tests {
     }
 
     fn earlier_ids<'s>(set: &'s RuleSet, id: &str) -> &'s [u32] {
-        set.find_rule(&key::encode_rule_name("d", id)).expect("a rule").earlier()
+        set.find_rule(&key::encode_rule_name("d", id)).expect("a rule").earlier_limit_ids()
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::super::glob::{CapturePosition, Glob};
 use super::super::mistake::Notes;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Origin, Pattern, Rule, Test};
-use super::super::suggest::is_typo;
+use super::super::suggest::differs_by_one_typo;
 
 /// Warns about names in `per` that look like several attributes.
 pub(super) fn names_that_look_like_several_attributes(rule: &Rule, notes: &mut Notes) {
@@ -61,7 +61,9 @@ pub(super) fn misspelled_captures(domain: &Domain, notes: &mut Notes) {
             if known.contains(&**name) || name.len() <= 3 {
                 continue;
             }
-            if let Some(meant) = names.iter().filter(unused).find(|meant| meant.len() > 3 && is_typo(name, meant)) {
+            if let Some(meant) =
+                names.iter().filter(unused).find(|meant| meant.len() > 3 && differs_by_one_typo(name, meant))
+            {
                 notes.set_file(&rule.position().file);
                 let problem = format!("`{}` counts by an attribute `{name}`, not by `{{{meant}}}`", rule.id());
                 notes.add_with_help(rule.position().position, problem, format!("did you mean `{meant}`?"));
