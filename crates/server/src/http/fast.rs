@@ -221,7 +221,7 @@ async fn answer_first_request<S: Store>(
         Err(next) => return next,
     };
     if let (Some(hosts), Some(host)) = (&app.hosts, host)
-        && !hosts.contains(host)
+        && !hosts.accepts(host)
     {
         return FastPathStep::PassToHyper;
     }

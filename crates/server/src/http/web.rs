@@ -30,7 +30,7 @@ impl AllowedHosts {
     }
 
     /// Returns whether the value of a `Host` header is accepted.
-    pub fn contains(&self, host: &str) -> bool {
+    pub fn accepts(&self, host: &str) -> bool {
         let name = without_port(host);
         // Fast path for the two most frequent names.
         if matches!(name, "127.0.0.1" | "localhost") {
@@ -108,7 +108,7 @@ fn check_host(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem>
     // Browsers always send `Host`, so a request without it does not come from a page.
     let hosts_given = head.headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or("?")).chain(in_uri);
     for host in hosts_given {
-        if !hosts.contains(host) {
+        if !hosts.accepts(host) {
             let host: String = host.chars().take(100).collect();
             let detail = format!(
                 "the host `{host}` is not accepted; use a loopback address, or list the host in --allowed-hosts"
@@ -172,9 +172,9 @@ mod tests {
         for host in
             ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "127.9.9.9", "[::1]", "[::1]:80", "a.localhost", "other:1"]
         {
-            assert!(hosts.contains(host), "{host}");
+            assert!(hosts.accepts(host), "{host}");
         }
-        assert!(hosts.contains("Limits.Internal:443"));
+        assert!(hosts.accepts("Limits.Internal:443"));
         for host in [
             "",
             "evil.example",
@@ -184,7 +184,7 @@ mod tests {
             "[2001:db8::1]:80",
             "localhost.evil",
         ] {
-            assert!(!hosts.contains(host), "{host}");
+            assert!(!hosts.accepts(host), "{host}");
         }
         assert!(AllowedHosts::new("*").contains("evil.example"));
     }

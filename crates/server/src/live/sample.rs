@@ -115,7 +115,7 @@ impl LiveStatus {
         Self {
             mode: app.engine.enforcement().as_str(),
             store_up: app.health.is_up(),
-            rules_stale: app.metrics.polls.is_unreachable(),
+            rules_stale: app.metrics.polls.last_poll_failed(),
             connections: app.connections.count(),
             waiting: app.waiters.waiting_count(),
             rule_count: rules.rules().len(),

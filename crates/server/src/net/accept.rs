@@ -62,7 +62,7 @@ impl RefusedConnections {
     /// Counts a refusal. Returns the number of refusals to log, or `None` if nothing should be logged yet.
     fn record_refusal(&mut self, now: Instant) -> Option<u64> {
         self.refused_count += 1;
-        self.limiter.may_log(now).then(|| std::mem::take(&mut self.refused_count))
+        self.limiter.try_acquire(now).then(|| std::mem::take(&mut self.refused_count))
     }
 }
 
@@ -73,12 +73,12 @@ struct LogLimiter {
 }
 
 impl LogLimiter {
-    fn may_log(&mut self, now: Instant) -> bool {
-        let may_log = self.next_line_at.is_none_or(|next| next <= now);
-        if may_log {
+    fn try_acquire(&mut self, now: Instant) -> bool {
+        let is_due = self.next_line_at.is_none_or(|next| next <= now);
+        if is_due {
             self.next_line_at = Some(now + LOG_INTERVAL);
         }
-        may_log
+        is_due
     }
 }
 
@@ -169,7 +169,7 @@ impl<'w> Acceptor<'w> {
 
     /// Logs a failed accept, at most once a minute.
     fn log_accept_error(&mut self, error: &io::Error) {
-        if self.error_log.may_log(Instant::now()) {
+        if self.error_log.try_acquire(Instant::now()) {
             tracing::warn!(%error, protocol = self.protocol.name(), "cannot accept a connection");
         }
     }

@@ -40,7 +40,7 @@ impl PollCounters {
     }
 
     /// Returns whether the last poll failed.
-    pub fn is_unreachable(&self) -> bool {
+    pub fn last_poll_failed(&self) -> bool {
         self.unreachable.load(Ordering::Relaxed)
     }
 
@@ -70,13 +70,13 @@ mod tests {
     fn rules_age_grows_until_they_are_confirmed() {
         let polls = PollCounters::default();
         let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
-        assert_eq!((polls.age_seconds(at(5)), polls.is_unreachable()), (None, false));
+        assert_eq!((polls.age_seconds(at(5)), polls.last_poll_failed()), (None, false));
         polls.add(PollOutcome::Changed, at(0));
         polls.add(PollOutcome::Unchanged, at(10));
         polls.add(PollOutcome::Failed, at(20));
-        assert_eq!((polls.age_seconds(at(25)), polls.is_unreachable()), (Some(15), true));
+        assert_eq!((polls.age_seconds(at(25)), polls.last_poll_failed()), (Some(15), true));
         polls.add(PollOutcome::Refused, at(30));
-        assert_eq!((polls.age_seconds(at(35)), polls.is_unreachable()), (Some(25), false));
+        assert_eq!((polls.age_seconds(at(35)), polls.last_poll_failed()), (Some(25), false));
         assert_eq!(polls.counts(), [("changed", 1), ("unchanged", 1), ("refused", 1), ("failed", 1)]);
     }
 }

@@ -48,7 +48,7 @@ impl RefusalLog {
 
     /// Decides whether to log a refusal. If so, returns the number of refusals suppressed since the last line. Returns
     /// `None` if this refusal is suppressed.
-    fn should_log(&self, domain: &[u8], rule: &str) -> Option<u64> {
+    fn try_acquire_line(&self, domain: &[u8], rule: &str) -> Option<u64> {
         let id = [domain, b"\n", rule.as_bytes()].concat();
         let admitted = self.per_rule.check(&id[..], 1).is_allowed() && self.all_rules.check(1).is_allowed();
         if !admitted {
@@ -72,7 +72,7 @@ impl RefusalLog {
         let outcome = decision.observed().unwrap_or(decision.outcome());
         let Outcome::Deny(retry) = outcome else { return };
         let rule = decision.rule().unwrap_or_default();
-        let Some(suppressed) = self.should_log(domain, rule) else { return };
+        let Some(suppressed) = self.try_acquire_line(domain, rule) else { return };
         let refusing = decision.counters().find(|counter| counter.refused && counter.rule == rule);
         let key = refusing.and_then(|counter| top.display_key(&counter));
         let why = explain().map(|mut explanation| {
@@ -123,10 +123,11 @@ mod tests {
     #[test]
     fn flood_of_refusals_does_not_flood_the_log() {
         let log = RefusalLog::new("1/h".parse().expect("a rate")).expect("a log");
-        let logged = |rule: &str| (0..10).filter(|_| log.should_log(b"d", rule).is_some()).count();
+        let logged = |rule: &str| (0..10).filter(|_| log.try_acquire_line(b"d", rule).is_some()).count();
         assert_eq!((logged("a"), logged("b"), logged("a")), (1, 1, 0), "each rule has its own limiter");
-        assert_eq!(log.should_log(b"other", "a"), Some(19), "the number of refusals that were not logged");
-        let many = (0..1_000).filter(|rule| log.should_log(b"d", &format!("rule {rule}")).is_some()).count() as u64;
+        assert_eq!(log.try_acquire_line(b"other", "a"), Some(19), "the number of refusals that were not logged");
+        let many =
+            (0..1_000).filter(|rule| log.try_acquire_line(b"d", &format!("rule {rule}")).is_some()).count() as u64;
         assert!((MAX_LINES_PER_SECOND - 3..2 * MAX_LINES_PER_SECOND).contains(&many), "{many} of a thousand rules");
     }
 }

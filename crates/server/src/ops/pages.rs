@@ -45,7 +45,7 @@ fn readiness_text<S: Store>(app: &App<S>) -> String {
     if app.connections.is_stopping() {
         return "stopping\n".to_owned();
     }
-    let stale = app.metrics.polls.is_unreachable().then_some("stale rules");
+    let stale = app.metrics.polls.last_poll_failed().then_some("stale rules");
     let problems: Vec<&str> = app.health.problem().into_iter().chain(stale).collect();
     if problems.is_empty() { "ready\n".to_owned() } else { format!("ready ({})\n", problems.join(", ")) }
 }

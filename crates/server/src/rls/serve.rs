@@ -109,7 +109,7 @@ impl<S: Store + 'static> RlsSession<S> {
 
     async fn run<T: ReadReady>(&mut self, stream: &mut T, guard: &ConnectionGuard) -> io::Result<()> {
         let mut deadline = self.next_deadline();
-        while !self.http2.is_closed() {
+        while !self.http2.must_close() {
             match self.wait_for_event(stream, guard, deadline).await? {
                 WakeReason::Input => {
                     let mut buffers = RlsBuffers::take_from_pool();
@@ -221,7 +221,7 @@ impl<S: Store + 'static> RlsSession<S> {
         }
         while let Some(since) = self.http2.incomplete_since()
             && is_due(since, MESSAGE_TIMEOUT)
-            && !self.http2.is_closed()
+            && !self.http2.must_close()
         {
             if let Some(StreamCall { stream, body: Err(error), .. }) =
                 self.http2.expire_incomplete(now.saturating_sub(MESSAGE_TIMEOUT))

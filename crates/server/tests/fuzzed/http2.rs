@@ -14,7 +14,7 @@ type ConnectionResult = (Vec<(u32, Option<usize>)>, Vec<u8>, bool);
 fn run_connection(input: &[u8], step: usize) -> ConnectionResult {
     let mut connection = Connection::new(&["/known"]);
     let (mut calls, mut at, mut end) = (Vec::new(), 0, 0);
-    while end < input.len() && !connection.is_closed() {
+    while end < input.len() && !connection.must_close() {
         end = input.len().min(end.saturating_add(step));
         let mut part = &input[at..end];
         while let Some(call) = connection.next_call(&mut part, Duration::ZERO) {
@@ -25,7 +25,7 @@ fn run_connection(input: &[u8], step: usize) -> ConnectionResult {
         }
         at = end - part.len();
     }
-    let closed = connection.is_closed();
+    let closed = connection.must_close();
     (calls, connection.out, closed)
 }
 

@@ -44,7 +44,7 @@ impl Pattern {
         let text = strip_directive(text);
         let parts = if text.contains('$') {
             parse_nginx(&text)?
-        } else if is_envoy(&text) {
+        } else if is_envoy_format(&text) {
             parse_envoy(&text)?
         } else if text.contains('%') {
             parse_apache(&text)?
@@ -206,7 +206,7 @@ fn strip_directive(text: &str) -> String {
 }
 
 /// Returns whether this is an Envoy format: it contains `%NAME%` or `%NAME(…)%` in capital letters.
-fn is_envoy(text: &str) -> bool {
+fn is_envoy_format(text: &str) -> bool {
     text.split('%').any(|part| {
         let name = part.split('(').next().unwrap_or("");
         name.len() >= 3 && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')

@@ -84,12 +84,12 @@ fn find_command(name: &[u8]) -> Option<&'static ConnectionCommand> {
 /// Returns whether a command is allowed before authentication. HTTP words are allowed, because they close the
 /// connection.
 pub(super) fn is_allowed_before_auth(name: &[u8]) -> bool {
-    find_command(name).is_some_and(|command| command.allowed_before_auth) || is_http(name)
+    find_command(name).is_some_and(|command| command.allowed_before_auth) || is_http_word(name)
 }
 
 /// Returns whether the command is part of an HTTP request. A web page can make a browser send requests to any port, and
 /// the lines of such a request must not be run as commands.
-fn is_http(name: &[u8]) -> bool {
+fn is_http_word(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"HOST:")
 }
 
@@ -106,7 +106,7 @@ pub(super) fn run<S: Store>(
         return (command.run)(&mut CommandContext { session, replies, auth, connections, wall_ms }, args);
     }
     let is_get = name.eq_ignore_ascii_case(b"GET") && args.last().is_some_and(|last| last.starts_with(b"HTTP/"));
-    if is_get || is_http(name) {
+    if is_get || is_http_word(name) {
         replies.write_error_reply("ERR this port speaks the Redis protocol, not HTTP");
         return AfterCommand::Close;
     }

@@ -144,7 +144,7 @@ impl Connection {
     }
 
     /// Returns whether the connection must be closed after its output is written.
-    pub fn is_closed(&self) -> bool {
+    pub fn must_close(&self) -> bool {
         self.phase == ConnectionPhase::Closed || (self.phase == ConnectionPhase::Final && self.streams.len() == 0)
     }
 

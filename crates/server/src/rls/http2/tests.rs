@@ -154,7 +154,7 @@ fn check_cases(answer: Option<usize>, cases: &[FrameCase]) {
         let mut peer = TestConnection::new(answer);
         assert_eq!(peer.send(&bytes), *expected, "{name}");
         let closes = expected.iter().any(|seen| matches!(seen, GoAway(_)));
-        assert_eq!(peer.connection.is_closed(), closes, "{name}");
+        assert_eq!(peer.connection.must_close(), closes, "{name}");
         let mut peer = TestConnection::new(answer);
         let split: Vec<Reaction> = bytes.chunks(1).flat_map(|byte| peer.send(byte)).collect();
         let is_out = |seen: &&Reaction| !matches!(seen, Call(..));
@@ -482,7 +482,7 @@ fn other_protocols_and_invalid_prefaces_are_rejected() {
         let mut peer = TestConnection::without_handshake(None);
         let mut input = bytes;
         assert_eq!(peer.connection.next_call(&mut input, peer.now), None);
-        assert!(peer.connection.is_closed() && peer.connection.out.starts_with(b"HTTP/1.1 505 "), "{bytes:?}");
+        assert!(peer.connection.must_close() && peer.connection.out.starts_with(b"HTTP/1.1 505 "), "{bytes:?}");
     }
     let mut peer = TestConnection::without_handshake(None);
     let seen = peer.send(&[PREFACE, &frame_bytes(FrameKind::Ping, 0, 0, &[0; 8])].concat());
@@ -659,19 +659,19 @@ fn connection_closes_after_its_calls_are_answered() {
     assert_eq!(peer.send(&headers_frame(5, END_STREAM)), [Reset(5, REFUSED_STREAM)]);
     assert_eq!(peer.send(&data_frame(1, END_STREAM, b"")), [Call(1, vec![])]);
     for stream in [1, 3] {
-        assert!(!peer.connection.is_closed());
+        assert!(!peer.connection.must_close());
         peer.connection.respond_without_body(stream, b"\x88");
         assert_eq!(peer.take_written_frames(), [Headers(stream, true)]);
     }
-    assert!(peer.connection.is_closed());
+    assert!(peer.connection.must_close());
 
     let mut idle = TestConnection::new(None);
     idle.connection.start_closing();
     idle.connection.finish_closing();
-    assert!(idle.connection.is_closed(), "does not wait for the client to answer the PING");
+    assert!(idle.connection.must_close(), "does not wait for the client to answer the PING");
     let mut silent = TestConnection::without_handshake(None);
     silent.connection.start_closing();
-    assert!(silent.connection.is_closed());
+    assert!(silent.connection.must_close());
 }
 
 #[test]

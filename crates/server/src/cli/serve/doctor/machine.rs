@@ -37,7 +37,7 @@ pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
         findings.push(match TcpListener::bind(address) {
             Ok(_) => DoctorFinding::ok("port", format!("{flag} {address} is free")),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                is_running |= flag == "--http" && is_tollgate(address).await;
+                is_running |= flag == "--http" && answers_health_check(address).await;
                 let action = format!("stop it, or choose another address with {flag}");
                 match (is_running, &config.tls) {
                     (true, _) => DoctorFinding::ok(
@@ -91,7 +91,7 @@ fn check_socket(path: &Path, is_running: bool) -> DoctorFinding {
     }
 }
 
-async fn is_tollgate(address: SocketAddr) -> bool {
+async fn answers_health_check(address: SocketAddr) -> bool {
     let Ok(client) = Client::new(&format!("http://{address}"), None, None) else { return false };
     let answer = client.request(Method::GET, &["healthz"]).timeout(CALL_TIMEOUT).send().await;
     answer.is_ok_and(|answer| answer.status().is_success())
