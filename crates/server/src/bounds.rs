@@ -115,7 +115,7 @@ fn markdown_table() -> String {
                 "{}, {} ms, {}",
                 seconds(linger::LINGER_TIMEOUT),
                 linger::LINGER_IDLE_TIMEOUT.as_millis(),
-                bytes(linger::LINGER_BYTES)
+                bytes(linger::MAX_LINGER_BYTES)
             ),
         ),
         (

@@ -20,7 +20,7 @@ pub const LINGER_IDLE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Maximum number of discarded bytes: more than the socket buffers of both sides usually hold. After that, the socket
 /// stays open until [`LINGER_TIMEOUT`], but nothing is read.
-pub const LINGER_BYTES: usize = 8 * 1024 * 1024;
+pub const MAX_LINGER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Size of the buffer for discarded input, in bytes.
 const DISCARD_BUFFER_BYTES: usize = 4 * 1024;
@@ -35,7 +35,7 @@ pub async fn close_gracefully<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T)
 async fn discard_input<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io::Result<()> {
     timeout(LINGER_IDLE_TIMEOUT, stream.shutdown()).await??;
     let (mut buffer, mut discarded) = ([0; DISCARD_BUFFER_BYTES], 0);
-    while discarded < LINGER_BYTES {
+    while discarded < MAX_LINGER_BYTES {
         match timeout(LINGER_IDLE_TIMEOUT, stream.read(&mut buffer)).await?? {
             0 => return Ok(()),
             length => discarded += length,
@@ -106,7 +106,7 @@ mod tests {
         close_gracefully(&mut server).await;
         drop(server);
         let sent = sending.await.expect("no panic");
-        assert!((LINGER_BYTES..LINGER_BYTES + (2 << 20)).contains(&sent), "{sent}");
+        assert!((MAX_LINGER_BYTES..MAX_LINGER_BYTES + (2 << 20)).contains(&sent), "{sent}");
         assert_eq!(start.elapsed(), LINGER_TIMEOUT, "the client gets time to read its replies");
     }
 }

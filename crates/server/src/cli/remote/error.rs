@@ -14,18 +14,18 @@ use crate::http::problem::ProblemDetails;
 
 /// The server answered with an error status. Unless the status is 5xx, nothing was changed.
 #[derive(Debug)]
-pub(in crate::cli) struct Refusal {
+pub(in crate::cli) struct ErrorAnswer {
     pub(in crate::cli) status: StatusCode,
     message: String,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ErrorAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl Error for Refusal {}
+impl Error for ErrorAnswer {}
 
 /// Returns the part of a token that may be shown: its id, not its secret.
 pub(super) fn display_token(token: &str) -> String {
@@ -36,14 +36,17 @@ pub(super) fn display_token(token: &str) -> String {
 }
 
 /// Describes an unsuccessful answer.
-pub(super) fn describe_refusal(client: &Client, token: Option<&str>, answer: &ServerAnswer) -> Refusal {
+pub(super) fn describe_error_answer(client: &Client, token: Option<&str>, answer: &ServerAnswer) -> ErrorAnswer {
     let (url, status) = (client.url().as_str().trim_end_matches('/'), answer.status);
     let problem: Option<ProblemDetails> = serde_json::from_slice(&answer.body).ok();
     let Some(problem) = problem.filter(|problem| !problem.detail.is_empty()) else {
         let first = answer.body_text();
         let first: String =
             replace_control_characters(first.lines().next().unwrap_or_default()).chars().take(200).collect();
-        return Refusal { status, message: format!("{url} answered {status} and is not a tollgate server: {first}") };
+        return ErrorAnswer {
+            status,
+            message: format!("{url} answered {status} and is not a tollgate server: {first}"),
+        };
     };
     let detail = replace_control_characters(&problem.detail);
     let mut message = match (status, token) {
@@ -76,7 +79,7 @@ pub(super) fn describe_refusal(client: &Client, token: Option<&str>, answer: &Se
     if status == StatusCode::PRECONDITION_FAILED {
         message.push_str(&describe_last_change(&problem));
     }
-    Refusal { status, message }
+    ErrorAnswer { status, message }
 }
 
 /// Describes a conflicting change by another author.
@@ -136,31 +139,31 @@ pub(super) fn describe_unreachable(client: &Client, error: &reqwest::Error) -> a
 mod tests {
     use super::*;
 
-    fn refusal_message(status: u16, token: Option<&str>, body: &str) -> String {
+    fn error_message(status: u16, token: Option<&str>, body: &str) -> String {
         let client = Client::new("http://127.0.0.1:1", None, None).unwrap();
         let status = StatusCode::from_u16(status).unwrap();
         let answer = ServerAnswer { status, body: body.into() };
-        describe_refusal(&client, token.map(display_token).as_deref(), &answer).to_string()
+        describe_error_answer(&client, token.map(display_token).as_deref(), &answer).to_string()
     }
 
     #[test]
     fn refusals_say_what_to_do() {
         let problem = r#"{"title":"Unauthorized","detail":"there is no token"}"#;
-        assert!(refusal_message(401, None, problem).contains("set one with --token or TOLLGATE_TOKEN"));
-        let text = refusal_message(401, Some("tg_3f9a_0123456789"), problem);
+        assert!(error_message(401, None, problem).contains("set one with --token or TOLLGATE_TOKEN"));
+        let text = error_message(401, Some("tg_3f9a_0123456789"), problem);
         assert!(text.contains("refused the token `3f9a`: there") && !text.contains("0123"), "{text}");
-        assert!(!refusal_message(401, Some("hunter2"), problem).contains("hunter2"));
-        let text = refusal_message(403, Some("tg_3f9a_0123456789"), r#"{"detail":"this call needs the role editor"}"#);
+        assert!(!error_message(401, Some("hunter2"), problem).contains("hunter2"));
+        let text = error_message(403, Some("tg_3f9a_0123456789"), r#"{"detail":"this call needs the role editor"}"#);
         assert_eq!(text, "the token `3f9a` may not do that: this call needs the role editor");
         let changed = r#"{"detail":"it was changed","current":4,"author":"ann","diff":"- limit: 1/s\n+ limit: 2/s\n"}"#;
         assert_eq!(
-            refusal_message(412, None, changed),
+            error_message(412, None, changed),
             "it was changed\nlast changed by ann, now version 4\n  - limit: 1/s\n  + limit: 2/s"
         );
         let one = r#"{"line":1,"column":2,"problem":"p","help":"h"}"#;
-        assert_eq!(refusal_message(422, None, &format!(r#"{{"detail":"p; h","mistakes":[{one}]}}"#)), "p; h");
+        assert_eq!(error_message(422, None, &format!(r#"{{"detail":"p; h","mistakes":[{one}]}}"#)), "p; h");
         let several = format!(r#"{{"detail":"there are 2 mistakes; the first: p; h","mistakes":[{one},{one}]}}"#);
-        assert_eq!(refusal_message(422, None, &several), "2 mistakes:\n1:2: p; h\n1:2: p; h");
-        assert!(refusal_message(502, None, "<html>\nx").ends_with("and is not a tollgate server: <html>"));
+        assert_eq!(error_message(422, None, &several), "2 mistakes:\n1:2: p; h\n1:2: p; h");
+        assert!(error_message(502, None, "<html>\nx").ends_with("and is not a tollgate server: <html>"));
     }
 }

@@ -18,8 +18,8 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
 use crate::client::{Client, Secret};
-pub(super) use error::Refusal;
-use error::{describe_refusal, describe_unreachable};
+pub(super) use error::ErrorAnswer;
+use error::{describe_error_answer, describe_unreachable};
 use output::OutputArgs;
 pub(super) use progress::Progress;
 
@@ -178,7 +178,8 @@ impl Remote {
     /// Sends a request and reads the whole answer. `doing` is shown during a long wait.
     ///
     /// # Errors
-    /// Returns a [`Refusal`] if the server refuses the request, and another error if the server cannot be reached.
+    /// Returns an [`ErrorAnswer`] if the server answers with an error status, and another error if the server cannot be
+    /// reached.
     pub(super) fn send(&self, request: RequestBuilder, doing: &str) -> anyhow::Result<ServerAnswer> {
         let exchange = async {
             let mut response = request
@@ -199,7 +200,7 @@ impl Remote {
         let answer = self.runtime.block_on(async { Progress::new(doing).show_during(exchange).await })?;
         match answer.status.is_success() || answer.status == StatusCode::TOO_MANY_REQUESTS {
             true => Ok(answer),
-            false => Err(describe_refusal(&self.client, self.token.as_deref(), &answer).into()),
+            false => Err(describe_error_answer(&self.client, self.token.as_deref(), &answer).into()),
         }
     }
 

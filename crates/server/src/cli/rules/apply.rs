@@ -12,7 +12,7 @@ use tollgate_engine::rules::{Source, entry};
 
 use crate::cli::files::{self, RuleFile};
 use crate::cli::remote::output::{self, DiffColours, OutputArgs, replace_control_characters};
-use crate::cli::remote::{CommentArgs, Refusal, Remote, with_comment};
+use crate::cli::remote::{CommentArgs, ErrorAnswer, Remote, with_comment};
 use crate::cli::{count_with_noun, print_error, print_mistakes};
 use crate::control::model::{Action, Plan, PlanEntry};
 
@@ -125,7 +125,7 @@ fn try_apply(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<ApplyOutcome> 
 }
 
 fn is_conflict(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.status == StatusCode::PRECONDITION_FAILED)
+    error.downcast_ref::<ErrorAnswer>().is_some_and(|answer| answer.status == StatusCode::PRECONDITION_FAILED)
 }
 
 /// Checks the files for mistakes. Returns the text to send, or `None` if there are mistakes.

@@ -163,7 +163,7 @@ fn check_cases(answer: Option<usize>, cases: &[FrameCase]) {
 }
 
 /// Returns the reactions to a call that is answered with one byte.
-fn call_and_answer(stream: u32, body: &[u8]) -> Vec<Reaction> {
+fn reactions_to_call(stream: u32, body: &[u8]) -> Vec<Reaction> {
     vec![Call(stream, body.to_vec()), Headers(stream, false), Data(stream, 1), Headers(stream, true)]
 }
 
@@ -179,11 +179,11 @@ fn calls_are_answered_with_any_valid_framing() {
     check_cases(
         Some(1),
         &[
-            ("a request without a body", vec![headers_frame(1, END_STREAM)], call_and_answer(1, b"")),
+            ("a request without a body", vec![headers_frame(1, END_STREAM)], reactions_to_call(1, b"")),
             (
                 "a request in one frame",
                 vec![headers_frame(1, 0), data_frame(1, END_STREAM, b"ab")],
-                call_and_answer(1, b"ab"),
+                reactions_to_call(1, b"ab"),
             ),
             (
                 "several frames, the last empty",
@@ -193,22 +193,22 @@ fn calls_are_answered_with_any_valid_framing() {
                     data_frame(1, 0, b"b"),
                     data_frame(1, END_STREAM, b""),
                 ],
-                call_and_answer(1, b"ab"),
+                reactions_to_call(1, b"ab"),
             ),
             (
                 "padded DATA",
                 vec![headers_frame(1, 0), data_frame(1, END_STREAM | PADDED, b"\x02ab\0\0")],
-                call_and_answer(1, b"ab"),
+                reactions_to_call(1, b"ab"),
             ),
             (
                 "padded HEADERS",
                 vec![frame_bytes(FrameKind::Headers, whole | PADDED, 1, &padded)],
-                call_and_answer(1, b""),
+                reactions_to_call(1, b""),
             ),
             (
                 "HEADERS with a priority",
                 vec![frame_bytes(FrameKind::Headers, whole | PRIORITY, 1, &weighted)],
-                call_and_answer(1, b""),
+                reactions_to_call(1, b""),
             ),
             (
                 "CONTINUATION twice",
@@ -218,7 +218,7 @@ fn calls_are_answered_with_any_valid_framing() {
                     frame_bytes(FrameKind::Continuation, END_HEADERS, 1, last),
                     data_frame(1, END_STREAM, b"ab"),
                 ],
-                call_and_answer(1, b"ab"),
+                reactions_to_call(1, b"ab"),
             ),
             (
                 "trailers",
@@ -227,12 +227,12 @@ fn calls_are_answered_with_any_valid_framing() {
                     data_frame(1, 0, b"ab"),
                     frame_bytes(FrameKind::Headers, whole, 1, b"\0\x01a\x01b"),
                 ],
-                call_and_answer(1, b"ab"),
+                reactions_to_call(1, b"ab"),
             ),
             (
                 "a name in the Huffman code",
                 vec![frame_bytes(FrameKind::Headers, whole, 1, &huffman)],
-                call_and_answer(1, b""),
+                reactions_to_call(1, b""),
             ),
             (
                 "a field of the dynamic table",
@@ -254,7 +254,7 @@ fn calls_are_answered_with_any_valid_framing() {
             (
                 "DATA of 16384 bytes",
                 vec![headers_frame(1, 0), data_frame(1, END_STREAM, &[7; MAX_PAYLOAD_BYTES])],
-                call_and_answer(1, &[7; MAX_PAYLOAD_BYTES]),
+                reactions_to_call(1, &[7; MAX_PAYLOAD_BYTES]),
             ),
         ],
     );
@@ -266,17 +266,17 @@ fn frames_without_effect_are_accepted() {
     check_cases(
         Some(1),
         &[
-            ("PRIORITY on an idle stream", vec![priority(1), headers_frame(1, END_STREAM)], call_and_answer(1, b"")),
-            ("PRIORITY on a closed stream", vec![headers_frame(1, END_STREAM), priority(1)], call_and_answer(1, b"")),
+            ("PRIORITY on an idle stream", vec![priority(1), headers_frame(1, END_STREAM)], reactions_to_call(1, b"")),
+            ("PRIORITY on a closed stream", vec![headers_frame(1, END_STREAM), priority(1)], reactions_to_call(1, b"")),
             (
                 "WINDOW_UPDATE and RST_STREAM on a closed stream",
                 vec![headers_frame(1, END_STREAM), window_update_frame(1, 9), reset_frame(1)],
-                call_and_answer(1, b""),
+                reactions_to_call(1, b""),
             ),
             (
                 "an unknown type",
                 vec![raw_frame(0x16, 0, 0, b"12345678"), headers_frame(1, END_STREAM)],
-                call_and_answer(1, b""),
+                reactions_to_call(1, b""),
             ),
             ("undefined flags", vec![frame_bytes(FrameKind::Ping, 0x16, 0, b"12345678")], vec![Pong]),
             ("the reserved bit", vec![frame_bytes(FrameKind::Ping, 0, 1 << 31, b"12345678")], vec![Pong]),
@@ -469,10 +469,10 @@ fn stream_errors_reset_only_the_stream() {
         ],
     );
     let mut peer = TestConnection::new(Some(1));
-    assert_eq!(peer.send(&headers_frame(1, END_STREAM)), call_and_answer(1, b""));
+    assert_eq!(peer.send(&headers_frame(1, END_STREAM)), reactions_to_call(1, b""));
     assert_eq!(peer.send(&data_frame(1, 0, b"a")), [Reset(1, STREAM_CLOSED)], "5.1 DATA on a closed stream");
     let mut peer = TestConnection::new(Some(1));
-    assert_eq!(peer.send(&headers_frame(1, END_STREAM)), call_and_answer(1, b""));
+    assert_eq!(peer.send(&headers_frame(1, END_STREAM)), reactions_to_call(1, b""));
     assert_eq!(peer.send(&headers_frame(1, END_STREAM)), [GoAway(STREAM_CLOSED)], "5.1 HEADERS on a closed stream");
 }
 
@@ -706,13 +706,13 @@ fn cached_header_block_is_invalid_after_a_table_change() {
     let mut send = |stream: u32, more: &[u8]| {
         peer.send(&frame_bytes(FrameKind::Headers, END_HEADERS | END_STREAM, stream, &[MINIMAL_HEADERS, more].concat()))
     };
-    assert_eq!(send(1, b"\x40\x02te\x08trailers"), call_and_answer(1, b""));
+    assert_eq!(send(1, b"\x40\x02te\x08trailers"), reactions_to_call(1, b""));
     for stream in [3, 5, 7] {
-        assert_eq!(send(stream, &[0xbe]), call_and_answer(stream, b""), "the field that was added");
+        assert_eq!(send(stream, &[0xbe]), reactions_to_call(stream, b""), "the field that was added");
     }
     assert_eq!(send(9, b"\x40\x02te\x04gzip"), [Reset(9, PROTOCOL)]);
     assert_eq!(send(11, &[0xbe]), [Reset(11, PROTOCOL)], "another field");
-    assert_eq!(send(13, &[0xbf]), call_and_answer(13, b""));
+    assert_eq!(send(13, &[0xbf]), reactions_to_call(13, b""));
 }
 
 #[test]

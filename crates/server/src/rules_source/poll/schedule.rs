@@ -22,7 +22,7 @@ pub enum PollOutcome {
 }
 
 /// Upper bound of the first pause after a failure.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const MAX_FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The maximum pause.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Upper bound of a pause after a success.
@@ -37,7 +37,7 @@ pub fn pause_after(outcome: PollOutcome, failures: u32, random: u64) -> Duration
         PollOutcome::NoWait => NO_WAIT_INTERVAL / 2 + random_fraction(NO_WAIT_INTERVAL, random),
         PollOutcome::Failed => {
             let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-            random_fraction(FIRST_PAUSE.saturating_mul(doubled.max(1)).min(MAX_PAUSE), random)
+            random_fraction(MAX_FIRST_PAUSE.saturating_mul(doubled.max(1)).min(MAX_PAUSE), random)
         }
     }
 }
