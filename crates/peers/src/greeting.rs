@@ -36,7 +36,7 @@ pub const MAX_RECORDS: usize = 256;
 /// A node's description of itself. Other nodes forward the record unchanged, and the record with the highest heartbeat
 /// wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct NodeRecord {
     /// Id of the node.
     pub node: NodeId,
     /// Increases with every heartbeat.
@@ -75,10 +75,10 @@ pub enum LinkFrame {
         /// Identifies the cluster.
         cluster: u64,
         /// Record of the sender; a placeholder if the versions differ.
-        record: Record,
+        record: NodeRecord,
     },
     /// Members that the sender considers alive.
-    Gossip(Vec<Record>),
+    Gossip(Vec<NodeRecord>),
     /// The sender refuses the link.
     Refused(String),
     /// The sender accepts the link.
@@ -98,7 +98,7 @@ impl LinkFrame {
 }
 
 /// Appends a greeting.
-pub fn push_greeting(to: &mut Vec<u8>, cluster: u64, record: &Record) {
+pub fn push_greeting(to: &mut Vec<u8>, cluster: u64, record: &NodeRecord) {
     frame::push(to, KIND_GREETING, |to| {
         to.extend_from_slice(&MAGIC);
         to.extend_from_slice(&VERSION.to_le_bytes());
@@ -108,7 +108,7 @@ pub fn push_greeting(to: &mut Vec<u8>, cluster: u64, record: &Record) {
 }
 
 /// Appends a gossip frame.
-pub fn push_gossip<'a>(to: &mut Vec<u8>, records: impl IntoIterator<Item = &'a Record>) {
+pub fn push_gossip<'a>(to: &mut Vec<u8>, records: impl IntoIterator<Item = &'a NodeRecord>) {
     frame::push(to, KIND_GOSSIP, |to| records.into_iter().take(MAX_RECORDS).for_each(|record| push_record(to, record)));
 }
 
@@ -122,7 +122,7 @@ pub fn push_accepted(to: &mut Vec<u8>) {
     frame::push(to, KIND_ACCEPTED, |_| ());
 }
 
-fn push_record(to: &mut Vec<u8>, record: &Record) {
+fn push_record(to: &mut Vec<u8>, record: &NodeRecord) {
     to.extend_from_slice(&record.node.0.to_le_bytes());
     to.extend_from_slice(&record.heartbeat.to_le_bytes());
     to.push(match record.state {
@@ -167,7 +167,7 @@ pub fn decode(frame: &[u8]) -> Result<LinkFrame, FrameError> {
                 // Another version may have a different layout for the remaining fields.
                 let address = SocketAddr::from(([0; 4], 0));
                 let (node, state, figures) = (NodeId(0), MemberState::Joining, NodeFigures::default());
-                let record = Record { node, heartbeat: 0, state, address, name: String::new(), figures };
+                let record = NodeRecord { node, heartbeat: 0, state, address, name: String::new(), figures };
                 return Ok(LinkFrame::Greeting { version, cluster, record });
             }
             LinkFrame::Greeting { version, cluster, record: body.read_record()? }
@@ -217,8 +217,8 @@ impl<'a> GreetingReader<'a> {
         std::str::from_utf8(text).ok().filter(|_| is_plain).ok_or(FrameError("string too long or not printable"))
     }
 
-    fn read_record(&mut self) -> Result<Record, FrameError> {
-        Ok(Record {
+    fn read_record(&mut self) -> Result<NodeRecord, FrameError> {
+        Ok(NodeRecord {
             node: NodeId(u64::from_le_bytes(self.read_array()?)),
             heartbeat: u64::from_le_bytes(self.read_array()?),
             state: match self.read_array()? {
@@ -247,8 +247,8 @@ impl<'a> GreetingReader<'a> {
 mod tests {
     use super::*;
 
-    fn record(node: u64) -> Record {
-        Record {
+    fn record(node: u64) -> NodeRecord {
+        NodeRecord {
             node: NodeId(node),
             heartbeat: 7,
             state: MemberState::Ready,
@@ -301,7 +301,7 @@ mod tests {
                 }
             }
         }
-        let too_many: Vec<Record> = (0..=MAX_RECORDS as u64).map(record).collect();
+        let too_many: Vec<NodeRecord> = (0..=MAX_RECORDS as u64).map(record).collect();
         let mut frame = Vec::new();
         frame::push(&mut frame, KIND_GOSSIP, |to| too_many.iter().for_each(|record| push_record(to, record)));
         assert_eq!(decode(&frame), Err(FrameError("too many members")));

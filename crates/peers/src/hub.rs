@@ -15,7 +15,7 @@ use tollgate_core::{Mono, Nanos, Now, Time};
 
 use crate::NodeId;
 use crate::config::Config;
-use crate::greeting::{self, NodeFigures, Record};
+use crate::greeting::{self, NodeFigures, NodeRecord};
 use crate::homes::Homes;
 use crate::members::Members;
 use crate::mesh::{Action, Event, MemberState, Mesh, MeshConfig};
@@ -133,7 +133,7 @@ impl Shared {
         let mesh = Mesh::new(MeshConfig::new(node, cluster), table.clone(), &now);
         let (address, name) = (config.advertised(), config.name());
         let (state, figures) = (MemberState::Joining, NodeFigures::default());
-        let own = Record { node, heartbeat: 0, state, address, name, figures };
+        let own = NodeRecord { node, heartbeat: 0, state, address, name, figures };
         let hub = Hub {
             mesh,
             members: Members::new(own, now.mono()),
@@ -241,19 +241,19 @@ impl Shared {
     }
 
     /// Returns this node's record.
-    pub(crate) fn own_record(&self) -> Record {
+    pub(crate) fn own_record(&self) -> NodeRecord {
         self.lock_hub().members.own_record().clone()
     }
 
     /// Returns the reason why a link to the node with this record must be refused, or `None` if the link is acceptable.
-    pub(crate) fn name_conflict(&self, record: &Record) -> Option<String> {
+    pub(crate) fn name_conflict(&self, record: &NodeRecord) -> Option<String> {
         self.lock_hub().members.name_conflict(record, self.clock.mono())
     }
 
     /// Accepts a link to the node with this record. `dialled` is the dialled address, or `None` for an incoming link.
     /// If two nodes dialled each other, both keep the link that the node with the lower id dialled. If one node dialled
     /// twice, both keep the later link. Returns `None` if an existing link stays.
-    pub(crate) fn accept_link(&self, record: Record, dialled: Option<SocketAddr>) -> Option<AcceptedLink> {
+    pub(crate) fn accept_link(&self, record: NodeRecord, dialled: Option<SocketAddr>) -> Option<AcceptedLink> {
         let now = self.clock.now();
         let peer = record.node;
         let mut hub = self.lock_hub();
@@ -336,7 +336,7 @@ impl Shared {
     }
 
     /// Merges the member records that a peer sent.
-    pub(crate) fn merge_records(&self, records: Vec<Record>) {
+    pub(crate) fn merge_records(&self, records: Vec<NodeRecord>) {
         let now = self.clock.now();
         let mut hub = self.lock_hub();
         let Hub { mesh, members, actions, .. } = &mut *hub;

@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use tollgate_core::{Mono, Nanos, Time};
 
 use crate::NodeId;
-use crate::greeting::{MAX_RECORDS, NodeFigures, Record};
+use crate::greeting::{MAX_RECORDS, NodeFigures, NodeRecord};
 use crate::mesh::{Member, MemberState};
 
 /// Interval between heartbeats.
@@ -40,10 +40,10 @@ pub const MAX_SEEDS: usize = 256;
 /// Members known to this node.
 #[derive(Debug)]
 pub struct Members {
-    own: Record,
+    own: NodeRecord,
     known: BTreeMap<NodeId, MemberEntry>,
     seeds: BTreeSet<SocketAddr>,
-    dials: HashMap<SocketAddr, Dial>,
+    dials: HashMap<SocketAddr, DialState>,
     next_beat: Time<Mono>,
     /// Index of the first peer that receives all records at the next heartbeat.
     turn: usize,
@@ -53,14 +53,14 @@ pub struct Members {
 
 #[derive(Debug)]
 struct MemberEntry {
-    record: Record,
+    record: NodeRecord,
     /// When the heartbeat last rose.
     advanced: Time<Mono>,
     linked: bool,
 }
 
 #[derive(Debug)]
-struct Dial {
+struct DialState {
     failures: u32,
     next: Time<Mono>,
     dialling: bool,
@@ -70,7 +70,7 @@ struct Dial {
     node: Option<NodeId>,
 }
 
-impl Default for Dial {
+impl Default for DialState {
     fn default() -> Self {
         Self { failures: 0, next: Time::ZERO, dialling: false, answers: false, node: None }
     }
@@ -80,16 +80,16 @@ impl Default for Dial {
 #[derive(Debug)]
 pub struct HeartbeatMessages {
     /// This node's record, for all peers.
-    pub own: Record,
+    pub own: NodeRecord,
     /// All live records, for the peers in `all_to`.
-    pub all: Vec<Record>,
+    pub all: Vec<NodeRecord>,
     /// The peers that receive all records.
     pub all_to: Vec<NodeId>,
 }
 
 impl Members {
     /// Creates the member list of a node that has just started. The list contains only the node itself.
-    pub fn new(own: Record, now: Time<Mono>) -> Self {
+    pub fn new(own: NodeRecord, now: Time<Mono>) -> Self {
         Self {
             own,
             known: BTreeMap::new(),
@@ -102,7 +102,7 @@ impl Members {
     }
 
     /// Returns this node's record.
-    pub fn own_record(&self) -> &Record {
+    pub fn own_record(&self) -> &NodeRecord {
         &self.own
     }
 
@@ -123,7 +123,7 @@ impl Members {
     }
 
     /// Merges records from a peer.
-    pub fn merge_records(&mut self, records: impl IntoIterator<Item = Record>, now: Time<Mono>) {
+    pub fn merge_records(&mut self, records: impl IntoIterator<Item = NodeRecord>, now: Time<Mono>) {
         for record in records {
             if record.node == self.own.node {
                 continue;
@@ -141,7 +141,7 @@ impl Members {
 
     /// Returns the reason if a node with this record cannot join, because a live node has the same name at another
     /// address.
-    pub fn name_conflict(&self, record: &Record, now: Time<Mono>) -> Option<String> {
+    pub fn name_conflict(&self, record: &NodeRecord, now: Time<Mono>) -> Option<String> {
         let others = self.known.values().filter(|known| known.is_alive(now)).map(|known| &known.record);
         let other = others
             .chain([&self.own])
@@ -151,7 +151,7 @@ impl Members {
 
     /// Records a link to the node, and the address that was dialled, if any. Removes other unlinked members with the
     /// same address, because their processes have ended.
-    pub fn record_link(&mut self, record: Record, dialled: Option<SocketAddr>, now: Time<Mono>) {
+    pub fn record_link(&mut self, record: NodeRecord, dialled: Option<SocketAddr>, now: Time<Mono>) {
         let node = record.node;
         self.known.retain(|other, known| *other == node || known.linked || known.record.address != record.address);
         self.merge_records([record], now);
@@ -159,7 +159,7 @@ impl Members {
             known.linked = true;
         }
         if let Some(address) = dialled {
-            self.dials.insert(address, Dial { node: Some(node), ..Dial::default() });
+            self.dials.insert(address, DialState { node: Some(node), ..DialState::default() });
         }
     }
 
@@ -172,7 +172,7 @@ impl Members {
 
     /// Records that a dialled address belongs to this node itself.
     pub fn record_own_address(&mut self, address: SocketAddr) {
-        self.dials.insert(address, Dial { node: Some(self.own.node), ..Dial::default() });
+        self.dials.insert(address, DialState { node: Some(self.own.node), ..DialState::default() });
     }
 
     /// Records whether an address accepted a connection.
@@ -243,7 +243,7 @@ impl Members {
     }
 
     /// Returns the record of a known member.
-    pub fn get(&self, node: NodeId) -> Option<&Record> {
+    pub fn get(&self, node: NodeId) -> Option<&NodeRecord> {
         self.known.get(&node).map(|known| &known.record)
     }
 
@@ -262,7 +262,7 @@ impl Members {
     }
 
     /// Returns the records of all live members and of this node.
-    pub fn live_records(&self, now: Time<Mono>) -> Vec<Record> {
+    pub fn live_records(&self, now: Time<Mono>) -> Vec<NodeRecord> {
         let others = self.known.values().filter(|known| known.is_alive(now)).map(|known| known.record.clone());
         others.chain([self.own.clone()]).collect()
     }
@@ -287,9 +287,9 @@ mod tests {
         Time::from_nanos(millis * 1_000_000)
     }
 
-    fn record(node: u64, heartbeat: u64) -> Record {
+    fn record(node: u64, heartbeat: u64) -> NodeRecord {
         let address = SocketAddr::from(([127, 0, 0, 1], 7_400 + node as u16));
-        Record {
+        NodeRecord {
             node: NodeId(node),
             heartbeat,
             state: MemberState::Ready,
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(changed_ids(&mut members, 3_500), None, "a stale record");
         members.merge_records([record(2, 6)], at(4_000));
         assert_eq!(changed_ids(&mut members, 4_000), Some(vec![1, 2]));
-        members.merge_records([Record { state: MemberState::Leaving, ..record(2, 7) }], at(4_100));
+        members.merge_records([NodeRecord { state: MemberState::Leaving, ..record(2, 7) }], at(4_100));
         assert_eq!(changed_ids(&mut members, 4_100), Some(vec![1, 2]), "its state changed");
     }
 
@@ -418,13 +418,13 @@ mod tests {
     fn duplicate_name_is_refused_unless_the_address_is_the_same() {
         let mut members = members();
         members.merge_records([record(1, 1)], at(0));
-        let namesake = Record { name: "n1".to_owned(), ..record(2, 1) };
+        let namesake = NodeRecord { name: "n1".to_owned(), ..record(2, 1) };
         let why = members.name_conflict(&namesake, at(0)).unwrap();
         assert_eq!(why, "the name n1 is taken by the node at 127.0.0.1:7401");
         assert_eq!(members.name_conflict(&namesake, at(3_000)), None, "the other node is dead");
-        let successor = Record { node: NodeId(9), ..record(1, 1) };
+        let successor = NodeRecord { node: NodeId(9), ..record(1, 1) };
         assert_eq!(members.name_conflict(&successor, at(0)), None);
-        let own = Record { name: "n0".to_owned(), ..record(2, 1) };
+        let own = NodeRecord { name: "n0".to_owned(), ..record(2, 1) };
         assert!(members.name_conflict(&own, at(0)).is_some());
     }
 
@@ -433,7 +433,7 @@ mod tests {
         let mut members = members();
         members.merge_records([record(1, 9), record(2, 9)], at(0));
         assert_eq!(changed_ids(&mut members, 0), Some(vec![1, 2]));
-        members.record_link(Record { node: NodeId(7), ..record(1, 1) }, None, at(1));
+        members.record_link(NodeRecord { node: NodeId(7), ..record(1, 1) }, None, at(1));
         assert_eq!(changed_ids(&mut members, 1), Some(vec![2, 7]));
     }
 

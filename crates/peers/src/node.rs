@@ -15,7 +15,7 @@ use tollgate::clock::Clock;
 use crate::NodeId;
 use crate::ask::{self, Answer, AskAction, SingleAsk};
 use crate::frame::FrameBuffer;
-use crate::greeting::{self, LinkFrame, Record};
+use crate::greeting::{self, LinkFrame, NodeRecord};
 use crate::hub::{AcceptedLink, Counters, Shared};
 use crate::link::{self, LinkEndReason, Receive};
 use crate::outbox::Outbox;
@@ -222,7 +222,7 @@ async fn exchange_greetings<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     shared: &Shared,
     (reader, writer): (&mut R, &mut W),
     frames: &mut FrameBuffer,
-) -> Result<Record, GreetingError> {
+) -> Result<NodeRecord, GreetingError> {
     let mut own = Vec::new();
     greeting::push_greeting(&mut own, shared.cluster, &shared.own_record());
     let failed = |end: LinkEndReason| GreetingError::Failed(end.to_string());

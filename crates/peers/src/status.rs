@@ -1,7 +1,7 @@
 //! Status of a node and its peers, for status pages and metrics.
 
 use crate::NodeId;
-use crate::greeting::{NodeFigures, Record};
+use crate::greeting::{NodeFigures, NodeRecord};
 use crate::hub::Stage;
 use crate::mesh::{MemberState, MeshCounts};
 use crate::table::TableCounts;
@@ -21,8 +21,8 @@ pub struct NodeInfo {
     pub figures: NodeFigures,
 }
 
-impl From<&Record> for NodeInfo {
-    fn from(record: &Record) -> Self {
+impl From<&NodeRecord> for NodeInfo {
+    fn from(record: &NodeRecord) -> Self {
         let state = match record.state {
             MemberState::Joining => "joining",
             MemberState::Ready => "ready",

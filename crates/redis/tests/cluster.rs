@@ -7,7 +7,7 @@ use crate::support;
 use std::time::Duration;
 
 use support::{
-    LONG_DEADLINE, OwnedCharge, RealTime, bucket, check, remaining, run_groups, wait_until_down, wait_until_up,
+    LONG_DEADLINE, OwnedCharge, RealTimeSubject, bucket, check, remaining, run_groups, wait_until_down, wait_until_up,
 };
 use tollgate_engine::store::{StoreError, StoreVerb};
 use tollgate_redis::{Config, RedisStore};
@@ -17,7 +17,7 @@ async fn connect(url: &str, deadline: Duration) -> RedisStore {
     RedisStore::connect(Config::from_url(url).unwrap().deadline(deadline)).await
 }
 
-fn run_case(cluster: &Cluster, case: &str, test: impl AsyncFnOnce(&mut RealTime)) {
+fn run_case(cluster: &Cluster, case: &str, test: impl AsyncFnOnce(&mut RealTimeSubject)) {
     support::run_case(&format!("{}?namespace={case}", cluster.url()), test);
 }
 

@@ -19,10 +19,10 @@ use tollgate_engine::{Attribute, Decisions, Engine, Exactness, Item, Request, St
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Cluster, Kind, Proxy, Server};
 
-const EVENTUAL: Consistency = Consistency::Eventual(SyncEvery::DEFAULT);
+const EVENTUAL_CONSISTENCY: Consistency = Consistency::Eventual(SyncEvery::DEFAULT);
 
 fn charge(key: &str, limit: impl Into<Limit>, cost: u64) -> OwnedCharge {
-    OwnedCharge { consistency: EVENTUAL, ..OwnedCharge::new(key, limit.into(), cost) }
+    OwnedCharge { consistency: EVENTUAL_CONSISTENCY, ..OwnedCharge::new(key, limit.into(), cost) }
 }
 
 async fn ask(store: &impl Store, verb: StoreVerb, charges: Vec<OwnedCharge>) -> Result<Vec<ChargeOutcome>, StoreError> {

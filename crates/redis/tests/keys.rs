@@ -4,7 +4,7 @@
 
 use crate::support;
 
-use support::chance::{self, Chance};
+use support::random::{self, Rng};
 use support::{
     NoLimitTable, OwnedCharge, bucket, check, config_for, name_of, on_redis_and_valkey, remaining, run_groups, store,
     with_manual_clock,
@@ -114,25 +114,24 @@ fn damaged_values_affect_no_other_group() {
     on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let mut link = server.connect();
-        let mut chance = Chance::new(5);
+        let mut rng = Rng::new(5);
         let name = name_of(BAD_KEY);
         for turn in 0..1_500 {
-            let bad =
-                OwnedCharge { limits_id: 2 * turn, ..OwnedCharge::new(BAD_KEY, chance::any_group(&mut chance), 1) };
+            let bad = OwnedCharge { limits_id: 2 * turn, ..OwnedCharge::new(BAD_KEY, random::any_limits(&mut rng), 1) };
             link.command(&["DEL", &name]);
             run_groups(&store, &[(StoreVerb::Check, vec![bad.clone()])]).await;
             let Reply::Bytes(mut value) = link.command(&["GET", &name]) else { continue };
-            for _ in 0..chance.any_amount(4) {
-                let place = chance.below(value.len() as u64) as usize;
-                match chance.below(6) {
+            for _ in 0..rng.any_amount(4) {
+                let place = rng.below(value.len() as u64) as usize;
+                match rng.below(6) {
                     0 => value.truncate(place.max(1)),
-                    1 => value.insert(place, chance.below(256) as u8),
-                    _ => value[place] = chance.below(256) as u8,
+                    1 => value.insert(place, rng.below(256) as u8),
+                    _ => value[place] = rng.below(256) as u8,
                 }
             }
             link.command(&[b"SET", name.as_bytes(), &value]);
             let other =
-                OwnedCharge { limits_id: 2 * turn + 1, ..OwnedCharge::new(BAD_KEY, chance::any_group(&mut chance), 1) };
+                OwnedCharge { limits_id: 2 * turn + 1, ..OwnedCharge::new(BAD_KEY, random::any_limits(&mut rng), 1) };
             let good = OwnedCharge { limits_id: u32::MAX, ..OwnedCharge::new(GOOD_KEY, bucket(50_000), 1) };
             let groups = [bad.clone(), good, other, bad].map(|charge| (StoreVerb::Check, vec![charge]));
             let said = run_groups(&store, &groups).await;

@@ -15,9 +15,9 @@ mod outages;
 mod refusals;
 mod rule_model;
 mod sentinel;
-mod settle;
+mod settled_reservations;
 mod stalls;
-mod suffices;
+mod suffices_rules;
 mod support;
 mod traces;
 

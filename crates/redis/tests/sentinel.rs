@@ -6,7 +6,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{LONG_DEADLINE, RealTime, bucket, check, remaining, wait_until, wait_until_down};
+use support::{LONG_DEADLINE, RealTimeSubject, bucket, check, remaining, wait_until, wait_until_down};
 use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Kind, PRIMARY_NAME, Sentinels, free_port};
 
@@ -14,7 +14,7 @@ async fn connect(url: &str) -> RedisStore {
     RedisStore::connect(Config::from_url(url).unwrap().deadline(LONG_DEADLINE)).await
 }
 
-fn run_case(sentinels: &Sentinels, case: &str, test: impl AsyncFnOnce(&mut RealTime)) {
+fn run_case(sentinels: &Sentinels, case: &str, test: impl AsyncFnOnce(&mut RealTimeSubject)) {
     support::run_case(&format!("redis+sentinel://{}/{PRIMARY_NAME}?namespace={case}", sentinels.addresses()), test);
 }
 

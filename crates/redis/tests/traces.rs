@@ -6,8 +6,8 @@
 
 use crate::support;
 
-use support::chance::{self, Chance};
 use support::model::{Model, ask};
+use support::random::{self, Rng};
 use support::{ChargeOutcome, OwnedCharge, StoreClock, manual_clock_scripts, run_groups, with_manual_clock_and};
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Params, Phase, Retry, Stamps, Time, Window};
 use tollgate_engine::Store;
@@ -20,7 +20,7 @@ const START: u64 = 1_790_000_000_000_000;
 const KEY_COUNT: u64 = 4;
 
 /// A charge, with the stamps from the script and from the model.
-struct Receipt {
+struct StampedCharge {
     key: u64,
     cost: u64,
     script: Stamps,
@@ -31,21 +31,21 @@ struct Receipt {
 struct Trace<'a> {
     seed: u64,
     name: String,
-    chance: Chance,
-    limits: Box<dyn Fn(&mut Chance) -> Limits>,
+    rng: Rng,
+    limits: Box<dyn Fn(&mut Rng) -> Limits>,
     store: &'a RedisStore,
     store_clock: &'a mut StoreClock,
     model: Model,
     rules: Vec<[(u32, Limits); 2]>,
     next_id: u32,
-    receipts: Vec<Receipt>,
+    stamped_charges: Vec<StampedCharge>,
     now: u64,
 }
 
 impl Trace<'_> {
     fn new_limits(&mut self) -> (u32, Limits) {
         loop {
-            let limits = (self.limits)(&mut self.chance);
+            let limits = (self.limits)(&mut self.rng);
             if self.store.check_limits(&limits).is_ok() {
                 self.next_id += 1;
                 return (self.next_id, limits);
@@ -55,32 +55,32 @@ impl Trace<'_> {
 
     /// Advances the clock by a short or a long time, and sometimes sets it back.
     fn advance_clock(&mut self) {
-        let chance = &mut self.chance;
-        let forward = match chance.below(8) {
+        let rng = &mut self.rng;
+        let forward = match rng.below(8) {
             0 | 1 => 0,
-            2 => chance.any_amount(10),
-            3 | 4 => chance.any_amount(3_000_000),
-            5 => chance.any_amount(90_000_000_000),
-            _ => match self.rules[chance.below(KEY_COUNT) as usize][0].1.as_slice()[0] {
-                Limit::FixedWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
-                Limit::SlidingWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
+            2 => rng.any_amount(10),
+            3 | 4 => rng.any_amount(3_000_000),
+            5 => rng.any_amount(90_000_000_000),
+            _ => match self.rules[rng.below(KEY_COUNT) as usize][0].1.as_slice()[0] {
+                Limit::FixedWindow(window) => rng.below(window.length().as_nanos() / 500 + 1),
+                Limit::SlidingWindow(window) => rng.below(window.length().as_nanos() / 500 + 1),
                 // Advances by a few slices or by a fraction of a slice, so that slices expire one by one.
-                Limit::SlidingSlices(slices) => chance.below(slices.precision().as_nanos() / 300 + 1),
-                Limit::IntervalBucket(bucket) => chance.below(bucket.period().as_nanos() / 500 + 1),
-                Limit::SlidingLog(log) => chance.below(log.length().as_nanos() / 2_000 + 1),
-                Limit::Concurrency(leases) => chance.below(leases.lease().as_nanos() / 2_000 + 1),
+                Limit::SlidingSlices(slices) => rng.below(slices.precision().as_nanos() / 300 + 1),
+                Limit::IntervalBucket(bucket) => rng.below(bucket.period().as_nanos() / 500 + 1),
+                Limit::SlidingLog(log) => rng.below(log.length().as_nanos() / 2_000 + 1),
+                Limit::Concurrency(leases) => rng.below(leases.lease().as_nanos() / 2_000 + 1),
                 Limit::TokenBucket(bucket) => {
-                    bucket.rate().per().as_nanos() / 1_000 / u64::from(bucket.rate().count()) + chance.below(2)
+                    bucket.rate().per().as_nanos() / 1_000 / u64::from(bucket.rate().count()) + rng.below(2)
                 }
                 Limit::LeakyBucket(bucket) => {
-                    bucket.rate().per().as_nanos() / 1_000 / u64::from(bucket.rate().count()) + chance.below(2)
+                    bucket.rate().per().as_nanos() / 1_000 / u64::from(bucket.rate().count()) + rng.below(2)
                 }
                 _ => 0,
             },
         };
         self.now += forward;
-        if chance.one_in(25) {
-            self.now -= chance.pick(&[1, 1_000, 999_999, 1_000_000, 1_000_001, 3_000_000, 100_000_000_000]);
+        if rng.one_in(25) {
+            self.now -= rng.pick(&[1, 1_000, 999_999, 1_000_000, 1_000_001, 3_000_000, 100_000_000_000]);
         }
     }
 
@@ -95,23 +95,23 @@ impl Trace<'_> {
 
     /// Returns one of the two versions of a key's limits.
     fn version_of_limits(&mut self, key: u64) -> (u32, Limits) {
-        self.rules[key as usize][usize::from(self.chance.one_in(3))].clone()
+        self.rules[key as usize][usize::from(self.rng.one_in(3))].clone()
     }
 
     fn draw_charge(&mut self, key: u64, windows: &[Window]) -> OwnedCharge {
         let (limits_id, limits) = self.version_of_limits(key);
-        let chance = &mut self.chance;
+        let rng = &mut self.rng;
         let capacity = limits.as_slice().iter().map(Algorithm::capacity).min().unwrap_or(1);
-        let cost = match chance.below(6) {
-            0 => chance.below(2),
+        let cost = match rng.below(6) {
+            0 => rng.below(2),
             1 => 1,
-            2 => chance.any_amount(capacity.clamp(1, 1 << 45)),
-            3 => chance.any_amount((capacity / 3).clamp(1, 1 << 45)),
-            4 => chance.below(capacity.clamp(1, 1 << 45) * 2 + 2),
-            _ => chance.pick(&[1, 2, 3, u64::MAX]),
+            2 => rng.any_amount(capacity.clamp(1, 1 << 45)),
+            3 => rng.any_amount((capacity / 3).clamp(1, 1 << 45)),
+            4 => rng.below(capacity.clamp(1, 1 << 45) * 2 + 2),
+            _ => rng.pick(&[1, 2, 3, u64::MAX]),
         };
-        let kind = chance.pick(&[0, 0, 0, 0, 1, 2]);
-        let handed = !chance.one_in(10);
+        let kind = rng.pick(&[0, 0, 0, 0, 1, 2]);
+        let handed = !rng.one_in(10);
         let windows = windows_for(&limits, if handed { windows } else { &[] });
         OwnedCharge {
             key: vec![b'k', key as u8],
@@ -127,7 +127,7 @@ impl Trace<'_> {
 
     fn draw_group(&mut self) -> (StoreVerb, Vec<OwnedCharge>) {
         let windows = self.current_windows();
-        let verb = self.chance.pick(&[
+        let verb = self.rng.pick(&[
             StoreVerb::Check,
             StoreVerb::Check,
             StoreVerb::Check,
@@ -137,24 +137,24 @@ impl Trace<'_> {
             StoreVerb::Refund,
             StoreVerb::Renew,
         ]);
-        let verb = if self.chance.one_in(40) { StoreVerb::Reset } else { verb };
-        let first = self.chance.below(KEY_COUNT);
-        let count = if self.chance.one_in(3) { self.chance.any_amount(KEY_COUNT) } else { 1 };
+        let verb = if self.rng.one_in(40) { StoreVerb::Reset } else { verb };
+        let first = self.rng.below(KEY_COUNT);
+        let count = if self.rng.one_in(3) { self.rng.any_amount(KEY_COUNT) } else { 1 };
         let charges = (0..count).map(|place| {
             let key = (first + place) % KEY_COUNT;
             let mut charge = self.draw_charge(key, &windows);
             if matches!(verb, StoreVerb::Refund | StoreVerb::Renew)
-                && !self.receipts.is_empty()
-                && self.chance.one_in(2)
+                && !self.stamped_charges.is_empty()
+                && self.rng.one_in(2)
             {
-                let receipt = self.chance.below(self.receipts.len() as u64) as usize;
-                let (limits_id, limits) = self.version_of_limits(self.receipts[receipt].key);
-                let receipt = &self.receipts[receipt];
-                charge.key = vec![b'k', receipt.key as u8];
+                let stamped_charge = self.rng.below(self.stamped_charges.len() as u64) as usize;
+                let (limits_id, limits) = self.version_of_limits(self.stamped_charges[stamped_charge].key);
+                let stamped_charge = &self.stamped_charges[stamped_charge];
+                charge.key = vec![b'k', stamped_charge.key as u8];
                 (charge.limits_id, charge.limits) = (limits_id, limits);
                 charge.windows = windows_for(&charge.limits, &windows);
-                charge.ask = Ask::Exactly(Cost::new(receipt.cost));
-                (charge.stamps, charge.model_stamps) = (Some(receipt.script), Some(receipt.model));
+                charge.ask = Ask::Exactly(Cost::new(stamped_charge.cost));
+                (charge.stamps, charge.model_stamps) = (Some(stamped_charge.script), Some(stamped_charge.model));
             }
             charge
         });
@@ -171,11 +171,11 @@ impl Trace<'_> {
         self.rules = (0..KEY_COUNT).map(|_| [self.new_limits(), self.new_limits()]).collect();
         for call in 0..calls {
             self.advance_clock();
-            if self.chance.one_in(15) {
-                let (key, version) = (self.chance.below(KEY_COUNT) as usize, self.chance.below(2) as usize);
+            if self.rng.one_in(15) {
+                let (key, version) = (self.rng.below(KEY_COUNT) as usize, self.rng.below(2) as usize);
                 self.rules[key][version] = self.new_limits();
             }
-            let count = self.chance.any_amount(3);
+            let count = self.rng.any_amount(3);
             let groups: Vec<_> = (0..count).map(|_| self.draw_group()).collect();
             self.store_clock.set(self.now);
             let said = run_groups(self.store, &groups).await;
@@ -197,7 +197,7 @@ impl Trace<'_> {
                 // Skips limits with `initial`: if the key becomes unused during the wait, they treat it as a new key, and the
                 // advertised wait no longer holds.
                 && charge.limits.starts_full()
-                && self.chance.one_in(3)
+                && self.rng.one_in(3)
             {
                 self.peek_around_end_of_wait(charge, wait).await;
             }
@@ -229,21 +229,22 @@ impl Trace<'_> {
         assert_eq!(said.len(), expected.len(), "{place}");
         if verb == StoreVerb::Reset {
             // After a reset, a lease number may be reused within the same microsecond.
-            self.receipts.retain(|receipt| charges.iter().all(|charge| u64::from(charge.key[1]) != receipt.key));
+            self.stamped_charges
+                .retain(|stamped_charge| charges.iter().all(|charge| u64::from(charge.key[1]) != stamped_charge.key));
         }
         for ((charge, said), expected) in charges.iter().zip(said).zip(&expected) {
             let answer = |said: &ChargeOutcome| (said.outcome, said.taken, said.reports.clone());
             assert_eq!(answer(said), answer(expected), "{place}: {verb:?} {charge:#?}");
             if verb == StoreVerb::Check && said.taken > 0 {
                 self.compare_stamps(charge, said, expected, place);
-                self.receipts.push(Receipt {
+                self.stamped_charges.push(StampedCharge {
                     key: charge.key[1].into(),
                     cost: said.taken,
                     script: said.stamps,
                     model: expected.stamps,
                 });
-                if self.receipts.len() > 20 {
-                    self.receipts.remove(0);
+                if self.stamped_charges.len() > 20 {
+                    self.stamped_charges.remove(0);
                 }
             }
             if let Outcome::Deny(Retry::After(wait)) = said.outcome {
@@ -270,11 +271,11 @@ fn windows_for(limits: &Limits, windows: &[Window]) -> Vec<Window> {
 
 /// Runs traces with one kind of limits on Redis and on Valkey. `TOLLGATE_TRACES` sets the number of traces, and
 /// `TOLLGATE_SEED` repeats a single trace.
-fn run_traces(name: &str, limits: fn(&mut Chance) -> Limits) {
+fn run_traces(name: &str, limits: fn(&mut Rng) -> Limits) {
     trace_with(name, limits, manual_clock_scripts);
 }
 
-fn trace_with(name: &str, limits: fn(&mut Chance) -> Limits, scripts: fn() -> Scripts) {
+fn trace_with(name: &str, limits: fn(&mut Rng) -> Limits, scripts: fn() -> Scripts) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("TOLLGATE_SEED") {
         Some(seed) => seed..seed + 1,
@@ -289,14 +290,14 @@ fn trace_with(name: &str, limits: fn(&mut Chance) -> Limits, scripts: fn() -> Sc
                 let mut trace = Trace {
                     seed,
                     name: format!("{name} on {kind:?}"),
-                    chance: Chance::new(seed),
+                    rng: Rng::new(seed),
                     limits: Box::new(limits),
                     store: &store,
                     store_clock: &mut store_clock,
                     model: Model::default(),
                     rules: Vec::new(),
                     next_id: 0,
-                    receipts: Vec::new(),
+                    stamped_charges: Vec::new(),
                     now: START,
                 };
                 trace.run(150).await;
@@ -307,51 +308,51 @@ fn trace_with(name: &str, limits: fn(&mut Chance) -> Limits, scripts: fn() -> Sc
 
 #[test]
 fn token_buckets_decide_as_in_rust() {
-    run_traces("token buckets", |chance| chance::token_bucket(chance).into());
+    run_traces("token buckets", |rng| random::token_bucket(rng).into());
 }
 
 #[test]
 fn token_buckets_decide_as_in_rust_by_the_general_script_alone() {
     let scripts = || manual_clock_scripts().without_special();
-    trace_with("token buckets, general script", |chance| chance::token_bucket(chance).into(), scripts);
+    trace_with("token buckets, general script", |rng| random::token_bucket(rng).into(), scripts);
 }
 
 #[test]
 fn leaky_buckets_decide_as_in_rust() {
-    run_traces("leaky buckets", |chance| chance::leaky_bucket(chance).into());
+    run_traces("leaky buckets", |rng| random::leaky_bucket(rng).into());
 }
 
 #[test]
 fn interval_buckets_decide_as_in_rust() {
-    run_traces("interval buckets", |chance| chance::interval_bucket(chance).into());
+    run_traces("interval buckets", |rng| random::interval_bucket(rng).into());
 }
 
 #[test]
 fn sliding_slices_decide_as_in_rust() {
-    run_traces("sliding slices", |chance| chance::sliding_slices(chance).into());
+    run_traces("sliding slices", |rng| random::sliding_slices(rng).into());
 }
 
 #[test]
 fn fixed_windows_decide_as_in_rust() {
-    run_traces("fixed windows", |chance| chance::fixed_window(chance).into());
+    run_traces("fixed windows", |rng| random::fixed_window(rng).into());
 }
 
 #[test]
 fn sliding_windows_decide_as_in_rust() {
-    run_traces("sliding windows", |chance| chance::sliding_window(chance).into());
+    run_traces("sliding windows", |rng| random::sliding_window(rng).into());
 }
 
 #[test]
 fn sliding_logs_decide_as_in_rust() {
-    run_traces("sliding logs", |chance| chance::sliding_log(chance).into());
+    run_traces("sliding logs", |rng| random::sliding_log(rng).into());
 }
 
 #[test]
 fn leases_decide_as_in_rust() {
-    run_traces("leases", |chance| chance::any_concurrency(chance).into());
+    run_traces("leases", |rng| random::any_concurrency(rng).into());
 }
 
 #[test]
 fn groups_of_any_limits_decide_as_in_rust() {
-    run_traces("groups", chance::any_group);
+    run_traces("groups", random::any_limits);
 }

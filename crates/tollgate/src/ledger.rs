@@ -35,7 +35,7 @@ use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::{CapacityError, WhenFull, max_spent_by, with_new_state};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{BATCH_SIZE, Buckets, LockedEntry, Presence, State, StateReader, Wide};
+use crate::table::{BATCH_SIZE, Buckets, LockedEntry, Presence, State, StateReader, WideLayout};
 pub use view::ChargeView;
 use view::StateWords;
 
@@ -110,9 +110,9 @@ pub struct PlainCharge<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Ledger<C = PreciseClock> {
-    table: Buckets<Wide>,
+    table: Buckets<WideLayout>,
     /// One entry per limits id, shared by the keys without an entry.
-    overflow: Buckets<Wide>,
+    overflow: Buckets<WideLayout>,
     secret: Secret,
     clock: C,
     when_full: WhenFull,
@@ -143,7 +143,7 @@ impl<C: Clock> Ledger<C> {
     pub fn with_clock(capacity: usize, state_words: usize, clock: C) -> Result<Self, CapacityError> {
         // Each entry has one more word, for the limits id.
         let buckets = |capacity| {
-            let layout = state_words.checked_add(1).and_then(Wide::new);
+            let layout = state_words.checked_add(1).and_then(WideLayout::new);
             layout.and_then(|layout| Buckets::new(capacity, layout)).ok_or(CapacityError { capacity })
         };
         Ok(Self {

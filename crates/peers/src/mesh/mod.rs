@@ -50,7 +50,7 @@ use crate::homes::Homes;
 use crate::table::Table;
 use crate::wire::{Frame, Hello, MAX_NODES, VERSION};
 use peer::{LinkState, Peer};
-use pull::Pull;
+use pull::SnapshotPull;
 use ring::Ring;
 
 /// Minimum interval between the last delta and an urgent delta, in nanoseconds.
@@ -208,7 +208,7 @@ pub struct MeshPeer {
 
 /// State of the mesh, for metrics and status pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct MeshStatus {
     /// Id of this node.
     pub node: NodeId,
     /// State of this node.
@@ -227,7 +227,7 @@ pub struct Status {
 
 /// Progress of this node's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leave {
+enum LeaveProgress {
     NotAsked,
     /// Waiting for acknowledgements since this instant.
     Since(u64),
@@ -250,8 +250,8 @@ pub struct Mesh {
     /// Whether this node requests deltas, because it has a snapshot or has stopped waiting for a snapshot.
     has_joined: bool,
     is_shut_out: bool,
-    pull: Option<Pull>,
-    leave: Leave,
+    pull: Option<SnapshotPull>,
+    leave: LeaveProgress,
     homes: Arc<Homes>,
     homes_changed: bool,
     counts: MeshCounts,
@@ -273,7 +273,7 @@ impl Mesh {
             has_joined: false,
             is_shut_out: false,
             pull: None,
-            leave: Leave::NotAsked,
+            leave: LeaveProgress::NotAsked,
             homes: Arc::new(Homes::new(config.node, Vec::new(), 0, false)),
             homes_changed: true,
             counts: MeshCounts::default(),
@@ -304,8 +304,8 @@ impl Mesh {
             Event::LinkDown { peer } => self.on_link_down(at, peer),
             Event::Frame { peer, frame } => self.on_frame(now, peer, frame, actions),
             Event::Leave => {
-                if self.leave == Leave::NotAsked {
-                    self.leave = Leave::Since(at);
+                if self.leave == LeaveProgress::NotAsked {
+                    self.leave = LeaveProgress::Since(at);
                 }
                 self.state = MemberState::Leaving;
                 self.homes_changed = true;
@@ -321,7 +321,7 @@ impl Mesh {
     /// Returns the time at which the next [`Event::Timer`] is due.
     pub fn wake_at(&self) -> Time<Mono> {
         let urgent = if self.is_urgent { self.flushed_at.saturating_add(MIN_URGENT_INTERVAL) } else { u64::MAX };
-        let pull = self.pull.as_ref().and_then(Pull::wake_at).unwrap_or(u64::MAX);
+        let pull = self.pull.as_ref().and_then(SnapshotPull::wake_at).unwrap_or(u64::MAX);
         Time::from_nanos(self.next_tick.min(urgent).min(pull))
     }
 
@@ -347,7 +347,7 @@ impl Mesh {
     }
 
     /// Returns the status for metrics and status pages.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> MeshStatus {
         let peers = self.peers.iter().map(|(node, peer)| {
             let link = peer.link.as_ref();
             MeshPeer {
@@ -360,7 +360,7 @@ impl Mesh {
                 missing: link.map_or(0, |link| link.head.saturating_sub(peer.applied.unwrap_or(0))),
             }
         });
-        Status {
+        MeshStatus {
             node: self.config.node,
             state: self.state,
             nodes: self.homes.node_count(),
@@ -437,11 +437,11 @@ impl Mesh {
     }
 
     fn finish_leaving_if_acknowledged(&mut self, at: u64, actions: &mut Vec<Action>) {
-        let Leave::Since(since) = self.leave else { return };
+        let LeaveProgress::Since(since) = self.leave else { return };
         let head = self.ring.last_seq();
         let is_flushed = self.links_mut().all(|(_, link)| !link.is_greeted || link.acked >= head);
         if is_flushed || at >= since.saturating_add(LEAVE_TIMEOUT) {
-            self.leave = Leave::Done;
+            self.leave = LeaveProgress::Done;
             actions.push(Action::Left);
         }
     }

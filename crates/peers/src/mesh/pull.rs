@@ -6,7 +6,7 @@ use super::peer::{Membership, Peer};
 use super::{Action, JOIN_TIMEOUT, MAX_JOIN_TIME, MemberState, Mesh};
 use crate::NodeId;
 use crate::wire::body::PartBuilder;
-use crate::wire::{Frame, Part, PartBody};
+use crate::wire::{Frame, PartBody, SnapshotPart};
 
 /// Number of parts requested in advance.
 const PARTS_AHEAD: u32 = 16;
@@ -25,7 +25,7 @@ const MAX_CATCH_UP: u64 = 5_000_000;
 
 /// A snapshot transfer in progress.
 #[derive(Debug)]
-pub(super) struct Pull {
+pub(super) struct SnapshotPull {
     pub(super) from: NodeId,
     /// Last delta of each node in the snapshot. Sent with the first part.
     vector: Vec<(NodeId, u64)>,
@@ -41,7 +41,7 @@ pub(super) struct Pull {
     progress_at: u64,
 }
 
-impl Pull {
+impl SnapshotPull {
     /// Returns when the next part can be requested. `None` if a part has to arrive first.
     pub(super) fn wake_at(&self) -> Option<u64> {
         let can_ask = self.next > 0 && self.asked < self.parts.min(self.next + PARTS_AHEAD);
@@ -81,7 +81,8 @@ impl Mesh {
         peer.pulls += 1;
         let from = *from;
         let (vector, part_bytes, request_at) = (Vec::new(), 0, 0);
-        self.pull = Some(Pull { from, vector, parts: 1, next: 0, asked: 1, part_bytes, request_at, progress_at: at });
+        self.pull =
+            Some(SnapshotPull { from, vector, parts: 1, next: 0, asked: 1, part_bytes, request_at, progress_at: at });
         self.send(at, from, Frame::Want { part: 0 }, actions);
     }
 
@@ -109,11 +110,11 @@ impl Mesh {
                 actions.push(Action::Send { peer: node, frame: params });
             }
         }
-        self.send(at, node, Frame::Part(Part { part, parts, vector, body: body.into() }), actions);
+        self.send(at, node, Frame::Part(SnapshotPart { part, parts, vector, body: body.into() }), actions);
     }
 
     /// Merges a snapshot part.
-    pub(super) fn on_part(&mut self, now: &Now<'_>, node: NodeId, part: Part, actions: &mut Vec<Action>) {
+    pub(super) fn on_part(&mut self, now: &Now<'_>, node: NodeId, part: SnapshotPart, actions: &mut Vec<Action>) {
         let at = now.mono().as_nanos();
         let Some(pull) = self.pull.as_mut().filter(|pull| pull.from == node && pull.next == part.part) else { return };
         let Some(link) = self.peers.get(&node).and_then(|peer| peer.link.as_ref()) else { return };
@@ -224,8 +225,16 @@ mod tests {
         const NANOS_PER_PART: u64 = PART_BYTES * NANOS_PER_BYTE;
         let start = 1_000 * MILLI;
         let (from, vector, part_bytes) = (NodeId(1), Vec::new(), PART_BYTES);
-        let mut pull =
-            Pull { from, vector, parts: PARTS, next: 1, asked: 1, part_bytes, request_at: start, progress_at: 0 };
+        let mut pull = SnapshotPull {
+            from,
+            vector,
+            parts: PARTS,
+            next: 1,
+            asked: 1,
+            part_bytes,
+            request_at: start,
+            progress_at: 0,
+        };
         let mut at = start;
         assert!(u64::from(PARTS) * NANOS_PER_PART < MAX_SPREAD_NANOS);
         while pull.asked < PARTS {
@@ -244,7 +253,7 @@ mod tests {
     fn requests_stop_while_parts_do_not_arrive() {
         let (from, vector, part_bytes) = (NodeId(1), Vec::new(), 10);
         let mut pull =
-            Pull { from, vector, parts: 1_000, next: 0, asked: 1, part_bytes, request_at: 0, progress_at: 0 };
+            SnapshotPull { from, vector, parts: 1_000, next: 0, asked: 1, part_bytes, request_at: 0, progress_at: 0 };
         assert_eq!(pull.next_request(MILLI), None, "the first part contains the number of parts");
         pull.next = 1;
         while pull.next_request(1_000 * MILLI).is_some() {}

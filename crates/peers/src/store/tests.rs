@@ -408,7 +408,7 @@ async fn garbage_and_silent_peers_are_dropped_without_harm() {
     // A peer that sends nothing after its greeting is silent and gets dropped.
     let mut silent = TcpStream::connect(all[0]).unwrap();
     let mut greeting = Vec::new();
-    let record = crate::greeting::Record {
+    let record = crate::greeting::NodeRecord {
         node: NodeId(u64::MAX),
         heartbeat: 1,
         state: crate::mesh::MemberState::Ready,
@@ -437,7 +437,7 @@ async fn peer_that_never_reads_is_dropped_despite_its_heartbeats() {
     let (node, state) = (NodeId(u64::MAX), crate::mesh::MemberState::Joining);
     let (address, name) = (addresses::<1>()[0], "deaf".to_owned());
     let figures = crate::greeting::NodeFigures::default();
-    let record = crate::greeting::Record { node, heartbeat: 1, state, address, name, figures };
+    let record = crate::greeting::NodeRecord { node, heartbeat: 1, state, address, name, figures };
     let cluster = nodes[0].shared.cluster;
     let mut bytes = Vec::new();
     crate::greeting::push_greeting(&mut bytes, cluster, &record);

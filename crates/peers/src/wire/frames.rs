@@ -3,7 +3,7 @@
 use super::asks::{put_answer, put_ask, read_answer, read_ask};
 use super::codec::{Reader, put_varint};
 use super::limits::MAX_LIMITS_BYTES;
-use super::{Delta, Frame, Hello, MAX_NODES, Part, WireError};
+use super::{Delta, Frame, Hello, MAX_NODES, SnapshotPart, WireError};
 use crate::NodeId;
 use crate::mesh::MemberState;
 
@@ -119,7 +119,7 @@ pub(super) fn read_flag(reader: &mut Reader<'_>) -> Result<bool, WireError> {
     }
 }
 
-fn put_part(part: &Part, out: &mut Vec<u8>) {
+fn put_part(part: &SnapshotPart, out: &mut Vec<u8>) {
     out.push(KIND_PART);
     put_varint(part.part.into(), out);
     put_varint(part.parts.into(), out);
@@ -136,5 +136,5 @@ fn read_part(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
     let count = reader.read_count(9, MAX_NODES)?;
     let vector = (0..count).map(|_| Ok((NodeId(reader.fixed_u64()?), reader.varint()?)));
     let vector = vector.collect::<Result<_, _>>()?;
-    Ok(Frame::Part(Part { part, parts, vector, body: reader.take_remaining().into() }))
+    Ok(Frame::Part(SnapshotPart { part, parts, vector, body: reader.take_remaining().into() }))
 }

@@ -82,7 +82,7 @@ pub enum Frame {
         part: u32,
     },
     /// A snapshot part.
-    Part(Part),
+    Part(SnapshotPart),
     /// Asks a key's home to decide a group.
     Ask(Ask),
     /// Answers an `Ask`.
@@ -117,7 +117,7 @@ pub struct Delta {
 
 /// A snapshot part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct SnapshotPart {
     /// Index of the part, from zero.
     pub part: u32,
     /// Number of parts.

@@ -95,7 +95,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         any::<u32>().prop_map(|part| Frame::Want { part }),
         part.prop_map(|(part, parts, vector, body)| {
             let vector = vector.into_iter().map(|(node, seq)| (NodeId(node), seq)).collect();
-            Frame::Part(Part { part, parts, vector, body })
+            Frame::Part(SnapshotPart { part, parts, vector, body })
         }),
         ask().prop_map(Frame::Ask),
         answer().prop_map(Frame::Answer),

@@ -8,8 +8,8 @@ use super::*;
 use support::bucket;
 use tollgate_engine::store::SyncEvery;
 
-const LEASED: Consistency = Consistency::Leased;
-const EVENTUAL: Consistency = Consistency::Eventual(SyncEvery::DEFAULT);
+const LEASED_CONSISTENCY: Consistency = Consistency::Leased;
+const EVENTUAL_CONSISTENCY: Consistency = Consistency::Eventual(SyncEvery::DEFAULT);
 
 /// Excess of a node whose estimate of the store's clock is wrong by half a second.
 const CLOCK_ESTIMATE_EXCESS: u64 = 5;
@@ -23,7 +23,7 @@ async fn take(node: &RedisStore, consistency: Consistency, key: &str) -> bool {
 fn flushed_store_admits_at_most_one_burst_more_from_leases() {
     on_redis_and_valkey(async |server| {
         let nodes = two_nodes(&server).await;
-        let load = Load::with_consistency(LEASED, &nodes, &["k"], Instant::now());
+        let load = Load::with_consistency(LEASED_CONSISTENCY, &nodes, &["k"], Instant::now());
         load.wait_until_refused().await;
         server.command(&["FLUSHALL"]);
         load.wait_until_taken_again().await;
@@ -37,7 +37,7 @@ fn flushed_store_admits_at_most_one_burst_more_from_leases() {
 fn flushed_store_admits_at_most_one_burst_more_by_views() {
     on_redis_and_valkey(async |server| {
         let nodes = [Arc::new(store(&server).await)];
-        let load = Load::with_consistency(EVENTUAL, &nodes, &["k"], Instant::now());
+        let load = Load::with_consistency(EVENTUAL_CONSISTENCY, &nodes, &["k"], Instant::now());
         load.wait_until_refused().await;
         nodes[0].flush().await;
         server.command(&["FLUSHALL"]);
@@ -50,12 +50,12 @@ fn flushed_store_admits_at_most_one_burst_more_by_views() {
 
 #[test]
 fn evicted_key_admits_at_most_one_burst_more_from_leases() {
-    evict_key(LEASED, 2, BURST);
+    evict_key(LEASED_CONSISTENCY, 2, BURST);
 }
 
 #[test]
 fn evicted_key_admits_at_most_one_burst_more_by_views() {
-    evict_key(EVENTUAL, 1, BURST + CLOCK_ESTIMATE_EXCESS);
+    evict_key(EVENTUAL_CONSISTENCY, 1, BURST + CLOCK_ESTIMATE_EXCESS);
 }
 
 /// The view decides until the store recovers. Then the view adopts the empty state of the store.
@@ -63,7 +63,7 @@ fn evicted_key_admits_at_most_one_burst_more_by_views() {
 fn store_that_was_restarted_empty_admits_at_most_one_burst_more_by_views() {
     on_redis_and_valkey(async |mut server| {
         let nodes = [Arc::new(store(&server).await)];
-        let load = Load::with_consistency(EVENTUAL, &nodes, &["k"], Instant::now());
+        let load = Load::with_consistency(EVENTUAL_CONSISTENCY, &nodes, &["k"], Instant::now());
         load.wait_until_refused().await;
         nodes[0].flush().await;
         server.kill();
@@ -79,7 +79,7 @@ fn store_that_was_restarted_empty_admits_at_most_one_burst_more_by_views() {
 
 #[test]
 fn node_with_leases_that_is_cut_off_from_the_store_admits_nothing_more() {
-    on_redis_and_valkey(async |server| cut_off_one_node(LEASED, &server).await);
+    on_redis_and_valkey(async |server| cut_off_one_node(LEASED_CONSISTENCY, &server).await);
 }
 
 /// Both nodes decide from their views and admit the full rate, although only one of them has a connection.
@@ -89,7 +89,7 @@ fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() 
         let proxy = Proxy::to(server.port());
         let cut_off = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(200)).await;
         let (nodes, epoch) = ([cut_off, connect(&server.url(), LONG_DEADLINE).await], Instant::now());
-        let load = Load::with_consistency(EVENTUAL, &nodes, &["k"], epoch);
+        let load = Load::with_consistency(EVENTUAL_CONSISTENCY, &nodes, &["k"], epoch);
         load.wait_until_refused().await;
         proxy.stall();
         load.wait_for_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
@@ -113,7 +113,7 @@ fn lost_answers_admit_nothing_more_and_their_grants_are_restored() {
         let proxy = Proxy::to(server.port());
         let late = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(100)).await;
         let observer = connect(&server.url(), LONG_DEADLINE).await;
-        let load = Load::with_consistency(LEASED, &[late], &["k"], Instant::now());
+        let load = Load::with_consistency(LEASED_CONSISTENCY, &[late], &["k"], Instant::now());
         load.wait_for_more("admitted", |counts| &counts.admitted, 5).await;
         proxy.delay_by(Duration::from_millis(150));
         load.wait_for_more("failed", |counts| &counts.failed, 2).await;
@@ -135,7 +135,7 @@ fn lost_answers_admit_nothing_more_and_their_grants_are_restored() {
 fn killed_store_admits_leased_tokens_and_one_burst_after_its_restart() {
     on_redis_and_valkey(async |mut server| {
         let nodes = two_nodes(&server).await;
-        let load = Load::with_consistency(LEASED, &nodes, &["k"], Instant::now());
+        let load = Load::with_consistency(LEASED_CONSISTENCY, &nodes, &["k"], Instant::now());
         load.wait_until_refused().await;
         server.kill();
         load.wait_until_failed().await;
@@ -152,7 +152,7 @@ fn killed_store_admits_leased_tokens_and_one_burst_after_its_restart() {
 fn stopped_store_admits_nothing_more_than_was_leased() {
     on_redis_and_valkey(async |server| {
         let nodes = [connect(&server.url(), Duration::from_millis(200)).await];
-        let load = Load::with_consistency(LEASED, &nodes, &["k"], Instant::now());
+        let load = Load::with_consistency(LEASED_CONSISTENCY, &nodes, &["k"], Instant::now());
         load.wait_for_more("admitted", |counts| &counts.admitted, 10).await;
         server.pause();
         load.wait_until_failed().await;
@@ -171,7 +171,7 @@ fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
         let nodes =
             [connect(&server.url(), Duration::from_millis(200)).await, connect(&server.url(), LONG_DEADLINE).await];
         let epoch = Instant::now();
-        let load = Load::with_consistency(EVENTUAL, &nodes, &["k"], epoch);
+        let load = Load::with_consistency(EVENTUAL_CONSISTENCY, &nodes, &["k"], epoch);
         load.wait_until_refused().await;
         server.pause();
         load.wait_for_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
@@ -190,7 +190,7 @@ fn failover_by_sentinel_forgets_at_most_one_burst_of_leases_and_nothing_that_rep
     block_on(async {
         let mut sentinels = Sentinels::start(Kind::Valkey, "");
         let url = format!("redis+sentinel://{}/{PRIMARY_NAME}", sentinels.addresses());
-        fail_over(LEASED, &url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
+        fail_over(LEASED_CONSISTENCY, &url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
         assert_ne!(sentinels.wait_for_primary(), 0);
     });
 }
@@ -218,16 +218,16 @@ fn failover_in_a_cluster_forgets_at_most_one_burst_of_views() {
 #[test]
 fn failover_in_a_cluster_forgets_at_most_one_burst_of_leases_and_nothing_that_replicas_acknowledged() {
     block_on(async {
-        fail_over_in_cluster(LEASED, Cluster::start(Kind::Redis)).await;
+        fail_over_in_cluster(LEASED_CONSISTENCY, Cluster::start(Kind::Redis)).await;
     });
 }
 
 /// Uses up a key while replication is stopped, then kills the primary.
 async fn fail_over_views(node: &Arc<RedisStore>, primary: &mut Server) {
-    assert!(take(node, EVENTUAL, "k").await);
+    assert!(take(node, EVENTUAL_CONSISTENCY, "k").await);
     node.flush().await;
     stop_replication(primary);
-    let load = Load::with_consistency(EVENTUAL, std::slice::from_ref(node), &["k"], Instant::now());
+    let load = Load::with_consistency(EVENTUAL_CONSISTENCY, std::slice::from_ref(node), &["k"], Instant::now());
     load.wait_until_refused().await;
     node.flush().await;
     primary.kill();
@@ -243,17 +243,17 @@ async fn fail_over_views(node: &Arc<RedisStore>, primary: &mut Server) {
 
 #[test]
 fn replaced_primary_that_keeps_serving_grants_at_most_one_additional_bucket() {
-    replace_primary(LEASED);
+    replace_primary(LEASED_CONSISTENCY);
 }
 
 #[test]
 fn replaced_primary_that_keeps_serving_merges_at_most_one_additional_bucket() {
-    replace_primary(EVENTUAL);
+    replace_primary(EVENTUAL_CONSISTENCY);
 }
 
 #[test]
 fn replaced_cluster_primary_that_keeps_serving_grants_at_most_one_additional_bucket() {
-    block_on(replace_primary_of_cluster(LEASED));
+    block_on(replace_primary_of_cluster(LEASED_CONSISTENCY));
 }
 
 #[test]
@@ -261,7 +261,9 @@ fn moved_slots_lose_no_lease_and_no_merge() {
     block_on(async {
         let cluster = Cluster::start(Kind::Valkey);
         let nodes = [connect(&cluster.url(), Duration::from_millis(500)).await];
-        for (key, consistency, excess) in [("leased", LEASED, 0), ("eventual", EVENTUAL, CLOCK_ESTIMATE_EXCESS)] {
+        for (key, consistency, excess) in
+            [("leased", LEASED_CONSISTENCY, 0), ("eventual", EVENTUAL_CONSISTENCY, CLOCK_ESTIMATE_EXCESS)]
+        {
             let from = primary_of_key(&cluster, &nodes[0], key).await;
             let name = cluster.servers[from].command(&["KEYS", &format!("*}}{key}")]).list().remove(0).bytes();
             let name = String::from_utf8(name).unwrap();
@@ -297,7 +299,7 @@ fn clock_step_of_the_store_grants_at_most_what_it_refills() {
                 // test takes tokens until a round admits nothing.
                 while before != Some(admitted) {
                     before = Some(admitted);
-                    while take(&node, LEASED, "k").await {
+                    while take(&node, LEASED_CONSISTENCY, "k").await {
                         admitted += 1;
                     }
                     node.flush().await;
@@ -324,7 +326,7 @@ fn clock_step_of_the_store_refills_views_by_at_most_the_step() {
                 // A round without charges only updates the estimate of the store's clock.
                 while rounds < 2 {
                     rounds += 1;
-                    while take(&node, EVENTUAL, "k").await {
+                    while take(&node, EVENTUAL_CONSISTENCY, "k").await {
                         (admitted, rounds) = (admitted + 1, 0);
                     }
                     // Sends the charges and reads the used keys.

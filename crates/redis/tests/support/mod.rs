@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "no test uses all helpers")]
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
-pub(crate) mod chance;
 pub(crate) mod model;
+pub(crate) mod random;
 
 use std::time::Duration;
 
@@ -27,11 +27,11 @@ pub(crate) fn config_for(server: &Server) -> Config {
 }
 
 /// A store for the conformance suite, with the clock of its server.
-pub(crate) struct RealTime {
+pub(crate) struct RealTimeSubject {
     store: RedisStore,
 }
 
-impl Subject for RealTime {
+impl Subject for RealTimeSubject {
     type Store = RedisStore;
 
     fn store(&self) -> &Self::Store {
@@ -57,13 +57,13 @@ impl Subject for RealTime {
 }
 
 /// Runs a case of the conformance suite on the store at `url`.
-pub(crate) fn run_case(url: &str, test: impl AsyncFnOnce(&mut RealTime)) {
+pub(crate) fn run_case(url: &str, test: impl AsyncFnOnce(&mut RealTimeSubject)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = RedisStore::connect(Config::from_url(url).unwrap().deadline(LONG_DEADLINE)).await;
         wait_until_up(&store).await;
         // A case that hangs fails instead of blocking the run.
-        tokio::time::timeout(Duration::from_secs(60), test(&mut RealTime { store })).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(60), test(&mut RealTimeSubject { store })).await.unwrap();
     });
 }
 

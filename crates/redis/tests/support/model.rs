@@ -88,7 +88,7 @@ impl Model {
             StoreVerb::Check => self.check(charges, micros),
             StoreVerb::Peek => charges.iter().map(|charge| self.peek(charge, micros)).collect(),
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
-                charges.iter().map(|charge| self.settle(verb, charge, micros)).collect()
+                charges.iter().map(|charge| self.refund_renew_or_reset(verb, charge, micros)).collect()
             }
         }
     }
@@ -162,7 +162,7 @@ impl Model {
 
     /// Refunds, renews or resets. A refund or renewal applies under the state's own limits, which may differ from the
     /// charge's limits.
-    fn settle(&mut self, verb: StoreVerb, charge: &OwnedCharge, micros: u64) -> ChargeOutcome {
+    fn refund_renew_or_reset(&mut self, verb: StoreVerb, charge: &OwnedCharge, micros: u64) -> ChargeOutcome {
         let now = now_for(charge, micros);
         let exists = self.states.contains_key(&charge.key);
         let known = self.states.get(&charge.key).cloned();

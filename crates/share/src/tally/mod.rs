@@ -51,7 +51,7 @@ use tollgate_core::{Ask, Cost, Limits, Now, Outcome, Report, Stamps, Verdict};
 
 use crate::hash::BuildKeyHasher;
 use unsent::UnsentCharges;
-pub use unsent::{Item, MAX_ITEMS, Payload};
+pub use unsent::{MAX_ITEMS, Payload, PayloadItem};
 pub use view::{MAX_DEBT_FACTOR, merge, with_debt, with_debt_that_fits};
 use view::{View, debt};
 

@@ -146,7 +146,7 @@ fn old_payloads_do_not_erase_charges_of_other_nodes() {
             let now = 1_000_000 * SECOND + 5 * SECOND;
             let mut store = Store::new(&limits, 1);
             merge(&limits, &mut store.words, &Now::at(now), 7, true);
-            let item = Item { key: Arc::from(&b"k"[..]), limits: limits.clone(), cost: 1 };
+            let item = PayloadItem { key: Arc::from(&b"k"[..]), limits: limits.clone(), cost: 1 };
             let payload = Payload { sequence: 1, taken_at: now - seconds * SECOND, items: vec![item] };
             store.apply(0, &payload, now);
             let used = |at| limits.as_slice()[0].used(&store.words[..], &Now::at(at)).ceil();

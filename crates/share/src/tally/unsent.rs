@@ -20,7 +20,7 @@ pub struct Payload {
     /// store would refill later tokens before they were taken.
     pub taken_at: u64,
     /// The charges, by key.
-    pub items: Vec<Item>,
+    pub items: Vec<PayloadItem>,
 }
 
 impl Payload {
@@ -44,7 +44,7 @@ impl Payload {
 
 /// The charges of one key.
 #[derive(Clone, Debug)]
-pub struct Item {
+pub struct PayloadItem {
     /// The key.
     pub key: Key,
     /// The limits of the key, with debt.
@@ -56,9 +56,9 @@ pub struct Item {
 /// The result of [`UnsentCharges::freeze`].
 pub(super) struct FreezeResult {
     pub(super) taken_at: u64,
-    pub(super) items: Vec<Item>,
+    pub(super) items: Vec<PayloadItem>,
     /// Charges that are too old to count.
-    pub(super) outdated: Vec<Item>,
+    pub(super) outdated: Vec<PayloadItem>,
 }
 
 /// The current tick, which lasts at most a second, and earlier ticks.
@@ -81,7 +81,7 @@ pub(super) struct UnsentCharges {
 #[derive(Debug)]
 struct Tick {
     last: u64,
-    items: Vec<Item>,
+    items: Vec<PayloadItem>,
 }
 
 impl UnsentCharges {
@@ -148,20 +148,20 @@ impl UnsentCharges {
 
     /// Ends the current tick. Drops the oldest ticks while more than `most` entries are kept, but never the newest
     /// tick. Returns the dropped items, oldest first.
-    pub(super) fn seal(&mut self, views: &mut Views, most: usize) -> Vec<Item> {
+    pub(super) fn seal(&mut self, views: &mut Views, most: usize) -> Vec<PayloadItem> {
         let mut items = Vec::new();
         for key in self.open.drain(..) {
             let Some(view) = views.get_mut(&key) else { continue };
             view.is_listed = false;
             if view.unsent > 0 {
                 let cost = view.seal();
-                items.push(Item { limits: view.asked.clone(), key, cost });
+                items.push(PayloadItem { limits: view.asked.clone(), key, cost });
             } else if !std::mem::replace(&mut view.is_to_be_read, true) {
                 self.reads.push(key);
             }
         }
         let external = std::mem::take(&mut self.external);
-        items.extend(external.into_iter().map(|(key, (limits, cost))| Item { key, limits, cost }));
+        items.extend(external.into_iter().map(|(key, (limits, cost))| PayloadItem { key, limits, cost }));
         if !items.is_empty() {
             self.entries += items.len();
             self.ticks.push_back(Tick { last: self.last, items });

@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::keyed::{WhenFull, max_spent_by};
 use crate::sync::Ordering;
-use crate::table::{LockedGroup, TryLockedGroup, Wide};
+use crate::table::{LockedGroup, TryLockedGroup, WideLayout};
 
 /// Maximum number of charges on the fast path: enough for a request that matches the maximum number of rules.
 const MAX_LISTED_CHARGES: usize = 256;
@@ -155,7 +155,7 @@ impl<C: Clock> Ledger<C> {
             fingerprints[ledger].push(ledgers[ledger].fingerprint(&charge));
             charges.push(charge);
         }
-        let mut own: [LockedGroup<'_, Wide>; L] =
+        let mut own: [LockedGroup<'_, WideLayout>; L] =
             from_fn(|ledger| LockedGroup::lock(&ledgers[ledger].table, &fingerprints[ledger], &reader));
         let mut members: Members<'_> = InlineVec::with_capacity(charges.len());
         let mut without_entry: [InlineVec<usize>; L] = from_fn(|_| InlineVec::new());
@@ -175,7 +175,7 @@ impl<C: Clock> Ledger<C> {
         let shared_fingerprints: [InlineVec<Fingerprint>; L] = from_fn(|ledger| {
             without_entry[ledger].iter().map(|index| ledgers[ledger].overflow_fingerprint(&charges[*index])).collect()
         });
-        let mut shared: [LockedGroup<'_, Wide>; L] =
+        let mut shared: [LockedGroup<'_, WideLayout>; L] =
             from_fn(|ledger| LockedGroup::lock(&ledgers[ledger].overflow, &shared_fingerprints[ledger], &reader));
         for (ledger, group) in shared.iter_mut().enumerate() {
             for (key, index) in without_entry[ledger].iter().enumerate() {
@@ -201,7 +201,7 @@ impl<C: Clock> Ledger<C> {
     #[inline]
     fn find_or_insert_own_entry<'n, N: LimitTable + ?Sized>(
         &self,
-        own: &mut LockedGroup<'n, Wide>,
+        own: &mut LockedGroup<'n, WideLayout>,
         key: usize,
         reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,
@@ -231,7 +231,7 @@ impl<C: Clock> Ledger<C> {
     /// Finds or inserts the overflow entry of the charge's limits.
     fn find_or_insert_overflow_entry<'n, N: LimitTable + ?Sized>(
         &self,
-        shared: &mut LockedGroup<'n, Wide>,
+        shared: &mut LockedGroup<'n, WideLayout>,
         key: usize,
         reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,

@@ -10,7 +10,7 @@ use super::{Ledger, LedgerReader, LimitTable};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::snapshot::{FRAME_WORDS, FrameKind, RestoreError, SnapshotReader, SnapshotWriter, read_limits};
-use crate::table::{Buckets, LockedEntry, StateReader, Wide};
+use crate::table::{Buckets, LockedEntry, StateReader, WideLayout};
 
 /// Words of an entry before its state: the fingerprint and the limits id.
 const ENTRY_HEAD_WORDS: usize = 3;
@@ -61,7 +61,7 @@ impl<C: Clock> Ledger<C> {
     fn write_entries<W: Write, N: LimitTable + ?Sized>(
         &self,
         limits: &N,
-        buckets: &Buckets<Wide>,
+        buckets: &Buckets<WideLayout>,
         kind: FrameKind,
         written: &mut HashSet<u64>,
         to: &mut SnapshotWriter<W>,
@@ -166,7 +166,7 @@ impl<C: Clock> Ledger<C> {
 /// Inserts a used state. If the table is full, either this state or the least used entry is lost, whichever has used
 /// less.
 fn insert_restored(
-    buckets: &Buckets<Wide>,
+    buckets: &Buckets<WideLayout>,
     fingerprint: Fingerprint,
     reader: &LedgerReader<'_, RestoredLimits>,
     id: u32,

@@ -10,7 +10,7 @@ use crate::sync::{AtomicU64, Ordering, spin_or_yield};
 /// [`MIXED_GENERATIONS`].
 pub(crate) const MAX_GENERATIONS: u64 = MIXED_GENERATIONS;
 const GENERATION_BITS: u32 = 10;
-/// Marks a [`Wide`] bucket whose entries belong to several generations; its header has only one generation field.
+/// Marks a [`WideLayout`] bucket whose entries belong to several generations; its header has only one generation field.
 const MIXED_GENERATIONS: u64 = (1 << GENERATION_BITS) - 1;
 
 pub(super) const LINE_WORDS: usize = 8;
@@ -53,9 +53,9 @@ pub(crate) trait BucketLayout: Copy + std::fmt::Debug {
 ///  header high₀ │ high₁ high₂ │ low₀ │ low₁ │ low₂ │ state₀ │ state₁ │ state₂
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SingleWord;
+pub(crate) struct SingleWordLayout;
 
-impl BucketLayout for SingleWord {
+impl BucketLayout for SingleWordLayout {
     #[inline]
     fn entries(self) -> usize {
         3
@@ -129,15 +129,15 @@ const fn generation_shift_of(entry: usize) -> u32 {
 ///
 /// `WORDS` is the length of a state if it is known at compile time, otherwise zero.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wide<const WORDS: usize = 0> {
+pub(crate) struct WideLayout<const WORDS: usize = 0> {
     state_words: usize,
     bucket_words: usize,
 }
 
-/// Entries per [`Wide`] bucket: the lower parts of their fingerprints fill the header's cache line.
+/// Entries per [`WideLayout`] bucket: the lower parts of their fingerprints fill the header's cache line.
 const ENTRIES_PER_BUCKET: usize = LINE_WORDS - 1;
 
-impl<const WORDS: usize> Wide<WORDS> {
+impl<const WORDS: usize> WideLayout<WORDS> {
     /// Maximum length of a state, far above the state length of any limit.
     const MAX_STATE_WORDS: usize = 1 << 20;
 
@@ -151,7 +151,7 @@ impl<const WORDS: usize> Wide<WORDS> {
     }
 }
 
-impl<const WORDS: usize> BucketLayout for Wide<WORDS> {
+impl<const WORDS: usize> BucketLayout for WideLayout<WORDS> {
     #[inline]
     fn entries(self) -> usize {
         ENTRIES_PER_BUCKET

@@ -39,8 +39,8 @@ use crate::fingerprint::Fingerprint;
 use crate::sync::{AtomicU64, Ordering, fence, zeroed};
 
 pub(crate) use batch::BATCH_SIZE;
-use bucket::{Bucket, LINE_WORDS, SingleWord};
-pub(crate) use bucket::{BucketLayout, LockedEntry, MAX_GENERATIONS, State, Wide};
+use bucket::{Bucket, LINE_WORDS, SingleWordLayout};
+pub(crate) use bucket::{BucketLayout, LockedEntry, MAX_GENERATIONS, State, WideLayout};
 pub(crate) use group::{LockedGroup, TryLockedGroup};
 #[cfg(test)]
 pub(crate) use positions::{EntryPosition, positions};
@@ -65,10 +65,10 @@ pub(crate) enum Presence {
 /// A table whose buckets have one layout.
 #[derive(Debug)]
 pub(crate) enum Table {
-    SingleWord(Buckets<SingleWord>),
+    SingleWord(Buckets<SingleWordLayout>),
     /// States of two words, such as the states of token buckets with an arbitrary rate.
-    Double(Buckets<Wide<2>>),
-    Wide(Buckets<Wide>),
+    Double(Buckets<WideLayout<2>>),
+    Wide(Buckets<WideLayout>),
 }
 
 /// Runs the same code for every bucket layout.
@@ -86,9 +86,9 @@ impl Table {
     /// Allocates a table for `capacity` keys with states of `state_words` words; `None` if there is not enough memory.
     pub(crate) fn new(capacity: usize, state_words: usize) -> Option<Self> {
         match state_words {
-            1 => Buckets::new(capacity, SingleWord).map(Self::SingleWord),
-            2 => Buckets::new(capacity, Wide::new(2)?).map(Self::Double),
-            _ => Buckets::new(capacity, Wide::new(state_words)?).map(Self::Wide),
+            1 => Buckets::new(capacity, SingleWordLayout).map(Self::SingleWord),
+            2 => Buckets::new(capacity, WideLayout::new(2)?).map(Self::Double),
+            _ => Buckets::new(capacity, WideLayout::new(state_words)?).map(Self::Wide),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tollgate_peers::NodeId;
-use tollgate_peers::greeting::{self, LinkFrame, Record};
+use tollgate_peers::greeting::{self, LinkFrame, NodeRecord};
 use tollgate_peers::members::HeartbeatMessages;
 use tollgate_peers::mesh::{Event as MeshEvent, Member, MemberState};
 
@@ -171,7 +171,7 @@ impl PeersSimulation {
     fn connect(&mut self, now: u64, host: usize, other: usize) -> bool {
         let (one, two) = (self.record_of(host), self.record_of(other));
         let (Some(one), Some(two)) = (one, two) else { return false };
-        let conflict = |at: usize, record: &Record| {
+        let conflict = |at: usize, record: &NodeRecord| {
             let mono = self.hosts[at].now(now).mono();
             self.hosts[at].process.as_ref().is_some_and(|process| process.members.name_conflict(record, mono).is_some())
         };
@@ -200,12 +200,12 @@ impl PeersSimulation {
         self.net.peer(host, other) == Some(peer) && self.net.peer(other, host) == Some(dialler)
     }
 
-    fn record_of(&self, host: usize) -> Option<Record> {
+    fn record_of(&self, host: usize) -> Option<NodeRecord> {
         Some(self.hosts[host].process.as_ref()?.members.own_record().clone())
     }
 
     /// Opens one side of a new link.
-    fn open_link_side(&mut self, now: u64, host: usize, other: usize, record: Record, dialled: Option<SocketAddr>) {
+    fn open_link_side(&mut self, now: u64, host: usize, other: usize, record: NodeRecord, dialled: Option<SocketAddr>) {
         let (mono, peer) = (self.hosts[host].now(now).mono(), record.node);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         process.members.record_link(record, dialled, mono);
@@ -257,6 +257,6 @@ impl PeersSimulation {
     }
 }
 
-fn to_member(record: &Record) -> Member {
+fn to_member(record: &NodeRecord) -> Member {
     Member { node: record.node, address: record.address.to_string(), state: record.state }
 }

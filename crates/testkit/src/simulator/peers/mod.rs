@@ -26,7 +26,7 @@ use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost, Limits, Rate};
 use tollgate_peers::NodeId;
 use tollgate_peers::ask::{self, Ask, AskAction, AskCharge};
-use tollgate_peers::greeting::{self, NodeFigures, Record};
+use tollgate_peers::greeting::{self, NodeFigures, NodeRecord};
 use tollgate_peers::group::Home;
 use tollgate_peers::homes::{Hop, Route};
 use tollgate_peers::mesh::{Action, Event as MeshEvent, MemberState};
@@ -257,7 +257,7 @@ impl PeersSimulation {
         let id = NodeId(self.random.below(1 << 40) << 16 | self.next_id);
         self.next_id += 1;
         let (state, address, name) = (MemberState::Joining, address_of(host), format!("host-{host}"));
-        let own = Record { node: id, heartbeat: 0, state, address, name, figures: NodeFigures::default() };
+        let own = NodeRecord { node: id, heartbeat: 0, state, address, name, figures: NodeFigures::default() };
         let seeds: Vec<SocketAddr> = (0..self.hosts.len()).map(address_of).collect();
         self.hosts[host].start(now, own, &seeds, &self.limits, self.ring_bytes);
         self.last_fault = self.last_fault.max(now);

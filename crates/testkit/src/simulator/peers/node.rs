@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate_core::{Ask, Cost, Limits, Now, Time};
 use tollgate_peers::NodeId;
-use tollgate_peers::greeting::Record;
+use tollgate_peers::greeting::NodeRecord;
 use tollgate_peers::members::Members;
 use tollgate_peers::mesh::{MemberState, Mesh, MeshConfig};
 use tollgate_peers::table::{Charge, SharedLimits, Table, Verb};
@@ -50,7 +50,7 @@ impl Host {
     }
 
     /// Starts a process with a new id.
-    pub(super) fn start(&mut self, at: u64, own: Record, seeds: &[SocketAddr], limits: &Limits, ring_bytes: usize) {
+    pub(super) fn start(&mut self, at: u64, own: NodeRecord, seeds: &[SocketAddr], limits: &Limits, ring_bytes: usize) {
         let id = own.node;
         let table = Arc::new(Table::new(1_000, Secret::from_points([1, 2])));
         let shared = table.intern_limits(1, limits).unwrap_or_else(|error| panic!("{error}"));
