@@ -21,9 +21,9 @@
 //! for a check or a partial take, and at most `capacity + max_debt` for a charge. Buckets with a `max_wait` can also
 //! hold the tokens that requests take in advance within that wait. A cost of zero is not written.
 //!
-//! **Bound**: each parameter change that is followed by a charge costs the caller less than one token by rounding. If
-//! the new limit is a token or leaky bucket, the change costs less than one tick of the new rate. Parameter changes
-//! without a charge cost nothing.
+//! **Bound**: if a parameter change is followed by a charge, rounding takes less than one token from the caller. If the
+//! new limit is a token or leaky bucket, rounding takes less than one tick of the new rate. A parameter change that is
+//! not followed by a charge takes nothing.
 
 use alloc::vec::Vec;
 

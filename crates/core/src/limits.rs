@@ -161,8 +161,8 @@ impl Limits {
         }
     }
 
-    /// Renews the leases that `stamps` identify, and returns whether all of them were still held. Limits without leases
-    /// are skipped; returns `false` if no limit has leases.
+    /// Renews the leases that `stamps` identify, and returns whether all of them were still held. Skips limits that are
+    /// not concurrency limits; returns `false` if no limit is a concurrency limit.
     pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamps: Stamps) -> bool {
         let renewed =
             self.limits_with_word_index().take(stamps.count()).filter_map(|(limit, first, index)| match limit {
@@ -192,8 +192,8 @@ impl Limits {
         self.starts_full
     }
 
-    /// Returns whether any limit has leases.
-    pub fn has_leases(&self) -> bool {
+    /// Returns whether any limit is a concurrency limit.
+    pub fn has_concurrency_limit(&self) -> bool {
         self.limits.iter().any(|limit| matches!(limit, Limit::Concurrency(_)))
     }
 

@@ -39,8 +39,9 @@
 //! parts of a tick, chosen so that the cooling rate is a whole number as well.
 //!
 //! **Guarantee**: in any interval of length `T`, the requests that a bursty pacer admits take at most `T + S` at the
-//! steady rate, where `S` is the maximum stored time. The last request does not count, because it is paid for later.
-//! The requests that a warm-up pacer admits take at most `T`, if stored permits are priced by the curve above.
+//! steady rate, where `S` is the maximum stored time. The last request in the interval does not count, because its cost
+//! delays only later requests. The requests that a warm-up pacer admits take at most `T`, if stored permits are priced
+//! by the curve above.
 //!
 //! A bursty pacer is exact. A warm-up pacer rounds each reservation up to a tick. So its rate is never above the
 //! configured rate, and each call loses at most one tick (a nanosecond divided by the count of the rate in lowest

@@ -36,7 +36,7 @@ impl Zone {
         Some(Self { name: zone.iana_name().unwrap_or(name).into(), zone })
     }
 
-    /// Returns Coordinated Universal Time.
+    /// Returns the zone of Coordinated Universal Time (UTC).
     pub fn utc() -> Self {
         Self { name: "UTC".into(), zone: TimeZone::UTC }
     }

@@ -273,7 +273,7 @@ impl<'d> Decision<'d> {
     }
 
     /// Returns whether a ban refused the request. Limits may have refused the request too.
-    pub fn is_banned(&self) -> bool {
+    pub fn is_refused_by_ban(&self) -> bool {
         let refuses = |planned: &PlannedCharge| {
             self.batch.answer(planned).is_some_and(|(answered, _)| !answered.outcome.is_admitted())
         };

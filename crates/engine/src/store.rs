@@ -250,7 +250,7 @@ pub enum StoreError {
         /// The store's time.
         store_time: Time<Wall>,
     },
-    /// The store rejects this group permanently. Nothing was spent.
+    /// The store rejects this group, and would reject it again. Nothing was spent.
     Rejected {
         /// The reason, for the log.
         why: String,

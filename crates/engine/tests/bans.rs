@@ -25,10 +25,10 @@ fn counter_with_too_many_refusals_is_banned() {
     let mallory = [("ip", "m")];
     assert_eq!(check_repeatedly(&mut bench, &mallory), ["allow", "allow", "deny 500ms", "deny 500ms", "deny 60s"]);
     assert_eq!(bench.engine.counts().bans, 1);
-    bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "the ban decides, not the limit"));
+    bench.decide(&mallory, None, |decision| assert!(decision.is_refused_by_ban(), "the ban decides, not the limit"));
     bench.advance(Nanos::SECOND);
     bench.decide(&mallory, None, |decision| {
-        assert!(decision.is_banned() && decision.rule() == Some("r"));
+        assert!(decision.is_refused_by_ban() && decision.rule() == Some("r"));
         assert_eq!(decision.retry(), Some(Retry::After(Nanos::from_secs(59))));
     });
     // A banned request spends nothing from shared limits and does not prolong the ban.
@@ -67,7 +67,7 @@ fn ban_lasts_exactly_as_long_as_reported() {
                 Outcome::Deny(Retry::After(length)),
                 "the request that starts the ban of {written}"
             );
-            assert!(decision.is_banned());
+            assert!(decision.is_refused_by_ban());
         });
         bench.advance(Nanos::from_nanos(length.as_nanos() - 1));
         assert_eq!(bench.check(&[]), "deny 1ns", "a ban of {written}");
@@ -114,7 +114,7 @@ fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
     let decided = |at: usize| {
         let decision = bench.decisions.get(at).unwrap();
         assert_eq!(decision.refusal().and_then(|refusal| refusal.status), (!decision.is_admitted()).then_some(403));
-        format!("{}{}", outcome_text(decision.outcome()), if decision.is_banned() { ", banned" } else { "" })
+        format!("{}{}", outcome_text(decision.outcome()), if decision.is_refused_by_ban() { ", banned" } else { "" })
     };
     let banned = "deny 3600s, banned";
     assert_eq!([0, 1, 2, 3, 4, 5, 6].map(decided), ["allow", "deny 1s", banned, "allow", banned, "deny 1s", banned]);
@@ -146,7 +146,7 @@ fn longer_of_a_ban_and_another_wait_is_reported() {
     assert_eq!(bench.check(&[]), "allow");
     bench.decide(&[], None, |decision| {
         assert_eq!(decision.outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(86_400))));
-        assert!(decision.is_banned() && decision.rule() == Some("day"));
+        assert!(decision.is_refused_by_ban() && decision.rule() == Some("day"));
     });
 }
 
@@ -161,14 +161,14 @@ fn every_kind_of_take_is_banned_and_a_peek_starts_no_ban() {
     let items = [Item::default().cost(1)];
     let request = Request::new("d", &items);
     let taken = poll_once(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap();
-    assert_eq!((outcome_text(taken.outcome()), taken.is_banned()), ("deny 3600s".into(), true));
+    assert_eq!((outcome_text(taken.outcome()), taken.is_refused_by_ban()), ("deny 3600s".into(), true));
     bench.advance(Nanos::from_secs(3_599));
     for charges in [false, true] {
         let decision = match charges {
             true => poll_once(bench.engine.charge(&request, &mut bench.decisions)).unwrap(),
             false => poll_once(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap(),
         };
-        assert_eq!((outcome_text(decision.outcome()), decision.is_banned()), ("deny 1s".into(), true));
+        assert_eq!((outcome_text(decision.outcome()), decision.is_refused_by_ban()), ("deny 1s".into(), true));
     }
     bench.advance(Nanos::SECOND);
     assert!(poll_once(bench.engine.charge(&request, &mut bench.decisions)).unwrap().is_admitted());
@@ -280,7 +280,7 @@ fn instants_while_banned(rule: &str, instants: &[u64]) -> Vec<u64> {
     for instant in instants {
         bench.advance(Nanos::from_nanos(instant - now));
         now = *instant;
-        if bench.decide(&[], None, |decision| decision.is_banned()) {
+        if bench.decide(&[], None, |decision| decision.is_refused_by_ban()) {
             banned.push(now);
         }
     }
@@ -310,12 +310,15 @@ fn refusals_at_the_instant_a_ban_ends_count_towards_the_next_ban() {
             assert_eq!(bench.check(&[]), "allow");
             for ban in 1..4 {
                 for _ in 1..after {
-                    assert!(!bench.decide(&[], None, |decision| decision.is_banned()), "ban {ban}, {late} ns late");
+                    assert!(
+                        !bench.decide(&[], None, |decision| decision.is_refused_by_ban()),
+                        "ban {ban}, {late} ns late"
+                    );
                 }
-                bench.decide(&[], None, |decision| assert!(decision.is_banned(), "ban {ban}, {late} ns late"));
+                bench.decide(&[], None, |decision| assert!(decision.is_refused_by_ban(), "ban {ban}, {late} ns late"));
                 assert_eq!(bench.engine.counts().bans, ban);
                 bench.advance(Nanos::from_nanos(length - 1));
-                bench.decide(&[], None, |decision| assert!(decision.is_banned(), "ban {ban} ends too early"));
+                bench.decide(&[], None, |decision| assert!(decision.is_refused_by_ban(), "ban {ban} ends too early"));
                 bench.advance(Nanos::from_nanos(1 + late));
             }
         }
@@ -325,7 +328,7 @@ fn refusals_at_the_instant_a_ban_ends_count_towards_the_next_ban() {
 #[test]
 fn refusals_before_a_ban_do_not_count_after_it() {
     let mut bench = test_bench("- {id: r, limit: 1/day, ban: {after: 3, within: 1h, for: 1s}}\n");
-    let is_banned = |bench: &mut TestBench| bench.decide(&[], None, |decision| decision.is_banned());
+    let is_banned = |bench: &mut TestBench| bench.decide(&[], None, |decision| decision.is_refused_by_ban());
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!([(); 4].map(|()| is_banned(&mut bench)), [false, false, true, true]);
     bench.advance(Nanos::SECOND);
@@ -388,7 +391,8 @@ proptest! {
             let step = if to_the_end { left + step } else { step };
             bench.advance(Nanos::from_nanos(step));
             oracle.now += step;
-            let said = bench.decide(&[], None, |decision| (outcome_text(decision.outcome()), decision.is_banned()));
+            let said =
+                bench.decide(&[], None, |decision| (outcome_text(decision.outcome()), decision.is_refused_by_ban()));
             prop_assert_eq!(said, oracle.check(burst, after, within, length), "at {}", oracle.now);
         }
     }

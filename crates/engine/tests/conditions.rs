@@ -63,7 +63,7 @@ fn client_address_is_counted_in_one_form() {
         }
         assert_eq!(bench.check(&[("client_ip", "2001:db8:0:1::5")]), "allow", "another network");
     }
-    // Other attributes are strings.
+    // The values of other attributes are compared as strings.
     let mut bench = test_bench("- {id: each, limit: 1/h, per: [peer]}\n");
     assert_eq!(bench.check(&[("peer", "192.0.2.1")]), "allow");
     assert_eq!(bench.check(&[("peer", "::ffff:192.0.2.1")]), "allow");

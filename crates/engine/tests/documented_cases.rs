@@ -202,7 +202,7 @@ fn refusal_by_a_rule_counts_towards_its_ban_while_another_rule_bans() {
          - {id: c, limit: 9/day, ban: {after: 1, within: 1h, for: 9 days}}\n",
     );
     let said = |bench: &mut TestBench| {
-        bench.decide(&[], None, |decision| (outcome_text(decision.outcome()), decision.is_banned()))
+        bench.decide(&[], None, |decision| (outcome_text(decision.outcome()), decision.is_refused_by_ban()))
     };
     assert_eq!(said(&mut bench), ("allow".into(), false));
     // `a` bans immediately. The limit of `b` refuses these requests as well, and its third refusal starts the ban of

@@ -125,7 +125,7 @@ impl Refund<'_> {
         let limits = self.charge.limits;
         let is_bucket =
             |limit: &Limit| matches!(limit, Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::IntervalBucket(_));
-        let refills = !limits.has_leases() && limits.as_slice().iter().any(is_bucket);
+        let refills = !limits.has_concurrency_limit() && limits.as_slice().iter().any(is_bucket);
         refills.then(|| self.taken_at.saturating_add((2 * deadline).into()).as_nanos() / 1_000)
     }
 }

@@ -17,7 +17,7 @@ async fn check<S: Store>(engine: &Engine<S>) -> (Outcome, bool) {
     let items = [tollgate_engine::Item::default()];
     let mut decisions = Decisions::default();
     let decision = engine.check(&Request::new("d", &items), &mut decisions).await.unwrap();
-    (decision.outcome(), decision.is_banned())
+    (decision.outcome(), decision.is_refused_by_ban())
 }
 
 fn parse_rule(rule: &str) -> Rules {

@@ -214,8 +214,8 @@ pub trait Algorithm {
         None
     }
 
-    /// Returns whether nothing is used, so that the state can be forgotten. A new key with less than its full capacity
-    /// (`initial`) is in use.
+    /// Returns whether nothing is used, so that the state can be forgotten. A new key that starts with
+    /// less than its full capacity (`initial`) counts as used.
     fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.spent(state, now).is_nothing()
     }

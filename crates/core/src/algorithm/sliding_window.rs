@@ -41,8 +41,8 @@
 //! **State**: the end of the current window and both counts; two words if each count fits in 32 bits, otherwise three.
 //! **Cost**: four multiplications, plus one division for the first request of a window.
 //!
-//! **Poor choice** for very small limits, where the estimate is coarse and a log needs only a few words, or if the limit
-//! must hold in every interval: use a log or slices.
+//! **Poor choice** for very small limits, where the estimate is coarse and a log needs only a few words, or if the
+//! limit must hold in every interval: use a log or slices.
 
 use core::time::Duration;
 

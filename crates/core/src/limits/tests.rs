@@ -255,7 +255,7 @@ fn group_properties_are_derived_from_its_limits() {
         (group(&[bucket(5), partial]), false, false, true, 4),
         (group(&[Limit::Unlimited]), true, false, false, u64::MAX),
     ] {
-        assert_eq!((limits.starts_full(), limits.has_leases()), (starts_full, has_leases), "{limits:?}");
+        assert_eq!((limits.starts_full(), limits.has_concurrency_limit()), (starts_full, has_leases), "{limits:?}");
         assert_eq!((limits.uses_wall_clock(), limits.capacity()), (wall, capacity), "{limits:?}");
     }
     assert!(Limits::from(bucket(3)).starts_full() && !Limits::from(partial).starts_full());

@@ -85,7 +85,7 @@ pub(super) struct KeyArrears {
     share: InternedLimits,
     windows: SmallVec<[Window; 1]>,
     per_limit: SmallVec<[Arrears; 1]>,
-    /// Earliest time of the next attempt, in nanoseconds of the monotonic clock.
+    /// Earliest time of the next attempt to charge these arrears, in nanoseconds of the monotonic clock.
     retry_at: u64,
 }
 
@@ -131,7 +131,7 @@ impl ArrearsTable {
             return;
         }
         let mut shard = self.lock_shard(admitted.key);
-        if !shard.keys.contains_key(admitted.key) && !self.has_space(&mut shard, now) {
+        if !shard.keys.contains_key(admitted.key) && !self.make_space(&mut shard, now) {
             return;
         }
         let new = || KeyArrears {
@@ -236,7 +236,7 @@ impl ArrearsTable {
 
     /// Returns whether the table has space for another key. If the table is full, sweeps the shard first, at most once
     /// per [`MIN_SWEEP_INTERVAL`].
-    fn has_space(&self, shard: &mut ArrearsShard, now: u64) -> bool {
+    fn make_space(&self, shard: &mut ArrearsShard, now: u64) -> bool {
         if self.keys.load(Ordering::Relaxed) >= MAX_ARREARS_KEYS && now >= shard.next_sweep {
             shard.next_sweep = now.saturating_add(MIN_SWEEP_INTERVAL.as_nanos());
             let before = shard.keys.len();
@@ -452,7 +452,7 @@ mod tests {
         for (now, has_space) in [(SECOND, true), (2 * SECOND - 1, false), (2 * SECOND, true)] {
             table.keys.store(MAX_ARREARS_KEYS, Ordering::Relaxed);
             shard.keys.insert(Box::from(*b"key"), owes_nothing());
-            assert_eq!(table.has_space(&mut shard, now), has_space, "{now}");
+            assert_eq!(table.make_space(&mut shard, now), has_space, "{now}");
             assert_eq!(shard.keys.is_empty(), has_space, "{now}");
         }
     }

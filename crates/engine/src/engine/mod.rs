@@ -15,8 +15,8 @@
 //!                     store                rule, then shadow rules and bans
 //! ```
 //!
-//! `decide.rs` runs these phases in order. Most requests are not part of a batch and match only a few plain limits in
-//! memory. `fast.rs` decides them without building lists, with the same result.
+//! `decide.rs` runs these phases in order. Most requests are not part of a batch and are charged only to a few plain
+//! limits in memory. `fast.rs` decides them without building lists, with the same result.
 //!
 //! **Invariants.** A refused request spends nothing, except in a log that counts refused attempts. A decision uses one
 //! rule set from beginning to end. A store failure never makes a decision fail: the rule's `on_fault` decides

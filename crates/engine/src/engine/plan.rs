@@ -138,7 +138,7 @@ impl PlannedCharge {
         }
     }
 
-    /// Returns whether the charge is a ban.
+    /// Returns whether the charge belongs to the ban of a rule's counter.
     pub(crate) fn is_ban(&self) -> bool {
         matches!(self.by, LimitSource::Ban(_))
     }
@@ -345,8 +345,8 @@ impl Plan {
         }
     }
 
-    /// Adds the keys and limits of charges whose rules have a `per`. A rule without `per` has only one key, which needs
-    /// no prefetch.
+    /// Adds the keys and limits of charges whose rules have a `per`. A rule without `per` has only one key, whose state
+    /// is probably cached, because every matching request uses it.
     pub(crate) fn push_separate_keys<'a>(
         &'a self,
         running: &'a RulesInForce,

@@ -317,7 +317,7 @@ pub struct FailedCondition {
     pub expected: String,
     /// Whether `expected` lists excluded values, one of which the request has.
     pub is_exclusion: bool,
-    /// The request's values of the attribute; empty if the request lacks the attribute.
+    /// The values of the attribute in the request; empty if the request lacks the attribute.
     pub found: Vec<String>,
 }
 

@@ -10,8 +10,8 @@ use super::{CapturePosition, Cidr, Expression, Glob, Metadata, Position};
 use crate::calendar::Calendar;
 use crate::schedule::Hours;
 
-/// A rule: its conditions, the attributes that it counts by, its limits, and its behaviour above the limits and during
-/// a fault.
+/// A rule: its conditions, the attributes that it counts by, its limits, and its treatment of requests above the limits
+/// and during a fault.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) id: Box<str>,
@@ -129,12 +129,12 @@ impl Rule {
         &self.cost
     }
 
-    /// Returns the behaviour above the limits.
+    /// Returns how the rule treats a request above its limits.
     pub fn on_exceed(&self) -> OnExceed {
         self.on_exceed
     }
 
-    /// Returns the behaviour while the store does not answer.
+    /// Returns how the rule treats a request while the store does not answer.
     pub fn on_fault(&self) -> OnFault {
         self.on_fault
     }

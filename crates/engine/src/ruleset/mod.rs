@@ -1,7 +1,7 @@
 //! Compiled rules: immutable tables in which each rule has an index.
 //!
-//! **The naive method** compares every rule as written with every request. With ten thousand rules this takes a thousand
-//! times as long as with ten, and a request may see a partly edited rule.
+//! **The naive method** compares every rule as written with every request. With ten thousand rules this takes a
+//! thousand times as long as with ten, and a request may see a partly edited rule.
 //!
 //! **The idea** is to compile all rules into tables once, and to replace all tables together:
 //!

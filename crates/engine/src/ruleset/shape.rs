@@ -76,11 +76,11 @@ impl ItemShape {
                 .iter()
                 .zip(attributes)
                 .all(|(name, attribute)| *name == StringKey::for_text(0, attribute.name))
-            && (self.long_names.is_empty() || self.has_long_names(attributes))
+            && (self.long_names.is_empty() || self.has_same_long_names(attributes))
     }
 
     #[inline(never)]
-    fn has_long_names(&self, attributes: &[Attribute<'_>]) -> bool {
+    fn has_same_long_names(&self, attributes: &[Attribute<'_>]) -> bool {
         // The caller has already compared the lengths.
         let mut rest = &*self.long_names;
         long_names(attributes).all(|name| match rest.strip_prefix(name) {

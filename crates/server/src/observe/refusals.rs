@@ -91,7 +91,7 @@ impl RefusalLog {
             retry_after_ms,
             standing = decision.exactness().as_str(),
             observed = decision.observed().is_some(),
-            banned = decision.is_banned(),
+            banned = decision.is_refused_by_ban(),
             closed = decision.is_refused_by_fault(),
             suppressed,
             why = why.as_deref(),

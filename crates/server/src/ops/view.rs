@@ -97,7 +97,7 @@ impl<'d> DecisionView<'d> {
             flags: [
                 decision.is_shadow_refused(),
                 refusal.is_some_and(|refusal| refusal.silent),
-                decision.is_banned(),
+                decision.is_refused_by_ban(),
                 decision.is_refused_by_fault(),
             ],
             limits: ViewLimits::Live(decision),

@@ -63,7 +63,7 @@ fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Op
 fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> DescriptorStatus {
     let Report { limit: capacity, remaining, retry, reset } = limit.report;
     // A banned client is refused even if the limit has capacity left.
-    let is_banned = decision.is_banned() && decision.rule() == Some(limit.rule);
+    let is_banned = decision.is_refused_by_ban() && decision.rule() == Some(limit.rule);
     let is_over = !decision.is_admitted() && !limit.shadow && (limit.refused || is_banned);
     let reset_seconds = match (is_over, decision.retry()) {
         (true, Some(retry)) if is_banned => retry_after(retry),

@@ -124,7 +124,7 @@ pub fn to_answer(verb: Verb, decision: &Decision<'_>) -> Answer {
     Answer {
         outcome: decision.outcome(),
         taken: (verb != Verb::Peek).then(|| decision.taken().get()),
-        banned: decision.is_banned(),
+        banned: decision.is_refused_by_ban(),
         shadow_refused: decision.is_shadow_refused(),
         limits: limits.collect(),
     }

@@ -1,4 +1,4 @@
-//! Checks costs, schedules, and the behaviour above the limits.
+//! Checks costs, schedules, and the treatment of requests above the limits.
 
 use tollgate::SlidingLog;
 use tollgate::core::{Cost, Nanos};

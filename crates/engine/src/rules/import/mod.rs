@@ -101,7 +101,7 @@ impl ImportedRules {
 impl Dialect {
     /// Detects the dialect of a file.
     fn of_file(bytes: &[u8]) -> Self {
-        if nginx::is_nginx_file(bytes) { Self::Nginx } else { Self::Envoy }
+        if nginx::may_be_nginx_file(bytes) { Self::Nginx } else { Self::Envoy }
     }
 }
 

@@ -54,7 +54,7 @@ pub const LIMIT_OPTIONS: &[Key] = &[
         "offset",
         "a duration",
         "0",
-        "shifts the steps of an interval bucket",
+        "the time after each multiple of the period at which an interval bucket refills",
         "{id: a, limit: 10/m, algorithm: interval_bucket, offset: 15s}",
     ),
     key(

@@ -94,7 +94,7 @@ proptest! {
 }
 
 /// Reference implementation: evaluates all conditions of a rule directly, as documented.
-fn matches_reference(rule: &Rule, attributes: &[(String, String)]) -> bool {
+fn matches_by_definition(rule: &Rule, attributes: &[(String, String)]) -> bool {
     rule.when().iter().all(|when| {
         let mut values =
             attributes.iter().filter(|(name, _)| **name == *when.attribute).map(|(_, value)| value.as_bytes());
@@ -149,7 +149,7 @@ proptest! {
         }
         let rules = parse_rules(&text);
         let expected: Vec<u32> =
-            (0..rules.len() as u32).filter(|n| matches_reference(&rules[*n as usize], &attributes)).collect();
+            (0..rules.len() as u32).filter(|n| matches_by_definition(&rules[*n as usize], &attributes)).collect();
         let borrowed: Vec<(&str, &str)> = attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
         prop_assert_eq!(find_rules(&index_of(&rules, 0), &borrowed), expected);
     }

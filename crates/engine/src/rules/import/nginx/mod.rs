@@ -41,7 +41,7 @@ const MAX_LIMITS: usize = 4096;
 const MAX_RULES_TIMES_SCOPES: usize = 4_000_000;
 
 /// Returns whether a file contains nginx limits or may include files with limits.
-pub(super) fn is_nginx_file(bytes: &[u8]) -> bool {
+pub(super) fn may_be_nginx_file(bytes: &[u8]) -> bool {
     let ours = |line: &str| {
         let line = line.trim();
         ["limit_req", "limit_conn"].iter().any(|name| line.starts_with(name)) || matches!(line, "http" | "events")
