@@ -31,7 +31,7 @@ impl Change {
     }
 }
 
-/// A precondition of a write on the current version of the resource, from `If-Match` or `If-None-Match`.
+/// The version that the resource must have before a write, from `If-Match` or `If-None-Match`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpectedVersion {
     /// The resource may have any version or not exist.

@@ -187,8 +187,8 @@ fn assign_positions(slots: &[RulePosition], stored: &[RuleRow]) -> Vec<i64> {
     if positions.len() == slots.len() { positions } else { (1..=slots.len() as i64).collect() }
 }
 
-/// Marks the `ranks` outside a longest increasing subsequence. The marked rules are a smallest set of rules whose moves
-/// yield the new order.
+/// Marks the `ranks` outside a longest increasing subsequence. No smaller set of rules
+/// could be moved to get the new order.
 fn mark_moved_rules(ranks: &[usize], count: usize) -> Vec<bool> {
     // `ends[n]` is the index of the smallest rank that ends an increasing subsequence of length `n + 1`; `before`
     // contains the predecessor of each index.

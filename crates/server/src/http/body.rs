@@ -85,7 +85,7 @@ impl From<LongResponseWriter> for ReplyBody {
 /// Maximum frame size in bytes. A long body yields to other connections after each frame.
 const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// A long body that yields to other connections after each frame. Without yielding, a client that reads fast could
+/// A long body that yields to other connections after each frame. If it did not yield, a client that reads fast could
 /// occupy the thread for milliseconds.
 #[derive(Debug)]
 pub struct LongBody {

@@ -50,7 +50,7 @@ pub struct Acceptor<'w> {
     error_log: LogLimiter,
 }
 
-/// Counts connections that are refused for one reason, for a log line at most once a minute.
+/// Counts the connections refused for one reason, and limits the log lines about them to one a minute.
 #[derive(Debug, Default)]
 struct RefusedConnections {
     /// Connections refused since the last log line.

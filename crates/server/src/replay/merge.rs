@@ -329,8 +329,8 @@ impl Default for MergedSequence {
 }
 
 impl MergedSequence {
-    /// Adds the next request unless its time is far too early. Returns whether the request is in order. If the request
-    /// is not in order, `problem` contains the reason.
+    /// Adds the next request, unless it is more than [`MAX_LATE_NANOS`] earlier than the previous one. Returns whether
+    /// the request is in order. If the request is not in order, `problem` contains the reason.
     #[inline]
     fn add_request(&mut self, mut request: LoggedRequest, has_whole_seconds: bool) -> bool {
         let late = self.last_logged.saturating_sub(request.logged_at);

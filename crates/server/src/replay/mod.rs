@@ -1,12 +1,12 @@
 //! Replays access logs against rules, and reports the requests and keys that the rules would have refused.
 //!
 //! ```text
-//!  logs ─▶ chunk: read, parse, sort ─▶ merge: one sequence by time ─┬▶ tally: decide, count ─▶ report ─▶ text, html, JSON
-//!          (a thread for each log)     spread whole seconds         └▶ suggest: peaks of clients
+//! logs ─▶ chunk: read, parse, sort ─▶ merge: one sequence by time ─┬▶ tally: decide, count ─▶ report ─▶ text, html,
+//! JSON (a thread for each log)     spread whole seconds         └▶ suggest: peaks of clients
 //! ```
 //!
 //! Memory use does not depend on the length of the logs: chunk buffers are reused, timelines have a limited number of
-//! columns, and keys are stored as hashes. The command line and the API both call [`replay`].
+//! columns, and the number of stored keys is limited. The command line and the API both call [`replay`].
 
 mod attributes;
 pub mod bounds;

@@ -22,8 +22,8 @@ use super::simulation::Simulation;
 
 /// The candidate rates. The second value is the time to refill one token, in units of 100 µs.
 const CANDIDATE_RATES: [(&str, u64); 4] = [("10/m", 60_000), ("1/s", 10_000), ("10/s", 1_000), ("100/s", 100)];
-/// The unit of levels, in nanoseconds. The unit divides the refill times of all rates, and a level of 32 bits can
-/// represent almost five days.
+/// The unit of levels, in nanoseconds. The unit divides the refill times of all rates, and a 32-bit level can
+/// count almost five days in this unit.
 const LEVEL_UNIT_NANOS: u64 = 100_000;
 /// The intervals for which peaks are counted, with their lengths in units of [`LEVEL_UNIT_NANOS`].
 const PEAK_INTERVALS: [(&str, u64); 3] = [("second", 10_000), ("minute", 600_000), ("hour", 36_000_000)];

@@ -97,7 +97,7 @@ impl ChartPanel<'_> {
     }
 }
 
-/// Returns the x coordinate of a column's left edge, in tenths.
+/// Returns the x coordinate of a column's left edge, in tenths of an SVG unit.
 fn column_left_x(column: usize, columns: usize) -> u64 {
     PLOT_LEFT * 10 + (PLOT_RIGHT - PLOT_LEFT) * 10 * column as u64 / columns as u64
 }

@@ -387,7 +387,7 @@ impl RuleSetComparison {
 }
 
 impl DecisionDifference {
-    /// Counts a request under the key of the rule that refused it.
+    /// Counts a refused request under its key in the rule that refused it.
     fn add_refusal(&mut self, refusal: &Decision<'_>, at: u64, names: &KeyFormatter, budget: &mut KeyBudget) {
         self.requests += 1;
         let refuses = |matched: &RuleOutcome<'_>| !matched.is_shadow && matched.counter.refused;

@@ -90,8 +90,8 @@ impl<'a> Batch<'a> {
                 return (None, 0);
             }
         }
-        // Nearly all commands have the name of the first one, and comparing the names saves a lookup of about 200
-        // instructions.
+        // Nearly all commands have the same name as the first command, and comparing the names saves a lookup of about
+        // 200 instructions.
         let find = |name: &[u8]| if Some(name) == first_name { Some(first) } else { BatchCommand::find(app, name) };
         let mut at = 0;
         while matches!(batch.spec.op, Op::Decide(_))

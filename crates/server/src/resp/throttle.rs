@@ -183,7 +183,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
 
 /// A call that a shared store decides.
 pub(super) enum SharedCall<'a> {
-    /// The input for the engine, and the limit that formats the reply.
+    /// The input for the engine, and the limit from which the reply is computed.
     Decide(Input<'a>, Box<Throttle>),
     /// The reply, which is known in advance because the limit never admits a quantity above zero.
     Known([i64; 5]),

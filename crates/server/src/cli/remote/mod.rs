@@ -23,7 +23,7 @@ use error::{describe_error_answer, describe_unreachable};
 use output::OutputArgs;
 pub(super) use progress::Progress;
 
-/// Timeout of a request. It is longer than the server's own timeouts together, so that the server's error arrives
+/// Timeout of a request. It is longer than the sum of the server's own timeouts, so that the server's error arrives
 /// first.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum size of an answer in bytes.

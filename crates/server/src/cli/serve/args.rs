@@ -67,7 +67,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "URL", default_value = "memory", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub(super) store: String,
 
-    /// A file with the URL of the store, which keeps the password off the command line
+    /// A file with the URL of the store, so that the password is not on the command line
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_FILE")]
     pub(super) store_file: Option<PathBuf>,
 
@@ -137,8 +137,8 @@ pub(in crate::cli) struct ServeArgs {
 
     /// Whether callers must send a token: `required` (the default if other machines can connect) or `none`
     ///
-    /// If required, all calls except health checks and the files and login of the console need a token. Tokens are
-    /// created with `tollgate tokens create`, and come from the database or from the rules service.
+    /// If tokens are required, all calls except health checks and the files and login of the console need a token.
+    /// Tokens are created with `tollgate tokens create`, and come from the database or from the rules service.
     #[arg(long, value_name = "WHEN", env = "TOLLGATE_TOKENS")]
     pub(super) tokens: Option<TokensArg>,
 

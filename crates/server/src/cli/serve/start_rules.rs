@@ -95,7 +95,7 @@ async fn open_database(background: &BackgroundThread, config: &DatabaseConfig) -
 }
 
 fn make_directory(data: &Path) -> anyhow::Result<()> {
-    // The directory contains digests of tokens and the audit log, so only its owner may read it.
+    // The directory contains the audit log and digests of tokens, so only its owner may read it.
     DirBuilder::new().recursive(true).mode(0o700).create(data).with_context(|| {
         format!(
             "cannot create the data directory {}; choose another with --data DIR, or --data off to keep no rules",

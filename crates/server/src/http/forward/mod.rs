@@ -142,7 +142,8 @@ fn decision_response(decision: &DecisionView<'_>, target: &ForwardAuthTarget<'_>
         answer = Response::new(ReplyBody::from(refusal_body(decision, refusal)));
         *answer.status_mut() = match target.refuse {
             Some(status) => status,
-            // Envoy treats a 5xx status as a failed check, and lets the request pass if it fails open.
+            // Envoy treats a 5xx status as a failed check, and lets the request pass if Envoy is configured to fail
+            // open.
             None if target.rest.is_some() && refusal.is_server_error() => StatusCode::TOO_MANY_REQUESTS,
             None => refusal,
         };

@@ -12,7 +12,7 @@ use super::huffman;
 /// Maximum size of the dynamic table in bytes, which is the protocol's default.
 pub const MAX_TABLE_BYTES: usize = 4_096;
 
-/// Number of bytes by which HPACK counts a field as larger than its name and value.
+/// HPACK defines the size of a field as the lengths of its name and value plus this number of bytes.
 pub const FIELD_OVERHEAD: usize = 32;
 
 /// Maximum number of bytes after the prefix of an integer. Four bytes can represent numbers up to 2^28, which is more

@@ -32,8 +32,8 @@ struct LastGoodContent {
     format: u32,
     /// The service that sent the rules. A file from another service is refused.
     service: String,
-    /// The ETag of the snapshot. A node that starts with this file sends the ETag, so that it receives only a different
-    /// snapshot.
+    /// The ETag of the snapshot. A node that starts with this file sends the ETag, so that the service answers
+    /// with a snapshot only if it has a different one.
     etag: Option<String>,
     /// The checksum of `snapshot` as compact JSON. This checksum is needed because the checksum inside `snapshot`
     /// covers only the rules, not the tokens.

@@ -97,7 +97,7 @@ pub(super) async fn fetch_snapshot(
         return Err(describe_error_response(status, &body.unwrap_or_default()));
     }
     let body = body?;
-    // Parses on a blocking thread, because parsing a large snapshot would block this thread.
+    // Parses on a blocking thread, because parsing a large snapshot would delay the other tasks of this thread.
     let snapshot = tokio::task::spawn_blocking(move || serde_json::from_slice(&body)).await;
     let snapshot = snapshot.map_err(|error| error.to_string())?;
     let snapshot: Snapshot = snapshot.map_err(|error| format!("the answer is not a rule set: {error}"))?;
