@@ -1,8 +1,8 @@
 //! Replays access logs against rules, and reports the requests and keys that the rules would have refused.
 //!
 //! ```text
-//! logs ─▶ chunk: read, parse, sort ─▶ merge: one sequence by time ─┬▶ tally: decide, count ─▶ report ─▶ text, html,
-//! JSON (a thread for each log)     spread whole seconds         └▶ suggest: peaks of clients
+//!  logs ─▶ chunk: read, parse, sort ─▶ merge: one sequence by time ─┬▶ tally: decide, count ─▶ report ─▶ text, html, JSON
+//!          (a thread for each log)     spread whole seconds         └▶ suggest: peaks of clients
 //! ```
 //!
 //! Memory use does not depend on the length of the logs: chunk buffers are reused, timelines have a limited number of
