@@ -313,7 +313,7 @@ fn renew_applies_to_the_leases_of_the_stamps() {
 }
 
 #[test]
-fn take_leases_takes_only_free_leases() {
+fn take_slots_takes_only_free_slots() {
     let limits = Limits::new([bucket(9), Concurrency::new(5, SECOND).unwrap().into()]).unwrap();
     for (held, remaining) in [(&[9, 2][..], [9, 3]), (&[], [9, 5]), (&[0, 9], [9, 0])] {
         let mut state = new_state(&limits);

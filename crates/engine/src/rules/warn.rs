@@ -23,10 +23,12 @@ use super::{Domain, Rules};
 use crate::key;
 use crate::request::Attribute;
 use crate::ruleset::{CandidateRules, Index, IndexEntry, RuleSet, refill_times_of};
-use costs::costs_above_capacity;
-use leases::leases_with_little_benefit;
-use overrides::{contradicting_overrides, overrides_that_never_apply};
-use texts::{compared_literally, misspelled_captures, names_that_look_like_several_attributes};
+use costs::warn_about_costs_above_capacity;
+use leases::warn_about_leases_with_little_benefit;
+use overrides::{warn_about_contradicting_overrides, warn_about_overrides_that_never_apply};
+use texts::{
+    warn_about_literal_comparisons, warn_about_misspelled_captures, warn_about_names_that_look_like_several_attributes,
+};
 
 /// The factor by which a limit must grow or shrink to cause a warning.
 const WARNING_FACTOR: u128 = 10;
@@ -41,32 +43,32 @@ const MAX_VALUE_COMBINATIONS: usize = 256;
 pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec<Mistake> {
     let mut notes = Notes::new("");
     for domain in rules.domains() {
-        unreachable_rules(domain, &mut notes);
+        warn_about_unreachable_rules(domain, &mut notes);
         // If rules with mistakes were left out, these warnings could be wrong: an attribute or an id may occur only in
         // such a rule.
         if !rules.is_partial() {
-            unindexed_rules(domain, &mut notes);
-            misspelled_attributes(domain, &mut notes);
-            unknown_replaced_rules(domain, &mut notes);
-            misspelled_captures(domain, &mut notes);
+            warn_about_unindexed_rules(domain, &mut notes);
+            warn_about_misspelled_attributes(domain, &mut notes);
+            warn_about_unknown_replaced_rules(domain, &mut notes);
+            warn_about_misspelled_captures(domain, &mut notes);
         }
         for rule in domain.rules() {
             notes.set_file(&rule.position().file);
-            names_that_look_like_several_attributes(rule, &mut notes);
-            compared_literally(rule, &mut notes);
-            costs_above_capacity(rule, &mut notes);
-            slots_without_lease(rule, &mut notes);
-            leases_with_little_benefit(rule, &mut notes);
-            overrides_that_never_apply(rule, now, &mut notes);
-            contradicting_overrides(rule, &mut notes);
-            tenfold_changes_of_limits(domain.name(), rule, running, &mut notes);
+            warn_about_names_that_look_like_several_attributes(rule, &mut notes);
+            warn_about_literal_comparisons(rule, &mut notes);
+            warn_about_costs_above_capacity(rule, &mut notes);
+            warn_about_slots_without_lease(rule, &mut notes);
+            warn_about_leases_with_little_benefit(rule, &mut notes);
+            warn_about_overrides_that_never_apply(rule, now, &mut notes);
+            warn_about_contradicting_overrides(rule, &mut notes);
+            warn_about_tenfold_changes_of_limits(domain.name(), rule, running, &mut notes);
         }
     }
     notes.into_all()
 }
 
 /// Warns about rules that never apply, because an `allow` or `deny` rule decides all of their requests.
-fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
+fn warn_about_unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let is_allow_or_deny = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
     let always = |rule: &Rule| rule.matches_by_when_alone() && requires_only_presence(rule.when());
     let judging: Vec<(usize, &Rule)> = domain
@@ -98,7 +100,7 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
 }
 
 /// Warns about ids in `replaces` that do not exist.
-fn unknown_replaced_rules(domain: &Domain, notes: &mut Notes) {
+fn warn_about_unknown_replaced_rules(domain: &Domain, notes: &mut Notes) {
     let mut replacing = domain.rules().iter().filter(|rule| !rule.replaces().is_empty()).peekable();
     if replacing.peek().is_none() {
         return;
@@ -120,7 +122,7 @@ fn unknown_replaced_rules(domain: &Domain, notes: &mut Notes) {
 
 /// Warns if too many rules are evaluated for every request. A rule cannot be indexed if it requires neither a value nor
 /// the presence of an attribute.
-fn unindexed_rules(domain: &Domain, notes: &mut Notes) {
+fn warn_about_unindexed_rules(domain: &Domain, notes: &mut Notes) {
     let is_found = |rule: &Rule| {
         rule.index_conditions().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
     };
@@ -181,7 +183,7 @@ fn find_covering_entry(index: &Index, when: &[Condition], stops: impl Fn(u32) ->
 }
 
 /// Warns about attributes that are used once and look like a typo of a more common attribute.
-fn misspelled_attributes(domain: &Domain, notes: &mut Notes) {
+fn warn_about_misspelled_attributes(domain: &Domain, notes: &mut Notes) {
     let mut named: HashMap<&str, (usize, &Rule)> = HashMap::new();
     for rule in domain.rules() {
         let counted = rule.per().iter().flat_map(|counted| counted.origins.iter()).map(|origin| match origin {
@@ -209,7 +211,7 @@ fn misspelled_attributes(domain: &Domain, notes: &mut Notes) {
 
 /// Warns about concurrency limits without a `lease`: a caller that never releases its slot holds it for the default
 /// time.
-fn slots_without_lease(rule: &Rule, notes: &mut Notes) {
+fn warn_about_slots_without_lease(rule: &Rule, notes: &mut Notes) {
     let Some(limits) = rule.limits() else { return };
     let has_lease = |words: &str| words.split(", ").any(|word| word.starts_with("lease "));
     let mut slots =
@@ -225,7 +227,7 @@ fn slots_without_lease(rule: &Rule, notes: &mut Notes) {
 }
 
 /// Warns about limits that differ from the limits in force by more than a factor of ten.
-fn tenfold_changes_of_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
+fn warn_about_tenfold_changes_of_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
     let old = running.find_rule(&key::encode_rule_name(domain, rule.id()));
     let (Some(old), Some(new)) = (old.and_then(|old| old.limits()), rule.limits()) else { return };
     let speeds = |limits: &tollgate::Limits| -> Vec<Option<(u128, u128)>> {

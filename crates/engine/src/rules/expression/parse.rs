@@ -162,7 +162,7 @@ impl Parser {
             self.next_index += 1;
             return match left {
                 TypedExpression::Text(Text::Literal(name), _) => {
-                    Ok(Bool::Has(self.attribute_index(str::from_utf8(&name).unwrap_or_default())))
+                    Ok(Bool::Has(self.intern_attribute(str::from_utf8(&name).unwrap_or_default())))
                 }
                 _ => Err(format!("character {position}: expected an attribute name in quotes before `in`")),
             };
@@ -349,20 +349,20 @@ impl Parser {
             return Err(format!("character {position}: expected an attribute name"));
         };
         if name != "attributes" || !self.take_symbol("[") {
-            return Ok(self.attribute_index(name.strip_prefix("attributes.").unwrap_or(&name)));
+            return Ok(self.intern_attribute(name.strip_prefix("attributes.").unwrap_or(&name)));
         }
         let (position, token) = self.next_token()?;
         let Token::Text(name) = token else { return Err(format!("character {position}: expected a name in quotes")) };
-        let attribute = self.attribute_index(&name);
+        let attribute = self.intern_attribute(&name);
         self.expect_symbol("]").map(|()| attribute)
     }
 
     fn attribute_expression(&mut self, name: &str) -> TypedExpression {
         let name = name.strip_prefix("attributes.").unwrap_or(name);
-        TypedExpression::Text(Text::Attribute(self.attribute_index(name)), name.to_owned())
+        TypedExpression::Text(Text::Attribute(self.intern_attribute(name)), name.to_owned())
     }
 
-    fn attribute_index(&mut self, name: &str) -> usize {
+    fn intern_attribute(&mut self, name: &str) -> usize {
         self.attributes.iter().position(|known| **known == *name).unwrap_or_else(|| {
             self.attributes.push(name.into());
             self.attributes.len() - 1

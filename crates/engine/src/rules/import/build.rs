@@ -22,7 +22,7 @@ pub(super) fn one_or_list(position: Position, mut texts: Vec<Node>) -> Node {
 }
 
 /// Builds a valid and unused rule id from a name.
-pub(super) fn unused_id_from(wanted: &str, taken: &mut std::collections::HashSet<String>) -> String {
+pub(super) fn make_unused_id(wanted: &str, taken: &mut std::collections::HashSet<String>) -> String {
     const MAX_ID_CHARS: usize = 100;
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.:/".contains(letter);
     let named: String =
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn generated_ids_are_valid_and_unique() {
         let mut taken = std::collections::HashSet::new();
-        let names = ["a b*", "a-b-", "", &"é".repeat(300)].map(|wanted| unused_id_from(wanted, &mut taken));
+        let names = ["a b*", "a-b-", "", &"é".repeat(300)].map(|wanted| make_unused_id(wanted, &mut taken));
         assert_eq!(names, ["a-b-".to_owned(), "a-b--2".into(), "rule".into(), "-".repeat(100)]);
     }
 }

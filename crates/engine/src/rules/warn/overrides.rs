@@ -11,7 +11,7 @@ use crate::request::Attribute;
 use crate::ruleset::{CandidateRules, Index};
 
 /// Warns about expired overrides, and about overrides that never apply because an earlier override matches first.
-pub(super) fn overrides_that_never_apply(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
+pub(super) fn warn_about_overrides_that_never_apply(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
     let overrides = rule.overrides();
     if overrides.is_empty() {
         return;
@@ -41,7 +41,7 @@ pub(super) fn overrides_that_never_apply(rule: &Rule, now: Time<Wall>, notes: &m
 
 /// Warns about overrides for requests that their rule does not match. Tests each value with a request that has only
 /// that value.
-pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
+pub(super) fn warn_about_contradicting_overrides(rule: &Rule, notes: &mut Notes) {
     let own = rule.index_conditions();
     if rule.overrides().is_empty() || own.is_empty() {
         return;

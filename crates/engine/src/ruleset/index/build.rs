@@ -36,13 +36,13 @@ struct Anchors {
 }
 
 impl IndexBuilder {
-    fn attribute_id(&mut self, attribute: &str) -> u32 {
+    fn intern_attribute(&mut self, attribute: &str) -> u32 {
         let next = self.names.len() as u32;
         let number = *self.names.entry(attribute.into()).or_insert(next);
         if number == next {
             self.anchors.push(Anchors::default());
             if let Some((of, before)) = split_numbered_name(attribute) {
-                let of = self.attribute_id(of);
+                let of = self.intern_attribute(of);
                 self.nth.push(NumberedAttribute { attribute: number, of, before });
             }
         }
@@ -51,10 +51,10 @@ impl IndexBuilder {
 
     pub(super) fn count_patterns(&mut self, index_entry: &IndexEntry<'_>) {
         index_entry.names.iter().for_each(|attribute| {
-            self.attribute_id(attribute);
+            self.intern_attribute(attribute);
         });
         for Condition { attribute, test } in index_entry.when {
-            let attribute = self.attribute_id(attribute);
+            let attribute = self.intern_attribute(attribute);
             match test {
                 Test::AnyOf(patterns) => {
                     for pattern in patterns {
@@ -71,7 +71,7 @@ impl IndexBuilder {
         let others = index_entry.when.iter().enumerate().filter(|(index, _)| Some(*index) != anchor);
         let others: Box<[FurtherCondition]> = others
             .map(|(_, when)| FurtherCondition {
-                attribute: self.attribute_id(&when.attribute),
+                attribute: self.intern_attribute(&when.attribute),
                 asks: CompiledTest::from_test(&when.test),
             })
             .collect();
@@ -81,7 +81,7 @@ impl IndexBuilder {
             self.unanchored.push(marked);
             return;
         };
-        let attribute = self.attribute_id(attribute) as usize;
+        let attribute = self.intern_attribute(attribute) as usize;
         let anchors = &mut self.anchors[attribute];
         match test {
             Test::AnyOf(patterns) => patterns.iter().for_each(|pattern| anchors.add_pattern(pattern, marked)),
@@ -95,7 +95,7 @@ impl IndexBuilder {
     fn rarest_condition(&mut self, index_entry: &IndexEntry<'_>) -> Option<usize> {
         let mut best = None;
         for (index, Condition { attribute, test }) in index_entry.when.iter().enumerate() {
-            let attribute = self.attribute_id(attribute);
+            let attribute = self.intern_attribute(attribute);
             let shared = match test {
                 Test::Absent | Test::NoneOf(_) => continue,
                 // Every request that has the attribute matches this condition.

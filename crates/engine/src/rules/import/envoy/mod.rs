@@ -36,7 +36,7 @@ use super::super::mistake::{Notes, Position};
 use super::super::numbered_name::split_numbered_name;
 use super::super::raw::shorten;
 use super::super::text::{Node, Value};
-use super::build::{list_node, map_node, text_node, unused_id_from};
+use super::build::{list_node, make_unused_id, map_node, text_node};
 use pattern::{DescriptorValue, Exclusion};
 use read::{Allowance, Descriptor, EnvoyParser, RateLimit};
 
@@ -189,7 +189,7 @@ impl<'d> Converter<'_, 'd> {
         if let Some(metadata) = path.last().and_then(|step| step.descriptor.metadata.clone()) {
             pairs.push(("metadata", metadata));
         }
-        let id = unused_id_from(named, &mut self.used_ids);
+        let id = make_unused_id(named, &mut self.used_ids);
         pairs.insert(0, ("id", text_node(position, id.clone())));
         if let Some(name) = limit.name.as_deref().filter(|name| !name.is_empty()) {
             self.ids_by_limit_name.entry(name).or_default().push(id);

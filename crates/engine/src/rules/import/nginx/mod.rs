@@ -27,7 +27,7 @@ use super::super::raw::shorten;
 use super::super::suggest::suggest_valid;
 use super::super::text::{MAX_FILE_BYTES, Node, Value};
 use super::ReadIncluded;
-use super::build::{list_node, map_node, text_node, unused_id_from};
+use super::build::{list_node, make_unused_id, map_node, text_node};
 use include::{IncludeReader, NginxFiles};
 use limit::NginxLimit;
 use read::Directive;
@@ -232,7 +232,7 @@ impl Importer<'_, '_> {
         }
         let path = only.as_ref().and_then(Exception::single_path).unwrap_or_default();
         let mut pairs =
-            vec![("id", text_node(position, unused_id_from(&format!("{}{path}", zone.name), &mut self.used_ids)))];
+            vec![("id", text_node(position, make_unused_id(&format!("{}{path}", zone.name), &mut self.used_ids)))];
         if !when.is_empty() {
             let when =
                 when.into_iter().map(|(attribute, condition)| (text_node(position, attribute), condition)).collect();
