@@ -40,7 +40,7 @@ pub enum LimitError {
         per: Nanos,
     },
     /// Refilling the burst, or repaying the maximum debt, would take longer than
-    /// [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    /// [`Rate::MAX_FILL_TIME`](crate::Rate::MAX_FILL_TIME).
     FillTooLong {
         /// The given burst or maximum debt.
         amount: u64,

@@ -104,19 +104,19 @@ const COLD_FACTOR_ONE: u32 = 1_000;
 
 impl PacerParams {
     /// The longest stored time and the longest warm-up: 365 days. Up to this length no product overflows.
-    pub const MAX_STORE: Nanos = Nanos::from_secs(365 * 86_400);
+    pub const MAX_STORED_TIME: Nanos = Nanos::from_secs(365 * 86_400);
     /// The largest cold factor, in thousandths.
-    pub const MAX_COLD: u32 = 100 * COLD_FACTOR_ONE;
+    pub const MAX_COLD_PERMILLE: u32 = 100 * COLD_FACTOR_ONE;
 
-    /// Creates a pacer that grants `rate` and stores the permits of up to `store` of idle time. With a `store` of zero,
-    /// the pacer stores nothing. A new pacer has no stored permits.
+    /// Creates a pacer that grants `rate` and stores the permits of an idle time of up to `max_stored`. If `max_stored`
+    /// is zero, the pacer stores nothing. A new pacer has no stored permits.
     ///
     /// # Errors
-    /// Returns an error if `store` is above [`PacerParams::MAX_STORE`].
-    pub fn bursty(rate: Rate, store: impl Into<Duration>) -> Result<Self, LimitError> {
-        let store = Nanos::from(store.into());
-        if store > Self::MAX_STORE {
-            return Err(LimitError::PeriodTooLong { given: store, max: Self::MAX_STORE });
+    /// Returns an error if `max_stored` is above [`PacerParams::MAX_STORED_TIME`].
+    pub fn bursty(rate: Rate, max_stored: impl Into<Duration>) -> Result<Self, LimitError> {
+        let store = Nanos::from(max_stored.into());
+        if store > Self::MAX_STORED_TIME {
+            return Err(LimitError::PeriodTooLong { given: store, max: Self::MAX_STORED_TIME });
         }
         Ok(Self { rate, kind: PacerKind::Bursty { store }, max_stored: 0 }.with_max_stored())
     }
@@ -126,17 +126,17 @@ impl PacerParams {
     /// Starts cold. Guava's cold factor is 3, which is 3000 thousandths.
     ///
     /// # Errors
-    /// Returns an error if `warm_up` is zero or above [`PacerParams::MAX_STORE`], or if `cold_permille` is below 1000
-    /// or above [`PacerParams::MAX_COLD`].
+    /// Returns an error if `warm_up` is zero or above [`PacerParams::MAX_STORED_TIME`], or if `cold_permille` is below
+    /// 1000 or above [`PacerParams::MAX_COLD_PERMILLE`].
     pub fn warm_up(rate: Rate, warm_up: impl Into<Duration>, cold_permille: u32) -> Result<Self, LimitError> {
         let warm_up = Nanos::from(warm_up.into());
         if warm_up == Nanos::ZERO {
             return Err(LimitError::Zero { what: "the warm-up" });
         }
-        if warm_up > Self::MAX_STORE {
-            return Err(LimitError::PeriodTooLong { given: warm_up, max: Self::MAX_STORE });
+        if warm_up > Self::MAX_STORED_TIME {
+            return Err(LimitError::PeriodTooLong { given: warm_up, max: Self::MAX_STORED_TIME });
         }
-        let (min, max) = (COLD_FACTOR_ONE.into(), Self::MAX_COLD.into());
+        let (min, max) = (COLD_FACTOR_ONE.into(), Self::MAX_COLD_PERMILLE.into());
         LimitError::check_range("the cold factor in thousandths", cold_permille.into(), min, max)?;
         Ok(Self { rate, kind: PacerKind::WarmUp { warm_up, cold: cold_permille }, max_stored: 0 }.with_max_stored())
     }

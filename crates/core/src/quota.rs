@@ -41,10 +41,10 @@ impl Quota {
         Ok(Self { initial, ..self })
     }
 
-    /// Returns the largest debt that can be paid off within [`Rate::MAX_FILL`]. Each window after the window of the
-    /// charge pays off `limit`.
+    /// Returns the largest debt that can be paid off within [`Rate::MAX_FILL_TIME`]. Each window after the window of
+    /// the charge pays off `limit`.
     const fn max_repayable_debt(&self) -> u64 {
-        self.limit.saturating_mul(Rate::MAX_FILL.as_nanos() / self.length) - self.limit
+        self.limit.saturating_mul(Rate::MAX_FILL_TIME.as_nanos() / self.length) - self.limit
     }
 
     pub(crate) const fn limit(&self) -> u64 {
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn max_debt_is_the_amount_that_can_be_repaid_in_time() {
         let quota = Quota::new(10, Nanos::from_secs(60)).unwrap();
-        let largest = 10 * (Rate::MAX_FILL.as_nanos() / 60_000_000_000) - 10;
+        let largest = 10 * (Rate::MAX_FILL_TIME.as_nanos() / 60_000_000_000) - 10;
         assert_eq!(quota.max_debt(largest).map(|quota| quota.params().max_debt), Ok(largest));
         let amount = largest + 1;
         assert_eq!(quota.max_debt(amount), Err(LimitError::FillTooLong { amount, max: largest }));

@@ -26,7 +26,7 @@ impl Rate {
     /// The longest period: 100 years of 365 days.
     pub const MAX_PERIOD: Nanos = Nanos::from_secs(100 * 365 * 86_400);
     /// The longest time that an empty limit may take to refill: 146 years. The maximum prevents overflow.
-    pub const MAX_FILL: Nanos = Nanos::from_nanos(1 << 62);
+    pub const MAX_FILL_TIME: Nanos = Nanos::from_nanos(1 << 62);
 
     /// Creates a rate of `count` per `per`.
     ///

@@ -9,8 +9,8 @@ use crate::quantity::{Mono, Nanos, Time};
 use crate::rate::Rate;
 
 /// An amount or an instant, in ticks. An instant is a 64-bit number of nanoseconds times the rate's count, which is
-/// below 2³², so it is below 2⁹⁶ ticks. Constructors limit amounts to what flows within [`Rate::MAX_FILL`]: less than
-/// 2⁹⁴ ticks. So the sum of an instant and an amount cannot overflow.
+/// below 2³², so it is below 2⁹⁶ ticks. Constructors limit amounts to what flows within [`Rate::MAX_FILL_TIME`]: less
+/// than 2⁹⁴ ticks. So the sum of an instant and an amount cannot overflow.
 pub(crate) type Ticks = u128;
 
 /// A rate with its conversions to and from ticks.

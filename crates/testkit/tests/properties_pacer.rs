@@ -61,7 +61,7 @@ proptest! {
     #[test]
     fn bursty_pacer_equals_its_model(
         rate in any_rate(),
-        store in any_number_up_to(PacerParams::MAX_STORE.as_nanos()),
+        store in any_number_up_to(PacerParams::MAX_STORED_TIME.as_nanos()),
         start in any_start(),
         calls in any_calls(),
     ) {
@@ -75,7 +75,7 @@ proptest! {
     #[test]
     fn warming_pacer_is_at_most_a_tick_per_call_slower_than_its_model(
         rate in any_rate(),
-        warm_up in any_number_up_to(PacerParams::MAX_STORE.as_nanos()),
+        warm_up in any_number_up_to(PacerParams::MAX_STORED_TIME.as_nanos()),
         cold in 1_000_u32..=20_000,
         start in any_start(),
         permits in prop::collection::vec(1_u64..1_000, 1..30),

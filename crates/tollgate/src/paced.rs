@@ -70,7 +70,7 @@ impl Pacer {
     /// `RateLimiter`.
     ///
     /// # Errors
-    /// Returns an error if `warm_up` is zero or longer than [`PacerParams::MAX_STORE`].
+    /// Returns an error if `warm_up` is zero or longer than [`PacerParams::MAX_STORED_TIME`].
     pub fn warming_up(rate: Rate, warm_up: impl Into<Duration>) -> Result<Self, LimitError> {
         Ok(Self::with_clock(PacerParams::warm_up(rate, warm_up, 3_000)?, PreciseClock::new()))
     }
@@ -78,12 +78,12 @@ impl Pacer {
 
 /// Returns the parameters of a pacer that stores up to a second of unused permits.
 fn storing_one_second(rate: Rate) -> PacerParams {
-    PacerParams::bursty(rate, Nanos::SECOND).expect("one second is below `MAX_STORE`")
+    PacerParams::bursty(rate, Nanos::SECOND).expect("one second is below `MAX_STORED_TIME`")
 }
 
 /// Returns the parameters of a pacer that stores no permits.
 pub(crate) fn constant(rate: Rate) -> PacerParams {
-    PacerParams::bursty(rate, Nanos::ZERO).expect("zero is not above `MAX_STORE`")
+    PacerParams::bursty(rate, Nanos::ZERO).expect("zero is not above `MAX_STORED_TIME`")
 }
 
 impl<C: Clock> Pacer<C> {

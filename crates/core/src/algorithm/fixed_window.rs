@@ -127,7 +127,7 @@ impl FixedWindow {
     /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// Returns an error if repaying the debt takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    /// Returns an error if repaying the debt takes longer than [`Rate::MAX_FILL_TIME`](crate::Rate::MAX_FILL_TIME).
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         Ok(Self { quota: self.quota.max_debt(max_debt)?, ..self })
     }

@@ -136,7 +136,7 @@ impl IntervalBucket {
     /// Sets the capacity; the default is one refill. Resets the initial amount and the maximum debt to `burst`.
     ///
     /// # Errors
-    /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL`] to refill.
+    /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL_TIME`] to refill.
     pub fn burst(self, burst: u64) -> Result<Self, LimitError> {
         if burst == 0 {
             return Err(LimitError::Zero { what: "the burst" });
@@ -173,7 +173,7 @@ impl IntervalBucket {
     /// Sets the maximum debt that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// Returns an error if refilling the burst and the debt takes longer than [`Rate::MAX_FILL`].
+    /// Returns an error if refilling the burst and the debt takes longer than [`Rate::MAX_FILL_TIME`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let max = self.max_refill() - self.burst;
         if max_debt > max {
@@ -195,10 +195,10 @@ impl IntervalBucket {
         Ok(Self { initial, ..self })
     }
 
-    /// Returns the total refill within [`Rate::MAX_FILL`]. The total is at most 2⁶², because the refill is at most one
-    /// per nanosecond.
+    /// Returns the total refill within [`Rate::MAX_FILL_TIME`]. The total is at most 2⁶², because the refill is at most
+    /// one per nanosecond.
     const fn max_refill(&self) -> u64 {
-        (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill)
+        (Rate::MAX_FILL_TIME.as_nanos() / self.period).saturating_mul(self.refill)
     }
 
     fn with_debt_bounds(self) -> Self {

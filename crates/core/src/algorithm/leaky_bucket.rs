@@ -90,7 +90,7 @@ impl LeakyBucket {
     /// bounds the waits, a new bucket is empty, and the maximum debt equals `burst`.
     ///
     /// # Errors
-    /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL`] to flow out.
+    /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL_TIME`] to flow out.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
         let bucket = TokenBucket::new(rate, burst)?;
         Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, max_wait_level: 0 }.with_max_level())
@@ -116,7 +116,7 @@ impl LeakyBucket {
     /// Sets the maximum amount beyond the burst that [`Ask::Regardless`] may add.
     ///
     /// # Errors
-    /// Returns an error if the burst plus the debt takes longer than [`Rate::MAX_FILL`] to flow out.
+    /// Returns an error if the burst plus the debt takes longer than [`Rate::MAX_FILL_TIME`] to flow out.
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         Ok(Self { bucket: self.bucket.max_debt(max_debt)?, ..self })
     }

@@ -140,7 +140,7 @@ impl SlidingSlices {
     ///
     /// # Errors
     /// Returns an error if repaying the debt at `limit` per window takes longer than
-    /// [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    /// [`Rate::MAX_FILL_TIME`](crate::Rate::MAX_FILL_TIME).
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let quota = self.quota.max_debt(max_debt)?;
         Ok(Self { quota, ring: SliceRing::new(self.slices, quota.max_count()), ..self })

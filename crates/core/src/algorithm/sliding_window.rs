@@ -101,7 +101,7 @@ impl SlidingWindow {
     ///
     /// # Errors
     /// Returns an error if repaying the debt at `limit` per window takes longer than
-    /// [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    /// [`Rate::MAX_FILL_TIME`](crate::Rate::MAX_FILL_TIME).
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         Ok(Self { quota: self.quota.max_debt(max_debt)? })
     }

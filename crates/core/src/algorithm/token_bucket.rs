@@ -83,13 +83,13 @@ impl TokenBucket {
     /// Creates a bucket of `burst` tokens that refills at `rate`. It starts full. The maximum debt defaults to `burst`.
     ///
     /// # Errors
-    /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL`] to refill.
+    /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL_TIME`] to refill.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
         let Some(at_least_one) = NonZeroU64::new(burst) else {
             return Err(LimitError::Zero { what: "the burst" });
         };
         let tick_rate = TickRate::new(rate);
-        let longest = tick_rate.units_within(Rate::MAX_FILL);
+        let longest = tick_rate.units_within(Rate::MAX_FILL_TIME);
         if burst > longest {
             return Err(LimitError::FillTooLong { amount: burst, max: longest });
         }
@@ -110,9 +110,9 @@ impl TokenBucket {
     /// Sets the maximum debt that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// Returns an error if refilling the burst and the debt takes longer than [`Rate::MAX_FILL`].
+    /// Returns an error if refilling the burst and the debt takes longer than [`Rate::MAX_FILL_TIME`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
-        let longest = self.tick_rate.units_within(Rate::MAX_FILL) - self.burst.get();
+        let longest = self.tick_rate.units_within(Rate::MAX_FILL_TIME) - self.burst.get();
         if max_debt > longest {
             return Err(LimitError::FillTooLong { amount: max_debt, max: longest });
         }

@@ -144,7 +144,7 @@ fn invalid_parameters_are_errors() {
     assert_eq!(warm_up(Nanos::SECOND, 999), format!("the cold factor in thousandths is 999; {range}"));
     assert_eq!(warm_up(Nanos::SECOND, 100_001), format!("the cold factor in thousandths is 100001; {range}"));
     let long = "the period of 31536000.000000001s is too long; at most 31536000s is valid";
-    let longer = Nanos::from_nanos(PacerParams::MAX_STORE.as_nanos() + 1);
+    let longer = Nanos::from_nanos(PacerParams::MAX_STORED_TIME.as_nanos() + 1);
     assert_eq!(warm_up(longer, 3_000), long);
     assert_eq!(message(PacerParams::bursty(rate("1/s"), longer)), long);
 }
@@ -157,10 +157,10 @@ fn no_time_or_amount_causes_a_panic() {
         let bursty = |store| PacerParams::bursty(rate, store).unwrap();
         [
             bursty(Nanos::ZERO),
-            bursty(PacerParams::MAX_STORE),
+            bursty(PacerParams::MAX_STORED_TIME),
             warm_up(Nanos::from_nanos(1), 1_000),
-            warm_up(PacerParams::MAX_STORE, 1_001),
-            warm_up(PacerParams::MAX_STORE, PacerParams::MAX_COLD),
+            warm_up(PacerParams::MAX_STORED_TIME, 1_001),
+            warm_up(PacerParams::MAX_STORED_TIME, PacerParams::MAX_COLD_PERMILLE),
         ]
     });
     let pacers: Vec<_> = pacers.collect();

@@ -176,7 +176,7 @@ impl ThrottleCall {
     /// Compares the replies for a key with this arrival time.
     fn compare(&self, step: &TraceStep, arrival: u64) -> ReadResult<StepResult> {
         let now = step.at_nanos(1)?;
-        if arrival.saturating_sub(now) > Rate::MAX_FILL.as_nanos() {
+        if arrival.saturating_sub(now) > Rate::MAX_FILL_TIME.as_nanos() {
             return Err(Skip::ImpossibleState);
         }
         let recorded: Vec<i64> = step.result.read_list("reply")?.iter().filter_map(Value::as_i64).collect();
@@ -214,7 +214,7 @@ impl ThrottleCall {
         let [max_burst, _, _, quantity] = self.numbers.unwrap_or_default().map(i128::from);
         let interval = self.interval_per_request().abs();
         interval > i128::from(Rate::MAX_PERIOD.as_nanos())
-            || interval * (max_burst + 1) > i128::from(Rate::MAX_FILL.as_nanos())
+            || interval * (max_burst + 1) > i128::from(Rate::MAX_FILL_TIME.as_nanos())
             || interval * quantity.abs() > i128::from(i64::MAX)
     }
 }

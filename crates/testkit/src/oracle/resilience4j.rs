@@ -118,7 +118,7 @@ impl Resilience4jPlayer {
     fn our_limit(&self, limit: i128, max_wait: u64) -> Result<IntervalBucket, LimitError> {
         let limit = u64::try_from(limit).unwrap_or(0);
         let bucket = IntervalBucket::new(limit, Nanos::from_nanos(self.period))?;
-        let most = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(limit);
+        let most = (Rate::MAX_FILL_TIME.as_nanos() / self.period).saturating_mul(limit);
         let bucket = bucket.steps(Steps::Aligned(Nanos::ZERO)).max_debt(most.saturating_sub(limit))?;
         bucket.max_wait(Nanos::from_nanos(max_wait).min(Rate::MAX_PERIOD))
     }

@@ -53,7 +53,7 @@ impl Throttle {
     ///
     /// # Errors
     /// Returns an error if the rate is zero or above one per nanosecond, if the interval between requests is above
-    /// [`Rate::MAX_PERIOD`], or if an empty bucket would take longer than [`Rate::MAX_FILL`] to refill.
+    /// [`Rate::MAX_PERIOD`], or if an empty bucket would take longer than [`Rate::MAX_FILL_TIME`] to refill.
     pub fn new(max_burst: i64, count: i64, period_s: i64, quantity: i64) -> Result<Self, ThrottleError> {
         let interval = u128::from(period_s.unsigned_abs()) * u128::from(Nanos::SECOND.as_nanos())
             / u128::from(count.unsigned_abs().max(1));
@@ -111,7 +111,7 @@ impl Throttle {
     fn remaining(&self, reset: Nanos) -> i64 {
         let Some(bucket) = &self.bucket else { return 0 };
         let interval = bucket.rate().per().as_nanos();
-        // No overflow: the product is at most `Rate::MAX_FILL`, as checked by the bucket.
+        // No overflow: the product is at most `Rate::MAX_FILL_TIME`, as checked by the bucket.
         let room = (interval * bucket.burst()).saturating_sub(reset.as_nanos());
         let remaining = match interval / 1_000 {
             0 => room / interval,
@@ -123,7 +123,7 @@ impl Throttle {
 
 fn build_bucket(interval: u128, limit: u64) -> Result<TokenBucket, LimitError> {
     let rate = Rate::new(1, Nanos::from_nanos(u64::try_from(interval).unwrap_or(u64::MAX)))?;
-    let max_total = Rate::MAX_FILL.as_nanos() / rate.per().as_nanos();
+    let max_total = Rate::MAX_FILL_TIME.as_nanos() / rate.per().as_nanos();
     TokenBucket::new(rate, limit)?.max_debt(max_total - limit)
 }
 

@@ -214,7 +214,7 @@ fn invalid_parameters_are_errors() {
 fn no_words_time_or_cost_cause_a_panic() {
     let fastest = IntervalBucket::new(1, Nanos::from_nanos(1)).unwrap();
     let century = IntervalBucket::new(Rate::MAX_PERIOD.as_nanos(), Rate::MAX_PERIOD).unwrap();
-    let most = Rate::MAX_FILL.as_nanos();
+    let most = Rate::MAX_FILL_TIME.as_nanos();
     let all = [fastest, fastest.burst(most).unwrap(), century, century.max_wait(Rate::MAX_PERIOD).unwrap(), limit()];
     assert_never_panics(&all);
     assert_never_panics(&all.map(|limit| limit.steps(Steps::FirstRequest)));

@@ -172,7 +172,7 @@ fn debt_is_taken_up_to_the_maximum_and_paid_back() {
 #[test]
 fn largest_debt_gives_the_longest_wait() {
     let rate: Rate = "1/day".parse().unwrap();
-    let longest = Rate::MAX_FILL.as_nanos() / rate.per().as_nanos();
+    let longest = Rate::MAX_FILL_TIME.as_nanos() / rate.per().as_nanos();
     assert!(TokenBucket::new(rate, longest).is_ok());
     assert_eq!(TokenBucket::new(rate, longest + 1), Err(LimitError::FillTooLong { amount: longest + 1, max: longest }));
     let limit = TokenBucket::new(rate, 10).unwrap();

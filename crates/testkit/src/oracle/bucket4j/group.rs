@@ -46,8 +46,8 @@ impl Bandwidth {
     }
 
     fn with_limit(mut self) -> ReadResult<Option<Self>> {
-        let deepest = u128::from(Rate::MAX_FILL.as_nanos()) * u128::from(self.refill) / u128::from(self.period);
-        let steps = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill);
+        let deepest = u128::from(Rate::MAX_FILL_TIME.as_nanos()) * u128::from(self.refill) / u128::from(self.period);
+        let steps = (Rate::MAX_FILL_TIME.as_nanos() / self.period).saturating_mul(self.refill);
         let deepest = self.phase.map_or(u64::try_from(deepest).unwrap_or(u64::MAX), |_| steps);
         // bucket4j's debt is unbounded, so our limit gets the largest possible debt.
         let Some(max_debt) = deepest.checked_sub(self.capacity) else { return Ok(None) };
