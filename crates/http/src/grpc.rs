@@ -1,8 +1,8 @@
 //! gRPC refusals: a response without a body, with the status in its headers ("trailers only"). The time to wait is in
 //! two headers, because some clients read only one of the two:
 //!
-//! - `grpc-status-details-bin`: a `google.rpc.Status` with a `google.rpc.RetryInfo`. OpenTelemetry exporters retry only
-//!   if the `RetryInfo` is present.
+//! - `grpc-status-details-bin`: a `google.rpc.Status` with a `google.rpc.RetryInfo`. OpenTelemetry exporters retry a
+//!   `RESOURCE_EXHAUSTED` only if the `RetryInfo` is present.
 //! - `grpc-retry-pushback-ms`: read by the retry policies built into gRPC clients; a negative value means no retry.
 
 use base64::Engine as _;

@@ -159,8 +159,8 @@ async fn leaky_bucket_makes_requests_wait() {
     assert_eq!(call(&mut service, request_of("alice")).await.status(), StatusCode::OK);
     // The runtime's timers have a resolution of 1 ms and never fire early.
     assert!((100..=101).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
-    // The limiter's clock does not advance, so two requests are ahead of the third one, and the bucket is full for the
-    // fourth.
+    // The limiter's clock does not advance, so two requests are ahead of the third request, and the bucket is full for
+    // the fourth.
     assert_eq!(call(&mut service, request_of("alice")).await.status(), StatusCode::OK);
     assert!((300..=302).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     assert_eq!(call(&mut service, request_of("alice")).await.status(), StatusCode::TOO_MANY_REQUESTS);

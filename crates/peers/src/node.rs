@@ -52,7 +52,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Ends asks whose deadline has passed, and then sends the later asks that were held until these asks are answered.
+/// Ends asks whose deadline has passed, and then sends the asks that were held while these asks were unanswered.
 async fn expire_asks(shared: &Shared) {
     loop {
         for peer in shared.asks.expire().await {

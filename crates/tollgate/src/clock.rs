@@ -154,7 +154,8 @@ fn system_wall_nanos() -> u64 {
 /// A stored clock reading that a thread updates every period.
 ///
 /// Intended for programs in which clock readings dominate the cost of decisions. The time may be late by up to a
-/// period, but is never early, so a decision may refuse a request that a precise clock would admit.
+/// period plus scheduling delays, but is never early. So a decision may refuse a request that a precise clock would
+/// admit.
 #[derive(Debug, Clone)]
 pub struct CachedClock {
     shared: Arc<CachedReading>,
@@ -253,7 +254,8 @@ impl ManualClock {
         }
     }
 
-    /// Sets both readings to `nanos`, which may be in the past, and fires all alarms.
+    /// Sets the monotonic reading to `nanos`, which may be in the past. The wall-clock reading moves by the same amount.
+    /// Fires all alarms.
     pub fn set(&self, nanos: u64) {
         self.mono.store(nanos, Ordering::Relaxed);
         self.fire_all();

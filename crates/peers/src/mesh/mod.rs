@@ -282,8 +282,8 @@ impl Mesh {
     }
 
     /// Sets whether peer addresses accept connections but no peer is linked, because the peers refuse this node or are
-    /// paused. Such a node does not become ready: alone, it would be a majority and would admit the full amount of
-    /// every limit a second time.
+    /// paused. Such a node does not become ready. A node that counts only itself is a majority, so this node would
+    /// admit the full amount of every limit a second time.
     pub fn set_shut_out(&mut self, is_shut_out: bool) {
         self.is_shut_out = is_shut_out;
     }

@@ -84,8 +84,8 @@ pub struct NetCharge {
 /// All charges since the last delta.
 #[derive(Debug, Default)]
 pub struct DrainedCharges {
-    /// Monotonic time of the last charge. With the time of the first charge, other nodes would refill tokens before
-    /// they were taken.
+    /// Monotonic time of the last charge. With the time of the first charge, other nodes would refill the tokens of
+    /// later charges before they were taken.
     pub taken_at: u64,
     /// Charges, each with the limits of its key, in no particular order.
     pub items: Vec<(Arc<SharedLimits>, NetCharge)>,

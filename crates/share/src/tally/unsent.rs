@@ -17,7 +17,7 @@ pub struct Payload {
     /// Sequence number of the payload; the first payload of a node is 1.
     pub sequence: u64,
     /// Time of the last charge, by this node's clock, in nanoseconds. If this were the time of the first charge, the
-    /// store would refill later tokens before they were taken.
+    /// store would refill the tokens of later charges before they were taken.
     pub taken_at: u64,
     /// The charges, by key.
     pub items: Vec<PayloadItem>,

@@ -235,8 +235,8 @@ impl<'t, S: BucketLayout> TryLockedGroup<'t, S> {
         (!bucket.keep(entry)).then(|| bucket.state(entry))
     }
 
-    /// Returns the position of a locked bucket in the list. Searches the list only if the lock is taken: in a large
-    /// table, hardly any two keys of a group share a bucket.
+    /// Locks a bucket and returns its position in the list. `None` if another thread holds the lock. Searches the list
+    /// only if the bucket is already locked, because in a large table hardly any two keys of a group share a bucket.
     #[inline]
     fn try_lock_bucket(&mut self, index: usize) -> Option<usize> {
         let table = self.table;

@@ -57,7 +57,8 @@ fn create(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Syncs the folder, so that the new file name is on disk. Only on Unix, because other systems cannot open a folder.
+/// Syncs the folder, so that the new file name is on disk. Only on Unix, because
+/// `File::open` cannot open a folder on other systems.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
