@@ -134,7 +134,7 @@ pub(super) fn check_schedule(raw: &[RawMap], notes: &mut Notes) -> Vec<Hours> {
     if let Some(first) = raw.get(MAX_SCHEDULE_ENTRIES) {
         notes.add(
             first.position,
-            format!("too many times in the schedule: {} (maximum {MAX_SCHEDULE_ENTRIES})", raw.len()),
+            format!("too many entries in the schedule: {} (maximum {MAX_SCHEDULE_ENTRIES})", raw.len()),
         );
         return Vec::new();
     }

@@ -110,7 +110,7 @@ pub const LIMIT_OPTIONS: &[Key] = &[
         "anchor",
         "a day of the month, a weekday, or `MM-DD`",
         "the 1st of the month, Monday, or `01-01`",
-        "the first day of the month, week or year, such as a billing day; 31 is the last day of shorter months",
+        "the first day of the month, week or year, such as a billing day; in shorter months, 31 means the last day",
         "{id: a, limit: 10k/month, algorithm: fixed_window, anchor: 15}",
     ),
 ];
