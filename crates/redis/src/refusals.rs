@@ -23,7 +23,8 @@ use tollgate_engine::store::{Answers, Charge, Group, GroupAnswer, StoreVerb};
 
 /// Number of cache slots. Each slot keeps the newest refusal among the groups that hash to it.
 const CACHE_SLOTS: usize = 4_096;
-/// Number of change marks (see [`Refusals::marks`]). Keys that share a mark invalidate each other's refusals, which is harmless.
+/// Number of change marks (see [`Refusals::marks`]). Keys that share a mark invalidate each other's refusals, which is
+/// harmless.
 const MARK_COUNT: usize = 1 << 16;
 /// Maximum time for which a refusal is repeated.
 const MAX_REPEAT_TIME: Duration = Duration::from_secs(1);

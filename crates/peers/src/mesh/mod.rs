@@ -55,15 +55,15 @@ use ring::Ring;
 
 /// Minimum interval between the last delta and an urgent delta, in nanoseconds.
 const MIN_URGENT_INTERVAL: u64 = 1_000_000;
-/// A link that receives nothing for this long is closed.
+/// A link that receives nothing for this time, in nanoseconds, is closed.
 const LINK_TIMEOUT: u64 = 1_000_000_000;
-/// A link that has sent nothing for this long sends a keepalive.
+/// A link that has sent nothing for this time, in nanoseconds, sends a keepalive.
 const KEEPALIVE_AFTER: u64 = 300_000_000;
-/// How long a joining node waits for a snapshot to begin before it becomes ready without a snapshot.
+/// How long a joining node waits for a snapshot to begin before it becomes ready without a snapshot, in nanoseconds.
 const JOIN_TIMEOUT: u64 = 2_000_000_000;
-/// Maximum time that a joining node waits for a complete snapshot.
+/// Maximum time that a joining node waits for a complete snapshot, in nanoseconds.
 const MAX_JOIN_TIME: u64 = 30_000_000_000;
-/// How long a leaving node waits for acknowledgements.
+/// How long a leaving node waits for acknowledgements, in nanoseconds.
 const LEAVE_TIMEOUT: u64 = 2_000_000_000;
 
 /// Mesh parameters.

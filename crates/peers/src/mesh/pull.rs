@@ -10,12 +10,12 @@ use crate::wire::{Frame, PartBody, SnapshotPart};
 
 /// Number of parts requested in advance.
 const PARTS_AHEAD: u32 = 16;
-/// A snapshot without progress for this long is abandoned.
+/// A snapshot without progress for this time, in nanoseconds, is abandoned.
 const PULL_TIMEOUT: u64 = 1_000_000_000;
 /// Maximum number of parts in a snapshot.
 const MAX_PARTS: u32 = 1 << 16;
 /// Time per requested byte, in nanoseconds: 12.5 MB per second. A million keys then take less than two seconds. Without
-/// a bound, packing and merging take CPU time from the decisions of both nodes for as long as the transfer lasts.
+/// this bound, packing and merging would keep a core of each node busy, and so delay the decisions of both nodes.
 const NANOS_PER_BYTE: u64 = 80;
 /// Maximum time over which the requests for a snapshot's parts are spread, in nanoseconds. A larger snapshot is pulled
 /// faster, because the peers' rings must hold all deltas made during the transfer.
