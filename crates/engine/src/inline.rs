@@ -113,21 +113,21 @@ impl Interner {
     }
 
     /// Assigns an id to limits. If the range is used up, also returns a new range, which must replace the old one.
-    pub(crate) fn add(&self, limits: &Limits, limit_ids: &LimitsById) -> (InternedLimits, Option<LimitsById>) {
+    pub(crate) fn add(&self, limits: &Limits, limits_by_id: &LimitsById) -> (InternedLimits, Option<LimitsById>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = known.entries.get(limits) {
             return (InternedLimits(entry.clone()), None);
         }
-        let new_ids = (known.assigned == IDS_PER_RANGE).then(|| known.start_new_range(limit_ids));
+        let new_ids = (known.assigned == IDS_PER_RANGE).then(|| known.start_new_range(limits_by_id));
         let index = known.assigned;
-        let limit_ids = new_ids.as_ref().unwrap_or(limit_ids);
+        let limits_by_id = new_ids.as_ref().unwrap_or(limits_by_id);
         let entry = Arc::new(InternedEntry {
-            id: limit_ids.first_id.wrapping_add(index as u32) | FIRST_INLINE_ID,
+            id: limits_by_id.first_id.wrapping_add(index as u32) | FIRST_INLINE_ID,
             limits: limits.clone(),
             refill_times: refill_times_of(limits),
             recently_used: AtomicBool::new(true),
         });
-        if let Some(empty) = limit_ids.entries.get(index) {
+        if let Some(empty) = limits_by_id.entries.get(index) {
             // The lock is held, so no other thread can have set this entry.
             let _ = empty.set(entry.clone());
         }
@@ -142,7 +142,7 @@ impl InternTable {
     /// because dropping them would lose their usage: a state with an unknown limits id counts as new. Of the other
     /// limits that were looked up recently, at most `IDS_PER_RANGE / 2` are kept. This maximum bounds the cost of a
     /// flood of new limits.
-    fn start_new_range(&mut self, limit_ids: &LimitsById) -> LimitsById {
+    fn start_new_range(&mut self, limits_by_id: &LimitsById) -> LimitsById {
         let mut room = IDS_PER_RANGE / 2;
         self.entries.retain(|_, entry| {
             let used = entry.recently_used.swap(false, Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl InternTable {
         self.assigned = 0;
         let kept = self.entries.values().map(|entry| (entry.id, entry.clone())).collect();
         // Ids repeat after 2³¹ limits. By then, the states recorded under the first ids have usually expired.
-        LimitsById::starting_at(limit_ids.first_id.wrapping_add(IDS_PER_RANGE as u32) | FIRST_INLINE_ID, kept)
+        LimitsById::starting_at(limits_by_id.first_id.wrapping_add(IDS_PER_RANGE as u32) | FIRST_INLINE_ID, kept)
     }
 }
 
@@ -179,32 +179,32 @@ mod tests {
 
     #[test]
     fn equal_limits_have_one_id() {
-        let (interner, limit_ids) = (Interner::default(), LimitsById::new());
-        let (first, _) = interner.add(&numbered_limits(1), &limit_ids);
-        let (second, _) = interner.add(&numbered_limits(2), &limit_ids);
-        let (again, _) = interner.add(&numbered_limits(1), &limit_ids);
+        let (interner, limits_by_id) = (Interner::default(), LimitsById::new());
+        let (first, _) = interner.add(&numbered_limits(1), &limits_by_id);
+        let (second, _) = interner.add(&numbered_limits(2), &limits_by_id);
+        let (again, _) = interner.add(&numbered_limits(1), &limits_by_id);
         assert_eq!(first.entry().id, again.entry().id);
         assert_ne!(first.entry().id, second.entry().id);
-        assert_eq!(limit_ids.get(second.entry().id), Some(&numbered_limits(2)));
+        assert_eq!(limits_by_id.get(second.entry().id), Some(&numbered_limits(2)));
         assert_eq!(interner.find(&numbered_limits(2)).map(|found| found.entry().id), Some(second.entry().id));
-        assert_eq!(limit_ids.get(second.entry().id + 1), None);
+        assert_eq!(limits_by_id.get(second.entry().id + 1), None);
     }
 
     #[test]
     fn held_limits_survive_a_flood_of_new_limits() {
-        let (interner, mut limit_ids) = (Interner::default(), LimitsById::new());
+        let (interner, mut limits_by_id) = (Interner::default(), LimitsById::new());
         let held: Vec<InternedLimits> =
-            (0..100).map(|n| interner.add(&numbered_limits(1_000_000 + n), &limit_ids).0).collect();
+            (0..100).map(|n| interner.add(&numbered_limits(1_000_000 + n), &limits_by_id).0).collect();
         let mut ids = std::collections::HashSet::new();
         for n in 1..4 * IDS_PER_RANGE as u64 {
-            let (sent, new_ids) = interner.add(&numbered_limits(n), &limit_ids);
-            limit_ids = new_ids.unwrap_or(limit_ids);
+            let (sent, new_ids) = interner.add(&numbered_limits(n), &limits_by_id);
+            limits_by_id = new_ids.unwrap_or(limits_by_id);
             assert!(ids.insert(sent.entry().id), "an id was assigned twice");
-            assert_eq!(limit_ids.get(sent.entry().id), Some(&numbered_limits(n)));
+            assert_eq!(limits_by_id.get(sent.entry().id), Some(&numbered_limits(n)));
             let one = &held[n as usize % held.len()];
-            assert_eq!(limit_ids.get(one.entry().id), Some(one.limits()), "after {n} others");
+            assert_eq!(limits_by_id.get(one.entry().id), Some(one.limits()), "after {n} others");
         }
-        assert!(limit_ids.kept.len() <= IDS_PER_RANGE / 2 + held.len());
+        assert!(limits_by_id.kept.len() <= IDS_PER_RANGE / 2 + held.len());
         assert!(interner.known.lock().unwrap().entries.len() <= 2 * IDS_PER_RANGE);
     }
 }

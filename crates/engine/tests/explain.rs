@@ -77,7 +77,7 @@ fn overrides_bans_and_allow_rules_are_distinguished() {
         let explanation = explain(bench, &[("user", user)]);
         let met: Vec<_> = explanation
             .matching_rules()
-            .map(|(rule, met)| (rule.rule.clone(), met.effect, met.remaining_ban().is_some()))
+            .map(|(rule, met)| (rule.rule.clone(), met.effect, met.remaining_ban_time().is_some()))
             .collect();
         met
     };

@@ -234,7 +234,7 @@ impl Algorithm for Concurrency {
         }
         let Some(link) = leases.vacant_slot(state, at) else { return };
         leases.occupy_slot(state, link);
-        leases.free_expired(state, at);
+        leases.free_expired_leases(state, at);
         let stamp = verdict.stamp();
         let weight = verdict.taken().get().min(Self::MAX_SLOTS) as u16;
         leases.in_use += u64::from(weight);
@@ -256,7 +256,7 @@ impl Algorithm for Concurrency {
             leases.write(state, link, lease);
         } else {
             leases.unlink(state, lease);
-            leases.free_slot(state, link);
+            leases.add_to_free_list(state, link);
         }
         leases.store(state);
         Cost::new(given)

@@ -188,7 +188,7 @@ impl FixedWindow {
     }
 
     pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        Retry::After(self.wait(&self.current_at(state, now), at_most.floor()))
+        Retry::After(self.wait_until_at_most(&self.current_at(state, now), at_most.floor()))
     }
 
     /// Returns the largest count at which `ask` still passes; `None` if `ask` never passes.
@@ -290,7 +290,7 @@ impl FixedWindow {
     }
 
     /// Returns the time until at most `room` is used. At each window boundary the count decreases by `limit`.
-    fn wait(&self, current: &CurrentWindow, room: u64) -> Nanos {
+    fn wait_until_at_most(&self, current: &CurrentWindow, room: u64) -> Nanos {
         let over = current.used.saturating_sub(room);
         if over == 0 {
             return Nanos::ZERO;
@@ -301,7 +301,9 @@ impl FixedWindow {
 
     /// Returns the time until the count plus `cost` is at most `ceiling`.
     fn retry_for(&self, current: &CurrentWindow, cost: Cost, ceiling: u64) -> Retry {
-        ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, room)))
+        ceiling
+            .checked_sub(cost.get())
+            .map_or(Retry::Never, |room| Retry::After(self.wait_until_at_most(current, room)))
     }
 
     /// Decides from the count of the current window.
@@ -358,7 +360,7 @@ impl Algorithm for FixedWindow {
             limit: self.quota.limit(),
             remaining: self.available(current.used),
             retry: self.retry_for(&current, cost, self.quota.limit()),
-            reset: self.wait(&current, 0),
+            reset: self.wait_until_at_most(&current, 0),
         }
     }
 

@@ -177,7 +177,7 @@ impl SlidingSlices {
     }
 
     pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        Retry::After(Nanos::from_nanos(self.wait(state, &self.current_at(state, now), at_most.floor())))
+        Retry::After(Nanos::from_nanos(self.wait_until_at_most(state, &self.current_at(state, now), at_most.floor())))
     }
 
     /// Returns the largest count at which `ask` still passes; `None` if `ask` never passes.
@@ -314,11 +314,11 @@ impl SlidingSlices {
     /// Returns the time until the sum plus `cost` is at most `ceiling`.
     fn retry_for<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, cost: Cost, ceiling: u64) -> Retry {
         let Some(room) = ceiling.checked_sub(cost.get()) else { return Retry::Never };
-        Retry::After(Nanos::from_nanos(self.wait(state, current, room)))
+        Retry::After(Nanos::from_nanos(self.wait_until_at_most(state, current, room)))
     }
 
     /// Returns the time until at most `room` is counted.
-    fn wait<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, room: u64) -> u64 {
+    fn wait_until_at_most<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, room: u64) -> u64 {
         let mut sum = current.sum;
         if sum <= room {
             return 0;
@@ -456,7 +456,7 @@ impl Algorithm for SlidingSlices {
             limit: self.quota.limit(),
             remaining: self.available(&current),
             retry: self.retry_for(state, &current, cost, self.quota.limit()),
-            reset: Nanos::from_nanos(self.wait(state, &current, 0)),
+            reset: Nanos::from_nanos(self.wait_until_at_most(state, &current, 0)),
         }
     }
 

@@ -126,7 +126,7 @@ impl SlidingWindow {
     }
 
     pub(crate) fn until_used_at_most<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        Retry::After(self.wait(&self.current_at(state, now), at_most.units_floor(self.quota.length())))
+        Retry::After(self.wait_until_at_most(&self.current_at(state, now), at_most.units_floor(self.quota.length())))
     }
 
     /// Returns the largest estimate at which `ask` still passes; `None` if `ask` never passes.
@@ -228,11 +228,11 @@ impl SlidingWindow {
     fn retry_for(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> Retry {
         ceiling
             .checked_sub(cost.get())
-            .map_or(Retry::Never, |room| Retry::After(self.wait(current, self.times_length(room))))
+            .map_or(Retry::Never, |room| Retry::After(self.wait_until_at_most(current, self.times_length(room))))
     }
 
     /// Returns the time until the estimate is at most `room`; `room` is an amount times the length.
-    fn wait(&self, current: &WindowPair, room: u128) -> Nanos {
+    fn wait_until_at_most(&self, current: &WindowPair, room: u128) -> Nanos {
         if self.estimate(current) <= room {
             return Nanos::ZERO;
         }

@@ -211,7 +211,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             ShareStart::new(limits, whole, self.nodes, used.now(), |position| used.limit_usage(position))
         {
             let charge = Charge { limits_id, limits, ..*charge };
-            self.engine.fallback.init_state(&*self.engine.shares.limit_ids(), &charge, &start.limits, &start.used);
+            self.engine.fallback.init_state(&*self.engine.shares.limits_by_id(), &charge, &start.limits, &start.used);
         }
     }
 
@@ -246,8 +246,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
 
     /// Runs groups in the fallback. If the fallback does not answer immediately, the groups stay unanswered.
     fn run_fallback(&self, groups: &[Group<'_>], answers: &mut Answers) {
-        let limit_ids = self.engine.shares.limit_ids();
-        let run = pin!(self.engine.fallback.run(Batch { limit_table: &*limit_ids, groups }, answers));
+        let limits_by_id = self.engine.shares.limits_by_id();
+        let run = pin!(self.engine.fallback.run(Batch { limit_table: &*limits_by_id, groups }, answers));
         let _ = run.poll(&mut Context::from_waker(Waker::noop()));
     }
 }

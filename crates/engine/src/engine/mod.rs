@@ -134,21 +134,21 @@ pub(crate) struct RulesInForce {
     pub(crate) rules: Arc<RuleSet>,
     /// The rules as written, for explanations.
     written: Arc<Rules>,
-    limit_ids: Arc<LimitsById>,
+    limits_by_id: Arc<LimitsById>,
     /// The successor. A decision that still uses this value may read a state whose limits are only in the successor.
     next: OnceLock<Arc<RulesInForce>>,
 }
 
 impl RulesInForce {
-    fn new(rules: Arc<RuleSet>, written: Arc<Rules>, limit_ids: Arc<LimitsById>) -> Self {
-        Self { rules, written, limit_ids, next: OnceLock::new() }
+    fn new(rules: Arc<RuleSet>, written: Arc<Rules>, limits_by_id: Arc<LimitsById>) -> Self {
+        Self { rules, written, limits_by_id, next: OnceLock::new() }
     }
 }
 
 impl LimitTable for RulesInForce {
     #[inline]
     fn get(&self, id: u32) -> Option<&Limits> {
-        let known = if id < FIRST_INLINE_ID { self.rules.limit_registry().get(id) } else { self.limit_ids.get(id) };
+        let known = if id < FIRST_INLINE_ID { self.rules.limit_registry().get(id) } else { self.limits_by_id.get(id) };
         known.or_else(|| self.next.get().and_then(|next| next.get(id)))
     }
 }
@@ -268,8 +268,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         let rules = Arc::new(RuleSet::compile_successor(&self.rules(), rules));
         let version = rules.version();
         let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit_ids = self.running.load().limit_ids.clone();
-        *previous = Some(self.replace_running(RulesInForce::new(rules, written, limit_ids)));
+        let limits_by_id = self.running.load().limits_by_id.clone();
+        *previous = Some(self.replace_running(RulesInForce::new(rules, written, limits_by_id)));
         Ok(version)
     }
 
@@ -349,10 +349,10 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.store.check_limits(limits).map_err(|why| RequestError::BadLimit { why })?;
         let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
         let running = self.running.load();
-        let (sent, limit_ids) = self.interner.add(limits, &running.limit_ids);
-        if let Some(limit_ids) = limit_ids {
+        let (sent, limits_by_id) = self.interner.add(limits, &running.limits_by_id);
+        if let Some(limits_by_id) = limits_by_id {
             let (rules, written) = (running.rules.clone(), running.written.clone());
-            *previous = Some(self.replace_running(RulesInForce::new(rules, written, Arc::new(limit_ids))));
+            *previous = Some(self.replace_running(RulesInForce::new(rules, written, Arc::new(limits_by_id))));
         }
         Ok(sent)
     }

@@ -161,8 +161,8 @@ async fn charge_group<S: Store, F: Store>(
     answers.clear();
     let groups = [Group { verb: StoreVerb::Check, charges }];
     if fallback {
-        let limit_ids = engine.shares.limit_ids();
-        engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, answers).await;
+        let limits_by_id = engine.shares.limits_by_id();
+        engine.fallback.run(Batch { limit_table: &*limits_by_id, groups: &groups }, answers).await;
     } else {
         engine.store.run(Batch { limit_table: running, groups: &groups }, answers).await;
     }

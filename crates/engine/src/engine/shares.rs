@@ -14,7 +14,7 @@ use crate::inline::{InternedLimits, Interner, LimitsById};
 #[derive(Debug)]
 pub(super) struct Shares {
     interner: Interner,
-    limit_ids: ArcSwap<LimitsById>,
+    limits_by_id: ArcSwap<LimitsById>,
     /// Held while a share is added, so that the share is added to the current table.
     adding: Mutex<()>,
 }
@@ -23,7 +23,7 @@ impl Shares {
     pub(super) fn new() -> Self {
         Self {
             interner: Interner::default(),
-            limit_ids: ArcSwap::from_pointee(LimitsById::new()),
+            limits_by_id: ArcSwap::from_pointee(LimitsById::new()),
             adding: Mutex::new(()),
         }
     }
@@ -35,16 +35,16 @@ impl Shares {
             return known;
         }
         let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
-        let (known, limit_ids) = self.interner.add(&share, &self.limit_ids.load());
-        if let Some(limit_ids) = limit_ids {
-            self.limit_ids.store(Arc::new(limit_ids));
+        let (known, limits_by_id) = self.interner.add(&share, &self.limits_by_id.load());
+        if let Some(limits_by_id) = limits_by_id {
+            self.limits_by_id.store(Arc::new(limits_by_id));
         }
         known
     }
 
     /// Returns the limits of all shares by id.
-    pub(super) fn limit_ids(&self) -> Arc<LimitsById> {
-        self.limit_ids.load_full()
+    pub(super) fn limits_by_id(&self) -> Arc<LimitsById> {
+        self.limits_by_id.load_full()
     }
 }
 

@@ -43,7 +43,7 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
         fallback: F,
         from: &mut SnapshotReader<R>,
     ) -> Result<Self, RestoreError> {
-        let (mut rules, interner, limit_ids) = (RuleSet::empty(), Interner::default(), LimitsById::new());
+        let (mut rules, interner, limits_by_id) = (RuleSet::empty(), Interner::default(), LimitsById::new());
         let mut inline = 0;
         let store = MemoryStore::restored(keys, clock, from, |id, limits: &Limits| {
             if id < FIRST_INLINE_ID {
@@ -51,10 +51,10 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
             }
             // If there are more inline limits than ids, the excess limits are dropped, as in a running process.
             inline += usize::from(interner.find(limits).is_none());
-            (inline <= IDS_PER_RANGE).then(|| interner.add(limits, &limit_ids).0.entry().id)
+            (inline <= IDS_PER_RANGE).then(|| interner.add(limits, &limits_by_id).0.entry().id)
         })?;
         let engine = Self::with_fallback(store, fallback);
-        engine.running.store(Arc::new(RulesInForce::new(Arc::new(rules), Arc::default(), Arc::new(limit_ids))));
+        engine.running.store(Arc::new(RulesInForce::new(Arc::new(rules), Arc::default(), Arc::new(limits_by_id))));
         Ok(Self { interner, ..engine })
     }
 }

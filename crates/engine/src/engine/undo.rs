@@ -67,13 +67,13 @@ async fn apply_to_receipt<S: Store, F: Store>(
     }
     if !local.is_empty() {
         answers.clear();
-        let limit_ids = engine.shares.limit_ids();
+        let limits_by_id = engine.shares.limits_by_id();
         let by_fallback: Vec<Charge<'_>> = local
             .iter()
             .map(|entry| new_refund(entry.taken, entry.share.entry().id, &entry.share.entry().limits))
             .collect();
         let groups = [Group { verb, charges: &by_fallback }];
-        engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, &mut answers).await;
+        engine.fallback.run(Batch { limit_table: &*limits_by_id, groups: &groups }, &mut answers).await;
         for (entry, answer) in local.iter().zip(answers.group(0)?.charges()) {
             least = least.min(answer.taken.max(entry.accepted_by_store));
             if verb == StoreVerb::Refund {
@@ -219,9 +219,9 @@ async fn reset_fallback<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Ch
             Charge { limits_id: entry.id, limits: &entry.limits, earlier: &[], ..*charge }
         })
         .collect();
-    let limit_ids = engine.shares.limit_ids();
+    let limits_by_id = engine.shares.limits_by_id();
     let groups = [Group { verb: StoreVerb::Reset, charges: &charges }];
-    engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, &mut Answers::default()).await;
+    engine.fallback.run(Batch { limit_table: &*limits_by_id, groups: &groups }, &mut Answers::default()).await;
 }
 
 /// The current limits of a key.

@@ -323,7 +323,7 @@ pub struct FailedCondition {
 
 impl MatchExplanation {
     /// Returns the remaining time of the ban, if the counter is banned.
-    pub fn remaining_ban(&self) -> Option<Nanos> {
+    pub fn remaining_ban_time(&self) -> Option<Nanos> {
         match self.ban.as_ref()?.status {
             BanStatus::Banned { left, .. } => Some(left),
             BanStatus::Not { .. } | BanStatus::NotEvaluated => None,

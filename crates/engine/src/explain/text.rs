@@ -142,7 +142,7 @@ impl fmt::Display for MatchExplanation {
             },
         }
         if self.refuses && self.effect != RuleEffect::Denies {
-            f.write_str(match (self.remaining_ban(), self.shadow) {
+            f.write_str(match (self.remaining_ban_time(), self.shadow) {
                 (Some(_), _) => ": banned",
                 (None, true) => ": would refuse",
                 (None, false) => ": refuses",
@@ -183,7 +183,7 @@ impl fmt::Display for MatchExplanation {
         // Each limit states when the next request passes. During a ban, only limits with a longer wait than the ban
         // matter.
         let matters =
-            |limit: &&LimitState| self.remaining_ban().is_none_or(|left| limit.report.retry > Retry::After(left));
+            |limit: &&LimitState| self.remaining_ban_time().is_none_or(|left| limit.report.retry > Retry::After(left));
         for limit in self.limits.iter().filter(matters) {
             write!(f, "{INDENT}")?;
             limit.write_state(self, f)?;

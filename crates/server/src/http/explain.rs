@@ -69,7 +69,7 @@ fn match_to_json(matched: &MatchExplanation) -> Value {
         "cost": matched.cost,
         "shadow": matched.shadow,
         "refuses": matched.refuses,
-        "banned": matched.remaining_ban().is_some(),
+        "banned": matched.remaining_ban_time().is_some(),
         "limits": matched.limits.iter().map(limit_to_json).collect::<Vec<_>>(),
     });
     match &matched.cost_by {

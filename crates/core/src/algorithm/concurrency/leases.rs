@@ -198,12 +198,12 @@ impl LeaseList {
         }
     }
 
-    pub(super) fn free_slot<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
+    pub(super) fn add_to_free_list<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
         self.write(state, link, Lease { next: self.first_free, ..Lease::EMPTY });
         self.first_free = link;
     }
 
-    pub(super) fn free_expired<S: CellsMut + ?Sized>(&mut self, state: &mut S, now: Time<Mono>) {
+    pub(super) fn free_expired_leases<S: CellsMut + ?Sized>(&mut self, state: &mut S, now: Time<Mono>) {
         for _ in 0..self.slots {
             let (link, lease) = (self.first, self.read_lease(state, self.first));
             if link == NO_SLOT || lease.time_left(now) > Nanos::ZERO {
@@ -211,7 +211,7 @@ impl LeaseList {
             }
             self.in_use = self.in_use.saturating_sub(lease.weight.into());
             self.unlink(state, lease);
-            self.free_slot(state, link);
+            self.add_to_free_list(state, link);
         }
     }
 
