@@ -91,7 +91,7 @@ async fn measure(sizes: Sizes, part: Option<&str>) -> Result<bool> {
     let store = Arc::new(PeerStore::start(node::config(addresses[0], &seeds, max_keys)?)?);
     let mut others = [Node::start(addresses[1], &seeds, max_keys)?, Node::start(addresses[2], &seeds, max_keys)?];
     store.wait_until_joined().await;
-    wait_until(|| Ok(store.nodes() == 3)).await?;
+    wait_until(|| Ok(store.node_count() == 3)).await?;
     let engine: PeersEngine = Engine::new(store.clone())?;
     engine.put(&Rules::read(&[Source { name: "bench", text: RULES.as_bytes() }])?)?;
     let engine = Arc::new(engine);
