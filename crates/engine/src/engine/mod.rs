@@ -60,7 +60,7 @@ use crate::memory::MemoryStore;
 use crate::meters::{Counts, Meters};
 use crate::request::RequestError;
 use crate::rules::warn::all_warnings;
-use crate::rules::{Mistake, Mistakes, Notes, Rules};
+use crate::rules::{Mistake, MistakeCollector, Mistakes, Rules};
 use crate::ruleset::{FIRST_INLINE_ID, RuleSet, limits_of_ban};
 use crate::store::{Store, StoreError};
 use arrears::ArrearsTable;
@@ -288,7 +288,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     fn check_limits(&self, rules: &Rules) -> Result<(), Mistakes> {
-        let mut notes = Notes::new("");
+        let mut notes = MistakeCollector::new("");
         for rule in rules.domains().iter().flat_map(|domain| domain.rules()) {
             for set in rule.all_limits() {
                 if let Err(why) = self.store.check_limits(&set.limits) {

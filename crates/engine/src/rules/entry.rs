@@ -9,7 +9,7 @@ mod overrides;
 
 pub use overrides::{EntryOverride, ParsedOverride, parse_override_for_value, with_overrides};
 
-use super::mistake::{Mistakes, Notes, Position};
+use super::mistake::{MistakeCollector, Mistakes, Position};
 use super::text::{self, Node, Value};
 use super::write::{self, in_reference_order, write_quoted};
 use super::{Rules, Source, check, import, raw};
@@ -61,8 +61,9 @@ pub fn parse_rule(source: &Source<'_>, domain: &str, id: &str) -> Result<RuleEnt
 
 /// Like [`parse_rule`], but also returns the rule in checked form.
 fn parse_and_check_rule(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry, Rules), Mistakes> {
-    let mut notes = Notes::new(source.name);
-    let report = |notes: Notes| notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)));
+    let mut notes = MistakeCollector::new(source.name);
+    let report =
+        |notes: MistakeCollector| notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)));
     let Some(mut rule) = text::parse_tree(source.text, &mut notes) else {
         report(notes)?;
         return Ok((RuleEntry { domain: domain.into(), id: id.into(), json: String::new() }, Rules::default()));
@@ -76,7 +77,7 @@ fn parse_and_check_rule(source: &Source<'_>, domain: &str, id: &str) -> Result<(
 }
 
 /// Inserts `id` into a rule without an id; otherwise checks that the rule's id equals `id`.
-fn insert_or_check_id(rule: &mut Node, id: &str, notes: &mut Notes) {
+fn insert_or_check_id(rule: &mut Node, id: &str, notes: &mut MistakeCollector) {
     let position = rule.position;
     let Value::Map(pairs) = &mut rule.value else { return };
     let given = pairs.iter().find(|(key, _)| is_text(key, "id"));
@@ -95,7 +96,7 @@ fn insert_or_check_id(rule: &mut Node, id: &str, notes: &mut Notes) {
 /// # Errors
 /// Returns all mistakes in all files.
 pub fn split_files(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
-    let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
+    let (mut notes, mut left_out) = (MistakeCollector::new(""), MistakeCollector::new(""));
     let mut checker = check::Checker::new(&|_, _| Err(NO_FILES_MESSAGE.into()));
     let mut taken: Vec<(String, Vec<RuleEntry>)> = Vec::new();
     for source in sources {
@@ -189,14 +190,14 @@ where
 }
 
 fn parse_json_tree(json: &str) -> Result<Option<Node>, Mistakes> {
-    let mut notes = Notes::new("rule");
+    let mut notes = MistakeCollector::new("rule");
     let tree = text::parse_tree(json.as_bytes(), &mut notes);
     notes.finish()?;
     Ok(tree)
 }
 
 /// Checks the tree of a rule file.
-fn check_tree(tree: &Node, notes: &mut Notes) -> Rules {
+fn check_tree(tree: &Node, notes: &mut MistakeCollector) -> Rules {
     let mut checker = check::Checker::new(&|_, _| Err(NO_FILES_MESSAGE.into()));
     for domain in raw::read_domains(tree, notes) {
         checker.check_domain(&domain, notes);

@@ -10,7 +10,7 @@
 use std::collections::hash_map::Entry;
 use std::fmt;
 
-use super::mistake::{Mistakes, Notes, Position};
+use super::mistake::{MistakeCollector, Mistakes, Position};
 use super::text::{self, Node, Value};
 use super::write::{Comments, write_file, write_with_comments};
 use super::{MAX_ALIASED, Source};
@@ -57,7 +57,7 @@ impl std::error::Error for FormatterError {}
 /// # Errors
 /// Returns an error if the file cannot be parsed, or if formatting would lose a comment or a YAML construct.
 pub fn format(source: &Source<'_>) -> Result<String, FormatterError> {
-    let mut notes = Notes::new(source.name);
+    let mut notes = MistakeCollector::new(source.name);
     let tree = text::parse_tree(source.text, &mut notes);
     notes
         .finish()
@@ -74,7 +74,7 @@ pub fn format(source: &Source<'_>) -> Result<String, FormatterError> {
 
 /// Parses the formatted text and checks that no content and no comment was lost.
 fn verify_nothing_lost(tree: &Node, found: &[Comment], formatted: &str) -> Result<(), FormatterError> {
-    let again = text::parse_tree(formatted.as_bytes(), &mut Notes::new(""));
+    let again = text::parse_tree(formatted.as_bytes(), &mut MistakeCollector::new(""));
     let same = again.is_some_and(|again| write_file(&again) == write_file(tree));
     let count = |found: &[Comment]| found.iter().filter(|found| !found.text.is_empty()).count();
     let kept = find_comments(formatted).is_ok_and(|again| count(&again) == count(found));

@@ -1,6 +1,6 @@
 //! `metadata` of a rule: values that are passed to the caller and do not affect decisions.
 
-use super::mistake::Notes;
+use super::mistake::MistakeCollector;
 use super::text::{Node, Value};
 
 /// A value that a rule passes to the caller.
@@ -22,7 +22,7 @@ impl Metadata {
     pub const MAX_BYTES: usize = 4_096;
 
     /// Reads the `metadata` map of a rule.
-    pub(crate) fn read(node: &Node, notes: &mut Notes) -> Option<Self> {
+    pub(crate) fn read(node: &Node, notes: &mut MistakeCollector) -> Option<Self> {
         if !matches!(node.value, Value::Map(_)) {
             let problem = format!("`metadata` must be a map, not {}", node.kind());
             notes.add_with_help(node.position, problem, "write it like `metadata: {tier: gold}`");
@@ -38,7 +38,7 @@ impl Metadata {
     }
 
     /// Converts a value recursively. The nesting of a file is bounded, so the recursion is bounded too.
-    fn convert_value(node: &Node, notes: &mut Notes) -> Option<Self> {
+    fn convert_value(node: &Node, notes: &mut MistakeCollector) -> Option<Self> {
         Some(match &node.value {
             Value::Empty => Self::Null,
             Value::Text(text) => Self::Text(text.as_str().into()),

@@ -138,13 +138,13 @@ impl std::error::Error for Mistakes {}
 
 /// Collects mistakes while a file is parsed, so that parsing can continue.
 #[derive(Debug)]
-pub(crate) struct Notes {
+pub(crate) struct MistakeCollector {
     file: Arc<str>,
     found: Vec<Mistake>,
     left_out: usize,
 }
 
-impl Notes {
+impl MistakeCollector {
     pub(crate) fn new(file: &str) -> Self {
         Self { file: file.into(), found: Vec::new(), left_out: 0 }
     }

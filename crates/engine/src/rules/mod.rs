@@ -67,7 +67,7 @@ pub use rule::{
 pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 pub use timestamp::{TimeError, TimeErrorText, parse_time};
 
-pub(crate) use mistake::Notes;
+pub(crate) use mistake::MistakeCollector;
 pub(crate) use numbered_name::split_numbered_name;
 pub use suggest::nearest_word;
 
@@ -175,8 +175,11 @@ impl Rules {
 }
 
 /// Returns the domains, the mistakes, and the parts that imports left out.
-fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<Domain>, Notes, Notes) {
-    let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
+fn read_files(
+    sources: &[Source<'_>],
+    mut checker: check::Checker<'_>,
+) -> (Vec<Domain>, MistakeCollector, MistakeCollector) {
+    let (mut notes, mut left_out) = (MistakeCollector::new(""), MistakeCollector::new(""));
     for source in sources {
         notes.set_file(source.name);
         left_out.set_file(source.name);

@@ -12,7 +12,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 use serde_saphyr::{Error, Location, Spanned, UserMessageFormatter};
 
-use super::mistake::{Notes, Position};
+use super::mistake::{MistakeCollector, Position};
 
 /// Maximum size of a rule file.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
@@ -53,7 +53,7 @@ impl Node {
 
 /// Parses a file into a tree. If the file cannot be parsed, returns `None` and adds the reason to `notes`. A duplicate
 /// key is reported and ignored, so that the rest of the file is checked as well.
-pub(crate) fn parse_tree(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
+pub(crate) fn parse_tree(bytes: &[u8], notes: &mut MistakeCollector) -> Option<Node> {
     if bytes.len() > MAX_FILE_BYTES {
         notes.add(FIRST_POSITION, format!("file too large: {} bytes (maximum {MAX_FILE_BYTES})", bytes.len()));
         return None;
@@ -102,7 +102,7 @@ fn parse_yaml(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<
     serde_saphyr::from_str_with_options(text, options)
 }
 
-fn report_error(error: &Error, text: &str, notes: &mut Notes) {
+fn report_error(error: &Error, text: &str, notes: &mut MistakeCollector) {
     let position = error.location().map_or(FIRST_POSITION, to_position);
     match error.without_snippet() {
         Error::DuplicateMappingKey { key: Some(key), .. } => notes.add(position, format!("duplicate key `{key}`")),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn assert_tree(text: impl AsRef<[u8]>, expected: &str) {
-        let mut notes = Notes::new("f");
+        let mut notes = MistakeCollector::new("f");
         let tree = parse_tree(text.as_ref(), &mut notes);
         let mistakes = notes.finish().err().map(|mistakes| mistakes.to_string());
         let shown: Vec<String> = tree.iter().map(show_tree).chain(mistakes).collect();
@@ -291,7 +291,7 @@ mod tests {
             bomb += &format!("a{level}: &a{level} [{items}]\n");
         }
         for text in [bomb, "[".repeat(100_000), "- ".repeat(100_000), "{a: ".repeat(100_000), "? ".repeat(100_000)] {
-            let mut notes = Notes::new("f");
+            let mut notes = MistakeCollector::new("f");
             assert_eq!(parse_tree(text.as_bytes(), &mut notes), None, "for {}…", &text[..20]);
             assert!(notes.finish().is_err());
         }

@@ -14,7 +14,7 @@ use tollgate::Limit;
 use tollgate::core::{Algorithm, Time, Wall};
 
 use super::limit::DEFAULT_LEASE;
-use super::mistake::{Mistake, Notes};
+use super::mistake::{Mistake, MistakeCollector};
 use super::numbered_name::split_numbered_name;
 use super::raw::shorten;
 use super::rule::{Condition, Effect, OnExceed, Origin, Pattern, Rule, Test};
@@ -41,7 +41,7 @@ const MAX_VALUE_COMBINATIONS: usize = 256;
 
 /// Returns the warnings in the order of the files, at most [`Mistakes::MAX`](super::Mistakes::MAX).
 pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec<Mistake> {
-    let mut notes = Notes::new("");
+    let mut notes = MistakeCollector::new("");
     for domain in rules.domains() {
         warn_about_unreachable_rules(domain, &mut notes);
         // If rules with mistakes were left out, these warnings could be wrong: an attribute or an id may occur only in
@@ -68,7 +68,7 @@ pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) ->
 }
 
 /// Warns about rules that never apply, because an `allow` or `deny` rule decides all of their requests.
-fn warn_about_unreachable_rules(domain: &Domain, notes: &mut Notes) {
+fn warn_about_unreachable_rules(domain: &Domain, notes: &mut MistakeCollector) {
     let is_allow_or_deny = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
     let always = |rule: &Rule| rule.matches_by_when_alone() && requires_only_presence(rule.when());
     let judging: Vec<(usize, &Rule)> = domain
@@ -100,7 +100,7 @@ fn warn_about_unreachable_rules(domain: &Domain, notes: &mut Notes) {
 }
 
 /// Warns about ids in `replaces` that do not exist.
-fn warn_about_unknown_replaced_rules(domain: &Domain, notes: &mut Notes) {
+fn warn_about_unknown_replaced_rules(domain: &Domain, notes: &mut MistakeCollector) {
     let mut replacing = domain.rules().iter().filter(|rule| !rule.replaces().is_empty()).peekable();
     if replacing.peek().is_none() {
         return;
@@ -122,7 +122,7 @@ fn warn_about_unknown_replaced_rules(domain: &Domain, notes: &mut Notes) {
 
 /// Warns if too many rules are evaluated for every request. A rule cannot be indexed if it requires neither a value nor
 /// the presence of an attribute.
-fn warn_about_unindexed_rules(domain: &Domain, notes: &mut Notes) {
+fn warn_about_unindexed_rules(domain: &Domain, notes: &mut MistakeCollector) {
     let is_found = |rule: &Rule| {
         rule.index_conditions().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
     };
@@ -183,7 +183,7 @@ fn find_covering_entry(index: &Index, when: &[Condition], stops: impl Fn(u32) ->
 }
 
 /// Warns about attributes that are used once and look like a typo of a more common attribute.
-fn warn_about_misspelled_attributes(domain: &Domain, notes: &mut Notes) {
+fn warn_about_misspelled_attributes(domain: &Domain, notes: &mut MistakeCollector) {
     let mut named: HashMap<&str, (usize, &Rule)> = HashMap::new();
     for rule in domain.rules() {
         let counted = rule.per().iter().flat_map(|counted| counted.origins.iter()).map(|origin| match origin {
@@ -211,7 +211,7 @@ fn warn_about_misspelled_attributes(domain: &Domain, notes: &mut Notes) {
 
 /// Warns about concurrency limits without a `lease`: a caller that never releases its slot holds it for the default
 /// time.
-fn warn_about_slots_without_lease(rule: &Rule, notes: &mut Notes) {
+fn warn_about_slots_without_lease(rule: &Rule, notes: &mut MistakeCollector) {
     let Some(limits) = rule.limits() else { return };
     let has_lease = |words: &str| words.split(", ").any(|word| word.starts_with("lease "));
     let mut slots =
@@ -227,7 +227,7 @@ fn warn_about_slots_without_lease(rule: &Rule, notes: &mut Notes) {
 }
 
 /// Warns about limits that differ from the limits in force by more than a factor of ten.
-fn warn_about_tenfold_changes_of_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
+fn warn_about_tenfold_changes_of_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut MistakeCollector) {
     let old = running.find_rule(&key::encode_rule_name(domain, rule.id()));
     let (Some(old), Some(new)) = (old.and_then(|old| old.limits()), rule.limits()) else { return };
     let speeds = |limits: &tollgate::Limits| -> Vec<Option<(u128, u128)>> {

@@ -4,7 +4,7 @@ use tollgate::SlidingLog;
 use tollgate::core::{Cost, Nanos};
 
 use super::super::limit::{WEEKDAYS, not_a_count_message, parse_count, parse_length, read_zone};
-use super::super::mistake::{Notes, Position};
+use super::super::mistake::{MistakeCollector, Position};
 use super::super::raw::{RawCost, RawExceed, RawMap, RawRule, RawText, shorten};
 use super::super::rule::{Ban, CostCase, DefaultCost, ENFORCE_ALL, Effect, OnExceed, Refusal};
 use super::super::suggest::suggest_valid;
@@ -24,7 +24,7 @@ const MAX_COST_CASES: usize = 64;
 const MAX_SCHEDULE_ENTRIES: usize = 32;
 
 impl Checker<'_> {
-    pub(super) fn check_cost(&mut self, raw: Option<&RawCost>, notes: &mut Notes) -> DefaultCost {
+    pub(super) fn check_cost(&mut self, raw: Option<&RawCost>, notes: &mut MistakeCollector) -> DefaultCost {
         let one = DefaultCost::Fixed(Cost::ONE);
         match raw {
             None => one,
@@ -58,7 +58,7 @@ impl Checker<'_> {
     }
 }
 
-fn check_cost_amount(raw: &RawText, notes: &mut Notes) -> Option<Cost> {
+fn check_cost_amount(raw: &RawText, notes: &mut MistakeCollector) -> Option<Cost> {
     let count = parse_count(&raw.text).map(Cost::new);
     if count.is_none() {
         notes.add_with_help(
@@ -70,7 +70,7 @@ fn check_cost_amount(raw: &RawText, notes: &mut Notes) -> Option<Cost> {
     count
 }
 
-pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExceed {
+pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut MistakeCollector) -> OnExceed {
     match raw {
         None => OnExceed::Deny,
         Some(RawExceed::Word(word)) if word.text == "delay" => {
@@ -93,7 +93,7 @@ pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExce
 }
 
 /// Returns the share of counters for which a rule is enforced, in hundredths of a percent.
-pub(super) fn check_enforce(raw: Option<&RawText>, notes: &mut Notes) -> u16 {
+pub(super) fn check_enforce(raw: Option<&RawText>, notes: &mut MistakeCollector) -> u16 {
     let Some(raw) = raw else { return ENFORCE_ALL };
     let digits = |text: &str| !text.is_empty() && text.len() <= 3 && text.bytes().all(|byte| byte.is_ascii_digit());
     let parse = || {
@@ -112,7 +112,7 @@ pub(super) fn check_enforce(raw: Option<&RawText>, notes: &mut Notes) -> u16 {
     })
 }
 
-pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut Notes) -> Option<Ban> {
+pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut MistakeCollector) -> Option<Ban> {
     let map = raw?;
     let after = required_value(map, "ban", "after", "write the number of refusals", notes).and_then(|raw| {
         let count = parse_count(&raw.text).filter(|count| (1..=MAX_REFUSALS_BEFORE_BAN).contains(count));
@@ -130,7 +130,7 @@ pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut Notes) -> Option<Ban> 
     Some(Ban { after: after?, within: within?, length: long?.max(MIN_BAN_LENGTH) })
 }
 
-pub(super) fn check_schedule(raw: &[RawMap], notes: &mut Notes) -> Vec<Hours> {
+pub(super) fn check_schedule(raw: &[RawMap], notes: &mut MistakeCollector) -> Vec<Hours> {
     if let Some(first) = raw.get(MAX_SCHEDULE_ENTRIES) {
         notes.add(
             first.position,
@@ -141,7 +141,7 @@ pub(super) fn check_schedule(raw: &[RawMap], notes: &mut Notes) -> Vec<Hours> {
     raw.iter().filter_map(|map| check_hours(map, notes)).collect()
 }
 
-fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
+fn check_hours(map: &RawMap, notes: &mut MistakeCollector) -> Option<Hours> {
     let mut days = 0;
     for day in map.all("days") {
         match WEEKDAYS.iter().position(|known| *known == day.text) {
@@ -175,7 +175,7 @@ fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
 const MINUTES_PER_DAY: u16 = 24 * 60;
 
 /// Parses a time of day and returns it in minutes after midnight.
-fn parse_time_of_day(raw: &RawText, notes: &mut Notes) -> Option<u16> {
+fn parse_time_of_day(raw: &RawText, notes: &mut MistakeCollector) -> Option<u16> {
     let digits = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
     let parse = || {
         let (hours, minutes) = raw.text.split_once(':').filter(|(hours, minutes)| digits(hours) && digits(minutes))?;
@@ -190,7 +190,7 @@ fn parse_time_of_day(raw: &RawText, notes: &mut Notes) -> Option<u16> {
     time
 }
 
-pub(super) fn check_refusal(raw: &RawRule, on_exceed: OnExceed, notes: &mut Notes) -> Refusal {
+pub(super) fn check_refusal(raw: &RawRule, on_exceed: OnExceed, notes: &mut MistakeCollector) -> Refusal {
     let status = raw.status.as_ref().and_then(|raw| {
         let status = raw.text.parse::<u16>().ok().filter(|status| (400..600).contains(status));
         if status.is_none() {
@@ -208,7 +208,12 @@ pub(super) fn check_refusal(raw: &RawRule, on_exceed: OnExceed, notes: &mut Note
 }
 
 /// Reports keys that have no effect in combination with other keys of the rule.
-pub(super) fn check_conflicting_keys(raw: &RawRule, effect: &Effect, on_exceed: OnExceed, notes: &mut Notes) {
+pub(super) fn check_conflicting_keys(
+    raw: &RawRule,
+    effect: &Effect,
+    on_exceed: OnExceed,
+    notes: &mut MistakeCollector,
+) {
     let ban = raw.ban.as_ref().map(|ban| ("ban", ban.position));
     let enforce = raw.enforce.as_ref().map(|enforce| ("enforce", enforce.position));
     let on_change = raw.on_change.as_ref().map(|on_change| ("on_change", on_change.position));
@@ -242,7 +247,13 @@ pub(super) fn check_conflicting_keys(raw: &RawRule, effect: &Effect, on_exceed: 
 }
 
 /// Returns the value of a required key. Reports a mistake if the map does not have the key.
-fn required_value<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut Notes) -> Option<&'m RawText> {
+fn required_value<'m>(
+    map: &'m RawMap,
+    what: &str,
+    name: &str,
+    help: &str,
+    notes: &mut MistakeCollector,
+) -> Option<&'m RawText> {
     let value = map.get(name);
     if value.is_none() {
         notes.add_with_help(map.position, format!("`{what}` needs `{name}`"), help);
@@ -250,7 +261,7 @@ fn required_value<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes
     value
 }
 
-fn required_length(map: &RawMap, what: &str, name: &str, notes: &mut Notes) -> Option<Nanos> {
+fn required_length(map: &RawMap, what: &str, name: &str, notes: &mut MistakeCollector) -> Option<Nanos> {
     let sample = if name == "max_wait" { "2s" } else { "10m" };
     let raw = required_value(map, what, name, &format!("write a duration like `{name}: {sample}`"), notes)?;
     let problem = match parse_length(&raw.text) {

@@ -3,7 +3,7 @@
 use super::super::cidr::{Cidr, is_address_attribute};
 use super::super::expression::Expression;
 use super::super::glob::Glob;
-use super::super::mistake::{Notes, Position};
+use super::super::mistake::{MistakeCollector, Position};
 use super::super::numbered_name::has_invalid_number;
 use super::super::raw::{MatchKind, RawAttributeCondition, RawText, RawValues, shorten};
 use super::super::rule::{Condition, Effect, OnInvalid, Origin, Pattern, PerElement, Test};
@@ -18,7 +18,11 @@ const MAX_ATTRIBUTES: usize = 16;
 const MAX_ALTERNATIVES: usize = 8;
 
 impl Checker<'_> {
-    pub(super) fn check_when(&mut self, raw: &[(RawText, RawAttributeCondition)], notes: &mut Notes) -> Vec<Condition> {
+    pub(super) fn check_when(
+        &mut self,
+        raw: &[(RawText, RawAttributeCondition)],
+        notes: &mut MistakeCollector,
+    ) -> Vec<Condition> {
         // A condition that combines `not` with another key becomes two consecutive tests of the same attribute. They
         // count as one attribute towards the maximum.
         let another = |(position, (name, _)): &(usize, &(RawText, RawAttributeCondition))| {
@@ -39,7 +43,12 @@ impl Checker<'_> {
         conditions.collect()
     }
 
-    fn check_test(&mut self, raw: &RawAttributeCondition, position: Position, notes: &mut Notes) -> Option<Test> {
+    fn check_test(
+        &mut self,
+        raw: &RawAttributeCondition,
+        position: Position,
+        notes: &mut MistakeCollector,
+    ) -> Option<Test> {
         match raw {
             RawAttributeCondition::Present(boolean) => {
                 check_boolean(boolean, notes).map(|is| if is { Test::Present } else { Test::Absent })
@@ -52,7 +61,12 @@ impl Checker<'_> {
         }
     }
 
-    fn check_values(&mut self, raw: &RawValues, position: Position, notes: &mut Notes) -> Option<Vec<Pattern>> {
+    fn check_values(
+        &mut self,
+        raw: &RawValues,
+        position: Position,
+        notes: &mut MistakeCollector,
+    ) -> Option<Vec<Pattern>> {
         if raw.texts.is_empty() {
             notes.add_with_help(position, "the list of values is empty, so this never matches", "name at least one");
             return None;
@@ -76,7 +90,12 @@ impl Checker<'_> {
     }
 
     /// Adds the lines of a value file to `patterns`. Returns `None` if the file has a mistake.
-    fn read_value_file(&mut self, name: &RawText, patterns: &mut Vec<Pattern>, notes: &mut Notes) -> Option<()> {
+    fn read_value_file(
+        &mut self,
+        name: &RawText,
+        patterns: &mut Vec<Pattern>,
+        notes: &mut MistakeCollector,
+    ) -> Option<()> {
         let bytes = match (self.file)(notes.file(), &name.text) {
             Ok(bytes) => bytes,
             Err(why) => {
@@ -138,7 +157,7 @@ pub(super) fn match_invalid(
     on_invalid: OnInvalid,
     effect: &Effect,
     raw: Option<&RawText>,
-    notes: &mut Notes,
+    notes: &mut MistakeCollector,
 ) {
     let Some(raw) = raw else { return };
     let is_network = |pattern: &Pattern| matches!(pattern, Pattern::Cidr(_));
@@ -159,7 +178,7 @@ pub(super) fn match_invalid(
     }
 }
 
-fn check_pattern(kind: MatchKind, value: &RawText, notes: &mut Notes) -> Option<Pattern> {
+fn check_pattern(kind: MatchKind, value: &RawText, notes: &mut MistakeCollector) -> Option<Pattern> {
     let text = &*value.text;
     match kind {
         MatchKind::AnyOf if Glob::is_pattern(text) => match Glob::new(text) {
@@ -185,7 +204,7 @@ fn check_pattern(kind: MatchKind, value: &RawText, notes: &mut Notes) -> Option<
     None
 }
 
-pub(super) fn check_attribute(name: &RawText, notes: &mut Notes) -> bool {
+pub(super) fn check_attribute(name: &RawText, notes: &mut MistakeCollector) -> bool {
     let problem = match &name.text {
         text if text.is_empty() => "empty attribute name".into(),
         text if text.len() > MAX_NAME_BYTES => {
@@ -201,7 +220,7 @@ pub(super) fn check_attribute(name: &RawText, notes: &mut Notes) -> bool {
     false
 }
 
-pub(super) fn check_expression(raw: &RawText, notes: &mut Notes) -> Option<Expression> {
+pub(super) fn check_expression(raw: &RawText, notes: &mut MistakeCollector) -> Option<Expression> {
     match Expression::new(&raw.text) {
         Ok(expression) => Some(expression),
         Err(problem) => {
@@ -212,7 +231,7 @@ pub(super) fn check_expression(raw: &RawText, notes: &mut Notes) -> Option<Expre
     }
 }
 
-pub(super) fn check_only(raw: &[RawText], notes: &mut Notes) -> Box<[Box<str>]> {
+pub(super) fn check_only(raw: &[RawText], notes: &mut MistakeCollector) -> Box<[Box<str>]> {
     if let Some(attribute) = raw.get(MAX_ATTRIBUTES) {
         notes.add(
             attribute.position,
@@ -223,7 +242,7 @@ pub(super) fn check_only(raw: &[RawText], notes: &mut Notes) -> Box<[Box<str>]> 
     raw.iter().filter(|name| check_attribute(name, notes)).map(|name| name.text.as_str().into()).collect()
 }
 
-pub(super) fn check_per(raw: &[RawText], when: &[Condition], notes: &mut Notes) -> Vec<PerElement> {
+pub(super) fn check_per(raw: &[RawText], when: &[Condition], notes: &mut MistakeCollector) -> Vec<PerElement> {
     if let Some(attribute) = raw.get(MAX_ATTRIBUTES) {
         notes
             .add(attribute.position, format!("too many attributes in `per`: {} (maximum {MAX_ATTRIBUTES})", raw.len()));
@@ -255,7 +274,7 @@ pub(super) fn check_per(raw: &[RawText], when: &[Condition], notes: &mut Notes) 
 }
 
 /// Resolves a name in `per`: a capture of a pattern in `when`, or else an attribute.
-fn resolve_origin(name: &str, position: Position, when: &[Condition], notes: &mut Notes) -> Option<Origin> {
+fn resolve_origin(name: &str, position: Position, when: &[Condition], notes: &mut MistakeCollector) -> Option<Origin> {
     for Condition { attribute, test } in when {
         let Test::AnyOf(patterns) = test else { continue };
         let having = patterns.iter().filter(|pattern| pattern.capture_position(name).is_some()).count();

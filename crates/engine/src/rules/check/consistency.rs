@@ -4,7 +4,7 @@ use tollgate::Limit;
 use tollgate::core::{Nanos, Params, Phase};
 
 use super::super::limit::parse_length;
-use super::super::mistake::Notes;
+use super::super::mistake::MistakeCollector;
 use super::super::raw::{RawRule, RawText, shorten};
 use super::super::rule::{Consistency, Effect, Override, SyncEvery};
 use super::super::suggest::suggest_valid;
@@ -14,7 +14,7 @@ pub(super) fn check_consistency(
     raw: &RawRule,
     effect: &Effect,
     overrides: &[Override],
-    notes: &mut Notes,
+    notes: &mut MistakeCollector,
 ) -> Consistency {
     let chosen = raw.consistency.as_ref().map_or("strict", |raw| &*raw.text);
     let sync_every = raw.sync_every.as_ref().map(|raw| (raw, check_sync_every(raw, notes)));
@@ -49,7 +49,7 @@ pub(super) fn check_consistency(
     consistency
 }
 
-fn check_sync_every(raw: &RawText, notes: &mut Notes) -> Option<SyncEvery> {
+fn check_sync_every(raw: &RawText, notes: &mut MistakeCollector) -> Option<SyncEvery> {
     let length = parse_length(&raw.text);
     let every = length.and_then(SyncEvery::new);
     if every.is_none() {

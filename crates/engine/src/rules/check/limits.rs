@@ -4,7 +4,7 @@ use tollgate::core::{Nanos, Params, Time, Wall};
 use tollgate::{LeakyBucket, Limit, LimitError, Limits};
 
 use super::super::limit::{self, WrittenLimit};
-use super::super::mistake::Notes;
+use super::super::mistake::MistakeCollector;
 use super::super::raw::{RawEffect, RawLimit, RawOverride, RawText, shorten};
 use super::super::rule::{Effect, LimitSet, OnExceed, Override};
 use super::super::suggest::suggest_valid;
@@ -19,7 +19,7 @@ pub(super) fn check_overrides(
     checker: &mut Checker<'_>,
     raw: &[RawOverride],
     on_exceed: OnExceed,
-    notes: &mut Notes,
+    notes: &mut MistakeCollector,
 ) -> Vec<Override> {
     if let Some(first) = raw.get(MAX_OVERRIDES) {
         notes.add(first.position, format!("too many overrides: {} (maximum {MAX_OVERRIDES})", raw.len()));
@@ -47,7 +47,7 @@ pub(super) fn check_overrides(
 }
 
 /// Returns whether an override is marked as set through the API. Reports any value other than `api`.
-fn check_set_by(raw: &RawText, notes: &mut Notes) -> bool {
+fn check_set_by(raw: &RawText, notes: &mut MistakeCollector) -> bool {
     let is_api = raw.text == "api";
     if !is_api {
         let problem = format!("`{}` is not a choice of `set_by`", shorten(&raw.text));
@@ -56,13 +56,18 @@ fn check_set_by(raw: &RawText, notes: &mut Notes) -> bool {
     is_api
 }
 
-fn check_until(raw: &RawText, notes: &mut Notes) -> Option<Time<Wall>> {
+fn check_until(raw: &RawText, notes: &mut MistakeCollector) -> Option<Time<Wall>> {
     let at = timestamp::parse_expiry(&raw.text);
     at.map_err(|wrong| notes.add_with_help(raw.position, &wrong.text().problem, &wrong.text().help)).ok()
 }
 
 /// Returns the effect, or reports its mistakes and returns `None`.
-pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, notes: &mut Notes) -> Option<Effect> {
+pub(super) fn check_effect(
+    raw: &RawEffect,
+    what: &str,
+    on_exceed: OnExceed,
+    notes: &mut MistakeCollector,
+) -> Option<Effect> {
     let mut chosen = None;
     for (name, boolean) in &raw.instead {
         if check_boolean(boolean, notes) != Some(true) {
@@ -92,7 +97,7 @@ pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, not
     }
 }
 
-fn check_limits(raw: &RawEffect, on_exceed: OnExceed, notes: &mut Notes) -> Option<LimitSet> {
+fn check_limits(raw: &RawEffect, on_exceed: OnExceed, notes: &mut MistakeCollector) -> Option<LimitSet> {
     let mut calendars = Vec::new();
     let mut limits = Vec::with_capacity(raw.limits.len());
     for raw in &raw.limits {
@@ -131,7 +136,7 @@ pub(super) fn written_limits(raw: &RawEffect) -> Box<[Box<str>]> {
     raw.limits.iter().map(of_limit).collect()
 }
 
-fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Limit, Option<Calendar>)> {
+fn check_limit(raw: &RawLimit, position: usize, notes: &mut MistakeCollector) -> Option<(Limit, Option<Calendar>)> {
     let option = |name: &str| raw.options.iter().find(|(option, _)| *option == name).map(|(_, value)| &*value.text);
     let words = WrittenLimit {
         limit: raw.limit.as_ref().map(|limit| &*limit.text),
@@ -159,7 +164,7 @@ fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Li
     None
 }
 
-fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut Notes) -> Option<Limit> {
+fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut MistakeCollector) -> Option<Limit> {
     match delaying_limit(limit, max_wait) {
         Some(Ok(limit)) => Some(limit),
         Some(Err(error)) => {

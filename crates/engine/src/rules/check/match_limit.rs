@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use super::super::Domain;
-use super::super::mistake::Notes;
+use super::super::mistake::MistakeCollector;
 use super::super::rule::{Condition, Rule};
 use crate::request::Item;
 
 /// Reports each group of rules with the same `when` that has more than [`Item::MAX_RULES`] rules, because every
 /// matching request would be rejected. Rules with an empty `when` are counted in every group. Rules with `if`,
 /// `only` or `schedule` are counted in no group, because they may not match.
-pub(super) fn check_match_limit(domain: &Domain, notes: &mut Notes) {
+pub(super) fn check_match_limit(domain: &Domain, notes: &mut MistakeCollector) {
     if domain.rules.len() <= Item::MAX_RULES {
         return;
     }
@@ -24,14 +24,14 @@ pub(super) fn check_match_limit(domain: &Domain, notes: &mut Notes) {
     if always.len() > Item::MAX_RULES {
         return report_group(&always, always.len(), notes);
     }
-    // Notes are sorted by position at the end, so the order of the groups does not matter.
+    // Mistakes are sorted by position at the end, so the order of the groups does not matter.
     for group in groups.values().filter(|group| group.len() + always.len() > Item::MAX_RULES) {
         report_group(group, group.len() + always.len(), notes);
     }
 }
 
 /// Reports a group that is too large, at the position of its last rule.
-fn report_group(group: &[&Rule], count: usize, notes: &mut Notes) {
+fn report_group(group: &[&Rule], count: usize, notes: &mut MistakeCollector) {
     let Some(last) = group.last() else { return };
     notes.set_file(&last.position().file);
     let problem = format!("too many rules that match the same requests: {count} (maximum {})", Item::MAX_RULES);

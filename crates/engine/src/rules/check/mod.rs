@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::limit::{BOOLEAN_HELP, not_a_boolean_message, parse_boolean};
-use super::mistake::{Notes, Position};
+use super::mistake::{MistakeCollector, Position};
 use super::raw::{RawDomain, RawRule, RawText, shorten};
 use super::rule::{OnChange, OnFault, OnInvalid, Rule, RulePosition};
 use super::suggest::suggest_valid;
@@ -52,12 +52,12 @@ impl<'f> Checker<'f> {
     }
 
     /// Runs the checks that need the rules of all files, and returns the domains.
-    pub(crate) fn finish(self, notes: &mut Notes) -> Vec<Domain> {
+    pub(crate) fn finish(self, notes: &mut MistakeCollector) -> Vec<Domain> {
         self.domains.iter().for_each(|domain| check_match_limit(domain, notes));
         self.domains
     }
 
-    pub(crate) fn check_domain(&mut self, raw: &RawDomain, notes: &mut Notes) {
+    pub(crate) fn check_domain(&mut self, raw: &RawDomain, notes: &mut MistakeCollector) {
         // Rules are checked even if their domain has no valid name.
         let name =
             raw.name.as_ref().filter(|name| check_name(name, "domain name", notes)).map_or("", |name| &name.text);
@@ -79,7 +79,7 @@ impl<'f> Checker<'f> {
         }
     }
 
-    fn check_rule(&mut self, domain: usize, raw: &RawRule, notes: &mut Notes) {
+    fn check_rule(&mut self, domain: usize, raw: &RawRule, notes: &mut MistakeCollector) {
         let id = self.check_id(domain, raw, notes);
         let mut when = self.check_when(&raw.when, notes);
         let expression = raw.expression.as_ref().and_then(|raw| check_expression(raw, notes));
@@ -130,7 +130,7 @@ impl<'f> Checker<'f> {
         });
     }
 
-    fn check_id<'r>(&mut self, domain: usize, raw: &'r RawRule, notes: &mut Notes) -> Option<&'r str> {
+    fn check_id<'r>(&mut self, domain: usize, raw: &'r RawRule, notes: &mut MistakeCollector) -> Option<&'r str> {
         let Some(id) = &raw.id else {
             if raw.has_id_typo {
                 return None;
@@ -156,7 +156,7 @@ impl<'f> Checker<'f> {
     }
 }
 
-fn check_name(name: &RawText, what: &str, notes: &mut Notes) -> bool {
+fn check_name(name: &RawText, what: &str, notes: &mut MistakeCollector) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
     let problem = match &name.text {
         text if text.is_empty() => format!("empty {what}"),
@@ -170,7 +170,7 @@ fn check_name(name: &RawText, what: &str, notes: &mut Notes) -> bool {
     false
 }
 
-fn check_boolean(raw: &RawText, notes: &mut Notes) -> Option<bool> {
+fn check_boolean(raw: &RawText, notes: &mut MistakeCollector) -> Option<bool> {
     let boolean = parse_boolean(&raw.text);
     if boolean.is_none() {
         notes.add_with_help(raw.position, not_a_boolean_message(&raw.text), BOOLEAN_HELP);
@@ -179,7 +179,7 @@ fn check_boolean(raw: &RawText, notes: &mut Notes) -> Option<bool> {
 }
 
 /// Returns the choice with the given name, or the first choice if no name is given or the name is wrong.
-fn parse_choice<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str, notes: &mut Notes) -> T {
+fn parse_choice<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str, notes: &mut MistakeCollector) -> T {
     let (_, default) = choices[0];
     let Some(raw) = raw else { return default };
     if let Some((_, choice)) = choices.iter().find(|(word, _)| *word == raw.text) {
@@ -193,7 +193,7 @@ fn parse_choice<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str
 
 /// Checks the ids in `replaces`. The replaced rules need not exist, because rules are created and deleted
 /// independently.
-fn check_replaces(by: Option<&str>, raw: &[RawText], notes: &mut Notes) -> Box<[Box<str>]> {
+fn check_replaces(by: Option<&str>, raw: &[RawText], notes: &mut MistakeCollector) -> Box<[Box<str>]> {
     if let Some(id) = raw.get(MAX_REPLACED_RULES) {
         notes.add(id.position, format!("too many replaced rules: {} (maximum {MAX_REPLACED_RULES})", raw.len()));
         return Box::default();

@@ -1,6 +1,6 @@
 //! Overrides that are stored separately from their rule. Each override sets other limits for one attribute value.
 
-use super::super::mistake::{Mistakes, Notes, Position};
+use super::super::mistake::{MistakeCollector, Mistakes, Position};
 use super::super::raw::shorten;
 use super::super::text::{self, Node, Value};
 use super::super::{Origin, Rules, Source};
@@ -39,13 +39,18 @@ pub struct ParsedOverride {
 /// # Errors
 /// Returns every mistake, with its line in the text.
 pub fn parse_override_for_value(source: &Source<'_>, rule: &str, value: &str) -> Result<ParsedOverride, Mistakes> {
-    let mut notes = Notes::new(source.name);
+    let mut notes = MistakeCollector::new(source.name);
     let given = parse_override(source, rule, value, &mut notes);
     notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)))?;
     Ok(given.unwrap_or_else(|| ParsedOverride { attribute: String::new(), effect: "{}".into(), until: None }))
 }
 
-fn parse_override(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Option<ParsedOverride> {
+fn parse_override(
+    source: &Source<'_>,
+    rule: &str,
+    value: &str,
+    notes: &mut MistakeCollector,
+) -> Option<ParsedOverride> {
     let mut given = text::parse_tree(source.text, notes)?;
     let position = given.position;
     let Value::Map(pairs) = &mut given.value else {
@@ -87,8 +92,13 @@ fn parse_override(source: &Source<'_>, rule: &str, value: &str, notes: &mut Note
 }
 
 /// Returns the first attribute in a rule's `per`, or reports that the override must name an attribute.
-fn first_counted_attribute(rule: &Node, value: &str, position: Position, notes: &mut Notes) -> Option<String> {
-    let rules: Rules = check_tree(&file_node("domain", vec![rule.clone()]), &mut Notes::new(""));
+fn first_counted_attribute(
+    rule: &Node,
+    value: &str,
+    position: Position,
+    notes: &mut MistakeCollector,
+) -> Option<String> {
+    let rules: Rules = check_tree(&file_node("domain", vec![rule.clone()]), &mut MistakeCollector::new(""));
     let per = rules.domains().first().and_then(|domain| domain.rules().first()).map_or(&[][..], |rule| rule.per());
     let named = per.iter().flat_map(|counted| &counted.origins).find_map(|origin| match origin {
         Origin::Attribute(name) => Some(&**name),
@@ -129,7 +139,7 @@ pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<Str
         nodes.extend(own.iter().cloned());
     }
     set_overrides(&mut tree, nodes);
-    let mut notes = Notes::new("rule");
+    let mut notes = MistakeCollector::new("rule");
     check_tree(&file_node("domain", vec![tree.clone()]), &mut notes);
     notes.finish()?;
     Ok(to_json_text(&tree))

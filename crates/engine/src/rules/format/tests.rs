@@ -79,7 +79,8 @@ fn strings_are_quoted_where_necessary() {
             )]),
         };
         let written = write_file(&tree);
-        let again = text::parse_tree(written.as_bytes(), &mut Notes::new("")).unwrap_or_else(|| panic!("{written}"));
+        let again =
+            text::parse_tree(written.as_bytes(), &mut MistakeCollector::new("")).unwrap_or_else(|| panic!("{written}"));
         let Value::Map(pairs) = &again.value else { panic!("{written}") };
         assert!(
             matches!(&pairs[0].1.value, Value::List(nodes) if nodes[0].value == Value::Text(text.into())),

@@ -8,7 +8,7 @@ mod build;
 mod envoy;
 mod nginx;
 
-use super::mistake::{Mistakes, Notes, Position};
+use super::mistake::{MistakeCollector, Mistakes, Position};
 use super::text::{self, MAX_FILE_BYTES, Node};
 use super::write::write_file;
 use super::{Rules, Source};
@@ -74,7 +74,7 @@ impl ImportedRules {
         domain: &str,
         include: ReadIncluded<'_>,
     ) -> Result<Self, Mistakes> {
-        let (mut notes, mut left_out) = (Notes::new(source.name), Notes::new(source.name));
+        let (mut notes, mut left_out) = (MistakeCollector::new(source.name), MistakeCollector::new(source.name));
         let dialect = dialect.unwrap_or_else(|| Dialect::of_file(source.text));
         let (tree, included) = match dialect {
             Dialect::Envoy => {
@@ -106,6 +106,10 @@ impl Dialect {
 }
 
 /// Translates the tree of an Envoy file to the rule language. Other trees are returned unchanged.
-pub(super) fn translate_if_envoy(tree: Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
+pub(super) fn translate_if_envoy(
+    tree: Node,
+    notes: &mut MistakeCollector,
+    left_out: &mut MistakeCollector,
+) -> Option<Node> {
     if envoy::is_envoy_file(&tree) { envoy::convert(&tree, notes, left_out) } else { Some(tree) }
 }

@@ -1,7 +1,7 @@
 //! Conditions on attributes, as written.
 
 use super::super::keys;
-use super::super::mistake::Notes;
+use super::super::mistake::MistakeCollector;
 use super::super::suggest::join_with_and;
 use super::super::text::{Node, Value};
 use super::RawText;
@@ -45,7 +45,7 @@ const MATCH_KIND_KEYS: &[(&str, MatchKind)] = &[
     ("file", MatchKind::File),
 ];
 
-pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(RawText, RawAttributeCondition)> {
+pub(super) fn read_when(node: &Node, notes: &mut MistakeCollector) -> Vec<(RawText, RawAttributeCondition)> {
     let pairs = match &node.value {
         Value::Map(pairs) => pairs,
         Value::Empty => return Vec::new(),
@@ -78,7 +78,7 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(RawText, RawAttr
 /// Splits a condition that combines `not` with another key into two conditions.
 fn read_test_and_exclusion(
     node: &Node,
-    notes: &mut Notes,
+    notes: &mut MistakeCollector,
 ) -> (Option<RawAttributeCondition>, Option<RawAttributeCondition>) {
     let Value::Map(pairs) = &node.value else { return (read_test(node, notes), None) };
     let is_not = |(key, _): &&(Node, Node)| matches!(&key.value, Value::Text(name) if name == "not");
@@ -90,7 +90,7 @@ fn read_test_and_exclusion(
     (read(test), read(except))
 }
 
-fn read_test(node: &Node, notes: &mut Notes) -> Option<RawAttributeCondition> {
+fn read_test(node: &Node, notes: &mut MistakeCollector) -> Option<RawAttributeCondition> {
     let pairs = match &node.value {
         Value::Text(_) | Value::List(_) => {
             return Some(RawAttributeCondition::Values(RawValues {

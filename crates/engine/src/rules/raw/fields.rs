@@ -1,7 +1,7 @@
 //! Reads maps with known keys, lists and strings.
 
 use super::super::keys::{Key, key_names};
-use super::super::mistake::{Notes, Position};
+use super::super::mistake::{MistakeCollector, Position};
 use super::super::suggest::{join_with_and, suggest_valid, suggest_word};
 use super::super::text::{Node, Value};
 use super::{RawText, shorten};
@@ -22,7 +22,12 @@ pub(super) struct Fields<'n> {
 
 impl<'n> Fields<'n> {
     /// Reads a map. Reports each key that is in none of the tables, and suggests the key that was probably meant.
-    pub(super) fn from_node(node: &'n Node, what: &str, tables: &[&[Key]], notes: &mut Notes) -> Option<Self> {
+    pub(super) fn from_node(
+        node: &'n Node,
+        what: &str,
+        tables: &[&[Key]],
+        notes: &mut MistakeCollector,
+    ) -> Option<Self> {
         Self::from_node_with_hints(node, what, tables, &|_| None, notes)
     }
 
@@ -32,7 +37,7 @@ impl<'n> Fields<'n> {
         what: &str,
         tables: &[&[Key]],
         elsewhere: &dyn Fn(&str) -> Option<KeyHint>,
-        notes: &mut Notes,
+        notes: &mut MistakeCollector,
     ) -> Option<Self> {
         let valid = key_names(tables);
         let Value::Map(pairs) = &node.value else {
@@ -74,16 +79,16 @@ impl<'n> Fields<'n> {
         self.pairs.iter().find(|(_, key, _)| *key == name).map(|(position, _, node)| (*position, *node))
     }
 
-    pub(super) fn text(&self, name: &str, notes: &mut Notes) -> Option<RawText> {
+    pub(super) fn text(&self, name: &str, notes: &mut MistakeCollector) -> Option<RawText> {
         self.find(name).and_then(|(_, node)| read_text(node, &format!("`{name}`"), notes))
     }
 
-    pub(super) fn texts(&self, name: &str, notes: &mut Notes) -> Vec<RawText> {
+    pub(super) fn texts(&self, name: &str, notes: &mut MistakeCollector) -> Vec<RawText> {
         self.find(name).map(|(_, node)| read_texts(node, &format!("`{name}`"), notes)).unwrap_or_default()
     }
 }
 
-pub(super) fn read_list<'n>(node: &'n Node, what: &str, notes: &mut Notes) -> Option<&'n [Node]> {
+pub(super) fn read_list<'n>(node: &'n Node, what: &str, notes: &mut MistakeCollector) -> Option<&'n [Node]> {
     match &node.value {
         Value::List(nodes) => Some(nodes),
         Value::Empty => Some(&[]),
@@ -96,7 +101,7 @@ pub(super) fn read_list<'n>(node: &'n Node, what: &str, notes: &mut Notes) -> Op
 }
 
 /// Reads a list of strings, or a single string.
-pub(super) fn read_texts(node: &Node, what: &str, notes: &mut Notes) -> Vec<RawText> {
+pub(super) fn read_texts(node: &Node, what: &str, notes: &mut MistakeCollector) -> Vec<RawText> {
     match &node.value {
         Value::List(nodes) => nodes.iter().filter_map(|node| read_text(node, what, notes)).collect(),
         Value::Empty => Vec::new(),
@@ -104,7 +109,7 @@ pub(super) fn read_texts(node: &Node, what: &str, notes: &mut Notes) -> Vec<RawT
     }
 }
 
-pub(super) fn read_text(node: &Node, what: &str, notes: &mut Notes) -> Option<RawText> {
+pub(super) fn read_text(node: &Node, what: &str, notes: &mut MistakeCollector) -> Option<RawText> {
     match text_of(node) {
         Some(text) => Some(RawText { position: node.position, text: text.into() }),
         None => {
@@ -130,7 +135,13 @@ pub(crate) struct RawMap {
 
 impl RawMap {
     /// Reads a map. `sample` is an example for the error message.
-    pub(super) fn read(node: &Node, what: &str, table: &[Key], sample: &str, notes: &mut Notes) -> Option<Self> {
+    pub(super) fn read(
+        node: &Node,
+        what: &str,
+        table: &[Key],
+        sample: &str,
+        notes: &mut MistakeCollector,
+    ) -> Option<Self> {
         if !matches!(node.value, Value::Map(_)) {
             let problem = format!("{what} must be a map, not {}", node.kind());
             notes.add_with_help(node.position, problem, format!("write it like `{sample}`"));

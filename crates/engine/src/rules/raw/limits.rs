@@ -1,7 +1,7 @@
 //! Limits and their options, as written.
 
 use super::super::keys;
-use super::super::mistake::{Notes, Position};
+use super::super::mistake::{MistakeCollector, Position};
 use super::super::text::{Node, Value};
 use super::RawText;
 use super::fields::{Fields, read_list, read_text};
@@ -38,7 +38,7 @@ pub(super) fn read_effect(
     position: Position,
     fields: &Fields<'_>,
     base: Option<&RawLimit>,
-    notes: &mut Notes,
+    notes: &mut MistakeCollector,
 ) -> RawEffect {
     let before = notes.count();
     let instead = KEYS_INSTEAD_OF_LIMITS.iter().filter_map(|name| Some((*name, fields.text(name, notes)?))).collect();
@@ -48,7 +48,7 @@ pub(super) fn read_effect(
     RawEffect { position, limits, instead, has_mistakes }
 }
 
-fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) -> Vec<RawLimit> {
+fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut MistakeCollector) -> Vec<RawLimit> {
     let options = keys::LIMIT_OPTIONS.iter().map(|key| key.name).chain(["algorithm"]);
     let beside: Vec<(Position, &str)> =
         options.filter_map(|name| fields.find(name).map(|(position, _)| (position, name))).collect();
@@ -113,7 +113,7 @@ fn algorithm_name(limit: &RawLimit) -> &str {
     limit.algorithm.as_ref().map_or("token_bucket", |name| &name.text)
 }
 
-fn report_stray_options(beside: &[(Position, &str)], list: &str, notes: &mut Notes) {
+fn report_stray_options(beside: &[(Position, &str)], list: &str, notes: &mut MistakeCollector) {
     for (position, name) in beside {
         let help = "move it into the limit that it belongs to";
         notes.add_with_help(*position, format!("`{name}` beside {list} applies to no limit"), help);
@@ -121,7 +121,7 @@ fn report_stray_options(beside: &[(Position, &str)], list: &str, notes: &mut Not
 }
 
 /// Reads an element of `limits`: a map, or only a rate.
-fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
+fn read_limit(node: &Node, notes: &mut MistakeCollector) -> Option<RawLimit> {
     if let Value::Text(_) = node.value {
         let limit = read_text(node, "a limit", notes);
         return Some(RawLimit {
@@ -136,7 +136,7 @@ fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
     Some(read_limit_fields(node.position, &fields, notes))
 }
 
-fn read_limit_fields(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> RawLimit {
+fn read_limit_fields(position: Position, fields: &Fields<'_>, notes: &mut MistakeCollector) -> RawLimit {
     let options =
         keys::LIMIT_OPTIONS.iter().filter_map(|key| Some((key.name, fields.text(key.name, notes)?))).collect();
     let (limit, algorithm) = (fields.text("limit", notes), fields.text("algorithm", notes));

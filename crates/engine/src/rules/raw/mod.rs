@@ -6,7 +6,7 @@ mod limits;
 
 use super::keys;
 use super::metadata::Metadata;
-use super::mistake::{Notes, Position};
+use super::mistake::{MistakeCollector, Position};
 use super::text::{Node, Value};
 use condition::read_when;
 pub(crate) use condition::{MatchKind, RawAttributeCondition, RawValues};
@@ -92,7 +92,7 @@ pub(crate) enum RawExceed {
 }
 
 /// Reads the domains of a file. Parts with mistakes are reported and left out.
-pub(crate) fn read_domains(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
+pub(crate) fn read_domains(tree: &Node, notes: &mut MistakeCollector) -> Vec<RawDomain> {
     if tree.value == Value::Empty {
         notes.add_with_help(tree.position, "the file is empty", "begin with `domain: NAME` and `rules:`");
         return Vec::new();
@@ -115,7 +115,7 @@ pub(crate) fn read_domains(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
     domains.collect()
 }
 
-fn read_domain(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> RawDomain {
+fn read_domain(position: Position, fields: &Fields<'_>, notes: &mut MistakeCollector) -> RawDomain {
     let name = fields.text("domain", notes);
     if fields.find("domain").is_none() {
         notes.add_with_help(position, "missing `domain`", "add one like `domain: api`");
@@ -130,7 +130,7 @@ fn read_domain(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> Ra
     RawDomain { name, rules: rules.iter().filter_map(|node| read_rule(node, notes)).collect() }
 }
 
-fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
+fn read_rule(node: &Node, notes: &mut MistakeCollector) -> Option<RawRule> {
     let before = notes.count();
     let tables = [keys::RULE_KEYS, keys::LIMIT_KEYS, keys::LIMIT_OPTIONS];
     let fields = Fields::from_node_with_hints(node, "a rule", &tables, &unknown_key_hint, notes)?;
@@ -169,7 +169,7 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
     Some(RawRule { has_mistakes: notes.count() > before, ..rule })
 }
 
-fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Option<RawOverride> {
+fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut MistakeCollector) -> Option<RawOverride> {
     let tables = [keys::OVERRIDE_KEYS, keys::LIMIT_KEYS, keys::LIMIT_OPTIONS];
     let fields = Fields::from_node_with_hints(node, "an override", &tables, &misplaced_rule_key_hint, notes)?;
     Some(RawOverride {
@@ -213,7 +213,7 @@ fn unknown_key_hint(key: &str) -> Option<KeyHint> {
     Some(KeyHint { help, word: None })
 }
 
-fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
+fn read_cost(node: &Node, notes: &mut MistakeCollector) -> Option<RawCost> {
     match &node.value {
         Value::Map(_) => RawMap::read(node, "`cost`", keys::COST_KEYS, COST_EXAMPLE, notes).map(RawCost::From),
         Value::List(cases) => {
@@ -223,7 +223,7 @@ fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
     }
 }
 
-fn read_cost_case(node: &Node, notes: &mut Notes) -> Option<RawCostCase> {
+fn read_cost_case(node: &Node, notes: &mut MistakeCollector) -> Option<RawCostCase> {
     let fields = Fields::from_node(node, "a case of `cost`", &[keys::COST_CASE_KEYS], notes)?;
     let when = fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default();
     if fields.find("cost").is_none() {
@@ -237,7 +237,7 @@ fn read_cost_case(node: &Node, notes: &mut Notes) -> Option<RawCostCase> {
 }
 
 /// Reads `on_exceed`: a word, or a map with the single key `delay`.
-fn read_exceed(node: &Node, notes: &mut Notes) -> Option<RawExceed> {
+fn read_exceed(node: &Node, notes: &mut MistakeCollector) -> Option<RawExceed> {
     let Value::Map(pairs) = &node.value else { return read_text(node, "`on_exceed`", notes).map(RawExceed::Word) };
     let [(key, delay)] = &**pairs else {
         notes.add_with_help(node.position, "`on_exceed` must be a word or a delay", ON_EXCEED_HELP);
@@ -256,9 +256,10 @@ const DELAY_EXAMPLE: &str = "on_exceed: {delay: {max_wait: 2s}}";
 const SCHEDULE_EXAMPLE: &str = "schedule: {days: [mon, fri], from: '09:00', to: '17:00', zone: Europe/Paris}";
 const ON_EXCEED_HELP: &str = "write `deny`, `shadow`, `drop` or `{ delay: { max_wait: 2s } }`";
 
-fn read_schedule(node: &Node, notes: &mut Notes) -> Vec<RawMap> {
-    let read =
-        |node: &Node, notes: &mut Notes| RawMap::read(node, "`schedule`", keys::SCHEDULE_KEYS, SCHEDULE_EXAMPLE, notes);
+fn read_schedule(node: &Node, notes: &mut MistakeCollector) -> Vec<RawMap> {
+    let read = |node: &Node, notes: &mut MistakeCollector| {
+        RawMap::read(node, "`schedule`", keys::SCHEDULE_KEYS, SCHEDULE_EXAMPLE, notes)
+    };
     match &node.value {
         Value::List(nodes) => nodes.iter().filter_map(|node| read(node, notes)).collect(),
         Value::Map(_) | Value::Text(_) | Value::Empty => read(node, notes).into_iter().collect(),

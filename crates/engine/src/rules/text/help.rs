@@ -88,10 +88,10 @@ fn suggest_fix_for_colon(before: &[char]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Notes, parse_tree};
+    use super::super::{MistakeCollector, parse_tree};
 
     fn assert_suggestion(text: &str, expected: &str) {
-        let mut notes = Notes::new("f");
+        let mut notes = MistakeCollector::new("f");
         assert!(parse_tree(text.as_bytes(), &mut notes).is_none(), "{text}");
         let found = notes.into_all().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         let (position, help) = expected.split_once(' ').unwrap();

@@ -3,12 +3,12 @@
 use tollgate::Limit;
 use tollgate::core::Algorithm;
 
-use super::super::mistake::Notes;
+use super::super::mistake::MistakeCollector;
 use super::super::rule::{CostCase, DefaultCost, Effect, Rule};
 
 /// Warns about limits whose capacity is below the cost of a request. Such limits are valid, because a request may state
 /// its own cost.
-pub(super) fn warn_about_costs_above_capacity(rule: &Rule, notes: &mut Notes) {
+pub(super) fn warn_about_costs_above_capacity(rule: &Rule, notes: &mut MistakeCollector) {
     let weights = match rule.cost() {
         DefaultCost::Fixed(cost) => vec![(cost.get(), "a request".to_owned(), "`cost`")],
         DefaultCost::From { attribute, max, missing } => vec![

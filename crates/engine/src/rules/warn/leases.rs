@@ -2,7 +2,7 @@
 
 use tollgate::core::{Algorithm, Params};
 
-use super::super::mistake::Notes;
+use super::super::mistake::MistakeCollector;
 use super::super::rule::{Consistency, Rule};
 
 /// Assumed number of nodes, because rules do not contain the real number. The warning states the assumption.
@@ -14,7 +14,7 @@ const WARN_BELOW_BURST_PER_NODE: u64 = 8;
 
 /// Warns about a rule with `consistency: leased` if leases would tie up a large part of a limit, or would save few
 /// calls.
-pub(super) fn warn_about_leases_with_little_benefit(rule: &Rule, notes: &mut Notes) {
+pub(super) fn warn_about_leases_with_little_benefit(rule: &Rule, notes: &mut MistakeCollector) {
     if rule.consistency() != Consistency::Leased {
         return;
     }

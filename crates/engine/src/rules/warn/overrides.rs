@@ -2,7 +2,7 @@
 
 use tollgate::core::{Time, Wall};
 
-use super::super::mistake::Notes;
+use super::super::mistake::MistakeCollector;
 use super::super::numbered_name::split_numbered_name;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Override, Pattern, Rule, Test};
@@ -11,7 +11,7 @@ use crate::request::Attribute;
 use crate::ruleset::{CandidateRules, Index};
 
 /// Warns about expired overrides, and about overrides that never apply because an earlier override matches first.
-pub(super) fn warn_about_overrides_that_never_apply(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
+pub(super) fn warn_about_overrides_that_never_apply(rule: &Rule, now: Time<Wall>, notes: &mut MistakeCollector) {
     let overrides = rule.overrides();
     if overrides.is_empty() {
         return;
@@ -41,7 +41,7 @@ pub(super) fn warn_about_overrides_that_never_apply(rule: &Rule, now: Time<Wall>
 
 /// Warns about overrides for requests that their rule does not match. Tests each value with a request that has only
 /// that value.
-pub(super) fn warn_about_contradicting_overrides(rule: &Rule, notes: &mut Notes) {
+pub(super) fn warn_about_contradicting_overrides(rule: &Rule, notes: &mut MistakeCollector) {
     let own = rule.index_conditions();
     if rule.overrides().is_empty() || own.is_empty() {
         return;

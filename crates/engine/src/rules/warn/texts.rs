@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use super::super::Domain;
 use super::super::cidr::{Cidr, is_address_attribute};
 use super::super::glob::{CapturePosition, Glob};
-use super::super::mistake::Notes;
+use super::super::mistake::MistakeCollector;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Origin, Pattern, Rule, Test};
 use super::super::suggest::differs_by_one_typo;
 
 /// Warns about names in `per` that look like several attributes.
-pub(super) fn warn_about_names_that_look_like_several_attributes(rule: &Rule, notes: &mut Notes) {
+pub(super) fn warn_about_names_that_look_like_several_attributes(rule: &Rule, notes: &mut MistakeCollector) {
     let per = rule.per().iter().flat_map(|counted| &counted.origins);
     for origin in per {
         if let Origin::Attribute(name) = origin
@@ -33,7 +33,7 @@ fn looks_like_several_attributes(name: &str) -> bool {
 }
 
 /// Warns about attributes in `per` that no other rule uses, and that look like a typo of a capture in the same rule.
-pub(super) fn warn_about_misspelled_captures(domain: &Domain, notes: &mut Notes) {
+pub(super) fn warn_about_misspelled_captures(domain: &Domain, notes: &mut MistakeCollector) {
     let captures = |rule: &Rule| -> Vec<String> {
         let patterns = rule.when().iter().flat_map(|condition| match &condition.test {
             Test::AnyOf(patterns) => patterns.as_slice(),
@@ -85,7 +85,7 @@ fn attribute_names(rule: &Rule, counted: bool) -> Vec<&str> {
 
 /// Warns about strings that were probably meant as a network, as a regular expression, or as a path with a leading
 /// slash.
-pub(super) fn warn_about_literal_comparisons(rule: &Rule, notes: &mut Notes) {
+pub(super) fn warn_about_literal_comparisons(rule: &Rule, notes: &mut MistakeCollector) {
     let own = rule.when().iter().map(|condition| (rule.position().position, condition));
     let others =
         rule.overrides().iter().flat_map(|other| other.when.iter().map(|condition| (other.position, condition)));

@@ -32,7 +32,7 @@ mod read;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use super::super::mistake::{Notes, Position};
+use super::super::mistake::{MistakeCollector, Position};
 use super::super::numbered_name::split_numbered_name;
 use super::super::raw::shorten;
 use super::super::text::{Node, Value};
@@ -52,7 +52,7 @@ pub(super) fn is_envoy_file(tree: &Node) -> bool {
 }
 
 /// Converts a file to the rule language. Returns `None` if the file cannot be read.
-pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
+pub(super) fn convert(tree: &Node, notes: &mut MistakeCollector, left_out: &mut MistakeCollector) -> Option<Node> {
     let file = EnvoyParser { notes, left_out }.read_file(tree)?;
     let mut converter = Converter {
         notes,
@@ -71,8 +71,8 @@ pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> O
 }
 
 struct Converter<'n, 'd> {
-    notes: &'n mut Notes,
-    left_out: &'n mut Notes,
+    notes: &'n mut MistakeCollector,
+    left_out: &'n mut MistakeCollector,
     used_ids: HashSet<String>,
     condition_count: usize,
     has_reported_excess: bool,

@@ -1,6 +1,6 @@
 //! Parses files of the reference Envoy service and reports all mistakes.
 
-use super::super::super::mistake::{Notes, Position};
+use super::super::super::mistake::{MistakeCollector, Position};
 use super::super::super::raw::shorten;
 use super::super::super::suggest::suggest_valid;
 use super::super::super::text::{Node, Value};
@@ -89,8 +89,8 @@ pub(super) fn is_envoy_file(tree: &Node) -> bool {
 
 /// Parses a file. Mistakes go to `notes`; settings that the import leaves out go to `left_out`.
 pub(super) struct EnvoyParser<'n> {
-    pub(super) notes: &'n mut Notes,
-    pub(super) left_out: &'n mut Notes,
+    pub(super) notes: &'n mut MistakeCollector,
+    pub(super) left_out: &'n mut MistakeCollector,
 }
 
 impl EnvoyParser<'_> {

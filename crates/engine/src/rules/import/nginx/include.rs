@@ -1,6 +1,6 @@
 //! Replaces `include` directives with the directives of the included files.
 
-use super::super::super::mistake::{Notes, Position};
+use super::super::super::mistake::{MistakeCollector, Position};
 use super::super::super::raw::shorten;
 use super::super::super::text::MAX_FILE_BYTES;
 use super::super::ReadIncluded;
@@ -36,19 +36,29 @@ impl<'f> NginxFiles<'f> {
     }
 
     /// Makes later mistakes refer to the file of `directive`.
-    pub(super) fn set_file(&self, directive: &Directive, notes: &mut Notes, left_out: &mut Notes) {
+    pub(super) fn set_file(
+        &self,
+        directive: &Directive,
+        notes: &mut MistakeCollector,
+        left_out: &mut MistakeCollector,
+    ) {
         self.switch_notes_to(directive.file, notes);
         self.switch_notes_to(directive.file, left_out);
     }
 
-    fn switch_notes_to(&self, file: usize, notes: &mut Notes) {
+    fn switch_notes_to(&self, file: usize, notes: &mut MistakeCollector) {
         if let Some(name) = self.names.get(file).filter(|name| **name != **notes.file()) {
             notes.set_file(name);
         }
     }
 
     /// Returns the directives of the main file and of all included files. `text` is the content of the main file.
-    pub(super) fn read_directives(&mut self, text: &str, notes: &mut Notes, left_out: &mut Notes) -> Vec<Directive> {
+    pub(super) fn read_directives(
+        &mut self,
+        text: &str,
+        notes: &mut MistakeCollector,
+        left_out: &mut MistakeCollector,
+    ) -> Vec<Directive> {
         let mut all = Vec::new();
         self.add_directives(text, 0, 0, &mut all, notes, left_out);
         self.switch_notes_to(0, notes);
@@ -62,8 +72,8 @@ impl<'f> NginxFiles<'f> {
         file: usize,
         depth: usize,
         all: &mut Vec<Directive>,
-        notes: &mut Notes,
-        left_out: &mut Notes,
+        notes: &mut MistakeCollector,
+        left_out: &mut MistakeCollector,
     ) {
         self.switch_notes_to(file, notes);
         for directive in read::parse_directives(text, file, notes) {
@@ -85,8 +95,8 @@ impl<'f> NginxFiles<'f> {
         pattern: &str,
         depth: usize,
         all: &mut Vec<Directive>,
-        notes: &mut Notes,
-        left_out: &mut Notes,
+        notes: &mut MistakeCollector,
+        left_out: &mut MistakeCollector,
     ) {
         if depth >= MAX_INCLUDE_DEPTH {
             notes.add(position, format!("includes are nested too deep (maximum {MAX_INCLUDE_DEPTH})"));

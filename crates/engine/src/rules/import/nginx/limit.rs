@@ -1,6 +1,6 @@
 //! The parameters of an nginx limit.
 
-use super::super::super::mistake::{Notes, Position};
+use super::super::super::mistake::{MistakeCollector, Position};
 use super::super::super::raw::shorten;
 use super::super::super::text::Node;
 use super::super::build::text_node;
@@ -17,7 +17,11 @@ pub(super) struct NginxLimit {
 
 impl NginxLimit {
     /// Parses a `limit_req` directive. The first argument is the rate of its zone.
-    pub(super) fn from_limit_req((count, unit): (u64, char), directive: &Directive, notes: &mut Notes) -> Option<Self> {
+    pub(super) fn from_limit_req(
+        (count, unit): (u64, char),
+        directive: &Directive,
+        notes: &mut MistakeCollector,
+    ) -> Option<Self> {
         let mut number = |name: &str| match directive.option(name) {
             None => Some(0),
             Some((position, text)) => {
@@ -40,7 +44,11 @@ impl NginxLimit {
     }
 
     /// Parses `limit_conn`.
-    pub(super) fn from_limit_conn(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<Self> {
+    pub(super) fn from_limit_conn(
+        directive: &Directive,
+        notes: &mut MistakeCollector,
+        left_out: &mut MistakeCollector,
+    ) -> Option<Self> {
         let position = directive.position;
         let number = directive.arguments().get(1);
         let Some(count) = number.and_then(|word| word.text.parse::<u32>().ok()).filter(|count| *count > 0) else {

@@ -22,7 +22,7 @@ mod zone;
 use std::collections::{HashMap, HashSet};
 
 use super::super::Source;
-use super::super::mistake::{Notes, Position};
+use super::super::mistake::{MistakeCollector, Position};
 use super::super::raw::shorten;
 use super::super::suggest::suggest_valid;
 use super::super::text::{MAX_FILE_BYTES, Node, Value};
@@ -54,8 +54,8 @@ pub(super) fn convert(
     source: &Source<'_>,
     domain: &str,
     include: ReadIncluded<'_>,
-    notes: &mut Notes,
-    left_out: &mut Notes,
+    notes: &mut MistakeCollector,
+    left_out: &mut MistakeCollector,
 ) -> (Option<Node>, Vec<(String, Vec<u8>)>) {
     let start = Position { line: 1, column: 1 };
     if source.text.len() > MAX_FILE_BYTES {
@@ -77,8 +77,8 @@ pub(super) fn convert(
 fn convert_rules(
     directives: &[Directive],
     files: &NginxFiles<'_>,
-    notes: &mut Notes,
-    left_out: &mut Notes,
+    notes: &mut MistakeCollector,
+    left_out: &mut MistakeCollector,
 ) -> Option<Vec<Node>> {
     let mut zones: Vec<NginxZone> = Vec::new();
     for directive in directives.iter().filter(|one| matches!(one.name(), "limit_req_zone" | "limit_conn_zone")) {
@@ -117,8 +117,8 @@ struct Importer<'n, 'f> {
     zones: &'n [NginxZone],
     scopes: &'n Scopes,
     files: &'n NginxFiles<'f>,
-    notes: &'n mut Notes,
-    left_out: &'n mut Notes,
+    notes: &'n mut MistakeCollector,
+    left_out: &'n mut MistakeCollector,
     used_ids: HashSet<String>,
     /// The limit for a zone in a scope, and its position. The key is the index of the scope and the index of the zone.
     limits_by_scope_and_zone: HashMap<(usize, usize), (NginxLimit, Position)>,

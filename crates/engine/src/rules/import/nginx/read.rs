@@ -1,6 +1,6 @@
 //! Parses nginx configuration into directives.
 
-use super::super::super::mistake::{Notes, Position};
+use super::super::super::mistake::{MistakeCollector, Position};
 
 /// A directive: words up to a semicolon or a brace.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Directive {
 }
 
 /// Parses all directives of a file, in order. Unbalanced braces are reported.
-pub(super) fn parse_directives(text: &str, file: usize, notes: &mut Notes) -> Vec<Directive> {
+pub(super) fn parse_directives(text: &str, file: usize, notes: &mut MistakeCollector) -> Vec<Directive> {
     let mut scanner = Scanner { rest: text.chars().peekable(), position: Position { line: 1, column: 1 } };
     let mut directives = Vec::new();
     let (mut words, mut open): (Vec<Word>, Vec<Position>) = (Vec::new(), Vec::new());
@@ -91,7 +91,7 @@ struct Scanner<'t> {
 }
 
 impl Scanner<'_> {
-    fn next_token(&mut self, notes: &mut Notes) -> Option<NginxToken> {
+    fn next_token(&mut self, notes: &mut MistakeCollector) -> Option<NginxToken> {
         loop {
             let (position, first) = (self.position, *self.rest.peek()?);
             let end = match first {
@@ -150,7 +150,7 @@ impl Scanner<'_> {
         text
     }
 
-    fn read_quoted(&mut self, start: Position, notes: &mut Notes) -> String {
+    fn read_quoted(&mut self, start: Position, notes: &mut MistakeCollector) -> String {
         let mut text = String::new();
         let quote = self.next_char();
         loop {
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn assert_directives(text: &str, expected: &str) {
-        let mut notes = Notes::new("f");
+        let mut notes = MistakeCollector::new("f");
         let shown: Vec<String> = parse_directives(text, 0, &mut notes)
             .iter()
             .map(|directive| {

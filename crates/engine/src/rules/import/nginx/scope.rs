@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::super::mistake::{Notes, Position};
+use super::super::super::mistake::{MistakeCollector, Position};
 use super::include::NginxFiles;
 use super::read::{Directive, DirectiveEnd};
 
@@ -87,8 +87,8 @@ impl Scopes {
     pub(super) fn read(
         directives: &[Directive],
         files: &NginxFiles<'_>,
-        notes: &mut Notes,
-        left_out: &mut Notes,
+        notes: &mut MistakeCollector,
+        left_out: &mut MistakeCollector,
     ) -> Self {
         let position = Position { line: 1, column: 1 };
         let mut scopes = Self { all: vec![Scope::new(position, None, Block::File)], limits: Vec::new() };
@@ -124,8 +124,8 @@ impl Scopes {
         here: usize,
         number: usize,
         directive: &Directive,
-        notes: &mut Notes,
-        left_out: &mut Notes,
+        notes: &mut MistakeCollector,
+        left_out: &mut MistakeCollector,
     ) {
         let name = directive.name();
         let value = directive.arguments().first().map_or("", |word| &word.text);
@@ -151,7 +151,7 @@ impl Scopes {
         }
     }
 
-    fn add_server_names(&mut self, here: usize, directive: &Directive, left_out: &mut Notes) {
+    fn add_server_names(&mut self, here: usize, directive: &Directive, left_out: &mut MistakeCollector) {
         let Block::Server(names) = &mut self.all[here].block else { return };
         for word in directive.arguments() {
             match &*word.text {

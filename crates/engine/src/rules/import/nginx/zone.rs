@@ -1,6 +1,6 @@
 //! Parses zones: their names, keys and rates.
 
-use super::super::super::mistake::{Notes, Position};
+use super::super::super::mistake::{MistakeCollector, Position};
 use super::super::super::raw::shorten;
 use super::read::Directive;
 use super::scope::NginxLimitKind;
@@ -26,7 +26,11 @@ impl NginxZone {
         if self.rate.is_some() { NginxLimitKind::Requests } else { NginxLimitKind::Connections }
     }
 
-    pub(super) fn read(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<Self> {
+    pub(super) fn read(
+        directive: &Directive,
+        notes: &mut MistakeCollector,
+        left_out: &mut MistakeCollector,
+    ) -> Option<Self> {
         let of_requests = directive.name() == "limit_req_zone";
         let zone =
             directive.option("zone").and_then(|(_, zone)| zone.split(':').next()).filter(|name| !name.is_empty());
@@ -66,7 +70,11 @@ impl NginxZone {
 }
 
 /// Parses `10r/s` or `30r/m`.
-fn read_rate(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<(u64, char)> {
+fn read_rate(
+    directive: &Directive,
+    notes: &mut MistakeCollector,
+    left_out: &mut MistakeCollector,
+) -> Option<(u64, char)> {
     let Some((position, rate)) = directive.option("rate") else {
         notes.add_with_help(directive.position, "missing rate of the zone", "add one like `rate=10r/s`");
         return None;
@@ -108,7 +116,7 @@ fn variable_names(key: &str) -> Vec<String> {
 }
 
 /// Returns the attribute for a variable, and whether every request has that attribute.
-fn attribute_for_variable(variable: &str, position: Position, left_out: &mut Notes) -> (String, bool) {
+fn attribute_for_variable(variable: &str, position: Position, left_out: &mut MistakeCollector) -> (String, bool) {
     let known = match variable {
         "binary_remote_addr" | "remote_addr" => Some("client_ip"),
         "host" | "http_host" | "server_name" => Some("host"),
