@@ -21,7 +21,7 @@ fn cost_comes_from_an_attribute() {
     assert_eq!(weighs(&mut bench, None), 7);
     assert_eq!(weighs(&mut bench, Some("0")), 0);
     for garbled in ["501", "-1", "1e3", "", "99999999999999999999999"] {
-        let mut bench = support::test_bench("- {id: r, limit: 1000/m, cost: {from: bytes, max: 500, missing: 7}}\n");
+        let mut bench = test_bench("- {id: r, limit: 1000/m, cost: {from: bytes, max: 500, missing: 7}}\n");
         assert_eq!(weighs(&mut bench, Some(garbled)), 500, "for {garbled:?}");
     }
     // A request may state its own cost.

@@ -107,7 +107,7 @@ fn interval_bucket_without_max_wait_delays_nothing() {
     assert_eq!(bench.check_cost(&[], 4), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
     let mut waits =
-        support::test_bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, max_wait: 1m}\n");
+        test_bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, max_wait: 1m}\n");
     assert_eq!(waits.check_cost(&[], 4), "allow");
     assert_eq!(waits.check(&[]), "delay 60s");
 }

@@ -137,7 +137,7 @@ fn slot_is_held_while_it_is_renewed() {
     bench.advance(Nanos::from_secs(10));
     assert_eq!(poll_once(bench.engine.renew(&receipt)), Ok(false), "it was lost");
     assert_eq!(bench.check(&[("user", "a")]), "allow");
-    let mut bench = support::test_bench("- {id: all, limit: 100/m}\n");
+    let mut bench = test_bench("- {id: all, limit: 100/m}\n");
     let receipt = reserve(&mut bench, 1);
     assert_eq!(poll_once(bench.engine.renew(&receipt)), Ok(false), "no slot is held");
 }

@@ -122,7 +122,7 @@ impl PeersSimulation {
         let all: Vec<Fingerprint> = self.group_keys().collect();
         let group = self.groups.get(&number);
         let (cost, keys) = group.map_or((0, &[][..]), |group| (group.cost, &group.keys));
-        let limits = self.hosts[host].process.as_ref().map(|process| process.limits.code().clone());
+        let limits = self.hosts[host].process.as_ref().map(|process| process.limits.encoded().clone());
         let charge = |(index, returned): &(usize, Option<(Cost, tollgate_core::Stamps)>)| AskCharge {
             key: all[keys[*index]],
             limits: limits.clone().unwrap_or_default(),

@@ -455,7 +455,8 @@ impl PeersSimulation {
             }
             Route::To(node) => {
                 let amount = Amount::Exactly(Cost::new(cost));
-                let charge = AskCharge { key: self.key, limits: process.limits.code().clone(), amount, stamps: None };
+                let charge =
+                    AskCharge { key: self.key, limits: process.limits.encoded().clone(), amount, stamps: None };
                 self.next_ask += 1;
                 self.asks.insert(self.next_ask, host);
                 let ask = Ask { id: self.next_ask, hop: Hop::FromOrigin, verb: Verb::Check, charges: vec![charge] };
