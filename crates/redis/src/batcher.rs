@@ -3,8 +3,9 @@
 //!
 //! While the link is idle, a request is sent immediately. While a batch is in flight, further requests queue up and are
 //! sent together in the next batch. The busier the link, the more requests share the cost of a call; no request waits
-//! for a batch to fill. If many requests are queued, a second batch is sent before the first batch is answered. The
-//! store can then execute one batch while callers receive the answers to the other batch.
+//! for a batch to fill. Before the next batch is sent, the callers that were just answered run, so that their next
+//! requests join it. If many requests are queued, a second batch is sent before the first batch is answered. The store
+//! can then execute one batch while callers receive the answers to the other batch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -128,6 +129,11 @@ const MAX_BATCHES_IN_FLIGHT: usize = 2;
 /// the first, so that more charges share the second batch.
 const SECOND_BATCH_CHARGES: usize = 64;
 
+/// Maximum number of times that the task lets other tasks run before it sends the next batch. With 64 callers, four
+/// times combine 62 charges in a call, and two times 50, compared with 36 otherwise. The first request that arrives wakes
+/// the task early, so one time has no effect.
+const MAX_YIELDS: usize = 4;
+
 /// Reason why [`Batcher::serve`] returned.
 enum ServeEnd {
     /// The store was dropped.
@@ -191,7 +197,7 @@ impl Batcher {
         });
         let mut breaker = Breaker::default();
         let mut calls = JoinSet::new();
-        let mut batch = Batch::default();
+        let (mut batch, mut sent) = (Batch::default(), 0);
         loop {
             tokio::select! {
                 biased;
@@ -208,6 +214,9 @@ impl Batcher {
                         // The other call answers its callers itself.
                         calls.detach_all();
                         return ServeEnd::Failed(why);
+                    }
+                    if batch.has_room() && (sent > 1 || !batch.requests.is_empty()) {
+                        self.let_callers_ask().await;
                     }
                 }
                 request = self.queue.recv(), if batch.has_room() => {
@@ -226,9 +235,24 @@ impl Batcher {
             if calls.is_empty() || calls.len() < MAX_BATCHES_IN_FLIGHT && batch.charges >= SECOND_BATCH_CHARGES {
                 let (sender, link, requests) = (sender.clone(), link.clone(), batch.take());
                 if !requests.is_empty() {
+                    sent = requests.len();
                     calls.spawn(async move { sender.decide(link, requests).await });
                 }
             }
+        }
+    }
+
+    /// Lets the callers that were just answered run, so that their next requests are in the next batch. Without it,
+    /// the requests of `n` callers alternate between two batches of `n / 2`. Ends when no further request arrives,
+    /// after at most [`MAX_YIELDS`] passes of the scheduler.
+    async fn let_callers_ask(&self) {
+        let mut queued = self.queue.len();
+        for _ in 0..MAX_YIELDS {
+            tokio::task::yield_now().await;
+            if self.queue.len() == queued {
+                return;
+            }
+            queued = self.queue.len();
         }
     }
 

@@ -1,21 +1,23 @@
-//! Keys in the server: values of other programs, damaged values, flushes, and expiry.
+//! Keys in the server: values of other programs, damaged values, flushes, and expiry. Calls that callers share.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
+
+use std::sync::Arc;
 
 use crate::support;
 
 use support::random::{self, Rng};
 use support::{
-    NoLimitTable, OwnedCharge, bucket, check, config_for, name_of, on_redis_and_valkey, remaining, run_groups, store,
-    with_manual_clock,
+    LONG_DEADLINE, NoLimitTable, OwnedCharge, bucket, check, config_for, name_of, on_redis_and_valkey, remaining,
+    run_groups, store, wait_until_up, with_manual_clock,
 };
 use tollgate_core::{
     Ask, Concurrency, Cost, FixedWindow, LeakyBucket, Limit, Nanos, Phase, SlidingLog, SlidingWindow, TokenBucket,
 };
 use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Group, StoreError, StoreVerb};
-use tollgate_redis::{RedisStore, Scripts};
-use tollgate_testkit::servers::{Kind, Reply};
+use tollgate_redis::{Config, RedisStore, Scripts};
+use tollgate_testkit::servers::{Kind, Reply, Server};
 
 #[test]
 fn flushed_script_cache_is_refilled_and_nothing_is_lost() {
@@ -295,5 +297,34 @@ fn nodes_with_and_without_the_special_script_share_limits() {
             let left = server.command(&["PTTL", &name_of(&key)]).number();
             assert!(left > 4 * 86_000_000, "{key} expires in {left} ms, while it is in use");
         }
+    });
+}
+
+/// The callers that were just answered ask again before the next batch is sent, so that a call contains one request of
+/// each caller, not of every second caller.
+#[test]
+fn answered_callers_share_the_next_call() {
+    const CALLERS: u64 = 16;
+    const ROUNDS: u64 = 50;
+    let server = Server::start(Kind::Redis);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let config = Config::from_url(&server.url()).unwrap().deadline(LONG_DEADLINE);
+        let store = Arc::new(RedisStore::connect(config).await);
+        wait_until_up(&store).await;
+        let before = store.counts().calls;
+        let ask = |caller: u64| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    assert_eq!(check(&store, &format!("k{caller}"), bucket(1_000)).await, Ok(true));
+                }
+            })
+        };
+        for caller in (0..CALLERS).map(ask).collect::<Vec<_>>() {
+            caller.await.unwrap();
+        }
+        let calls = store.counts().calls - before;
+        assert!(calls <= ROUNDS * 4 / 3, "{calls} calls for {ROUNDS} rounds of {CALLERS} callers");
     });
 }
