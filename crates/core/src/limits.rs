@@ -136,13 +136,32 @@ impl Limits {
     #[inline(always)]
     pub fn try_decide_single<S: CellsMut>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Outcome> {
         let [limit] = &*self.limits else { return None };
-        // Tests for the most common limit first, to avoid the jump table.
-        let verdict = match limit {
-            Limit::TokenBucket(bucket) => bucket.decide_fast(state, now, cost)?,
-            limit if self.words <= Self::MAX_FAST_WORDS => limit.decide_fast(state, now, cost)?,
-            _ => return None,
-        };
-        Some(verdict.outcome())
+        // Inlined for the most common limit and state only: a token bucket of one word.
+        if let Limit::TokenBucket(bucket) = limit {
+            let word = state.get(0);
+            if let Some(after) = bucket.try_take_from_word(word, now, cost) {
+                state.set(0, after);
+                return Some(Outcome::Allow);
+            }
+            if let Some(retry) = bucket.try_refuse_from_word(word, now, cost) {
+                return Some(Outcome::Deny(retry));
+            }
+        }
+        self.try_decide_single_slow(limit, state, now, cost)
+    }
+
+    #[inline(never)]
+    fn try_decide_single_slow<S: CellsMut>(
+        &self,
+        limit: &Limit,
+        state: &mut S,
+        now: &Now<'_>,
+        cost: Cost,
+    ) -> Option<Outcome> {
+        if self.words > Self::MAX_FAST_WORDS {
+            return None;
+        }
+        limit.decide_fast(state, now, cost).map(|verdict| verdict.outcome())
     }
 
     /// Returns the report of a single limit after [`try_decide_single`](Self::try_decide_single).

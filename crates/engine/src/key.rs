@@ -93,7 +93,7 @@ pub(crate) fn enforce_hash(key: &[u8]) -> u16 {
 }
 
 /// Appends the value of the next attribute in `per`.
-#[inline]
+#[inline(always)]
 pub(crate) fn push_value(key: &mut Vec<u8>, value: Option<&[u8]>) {
     match value {
         Some(value) => {

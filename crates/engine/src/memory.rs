@@ -308,10 +308,16 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
         }
     }
 
-    fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
+    #[inline]
+    fn try_decide_fast<'a, T>(
+        &self,
+        charged: &'a [T],
+        charge: impl Fn(&'a T) -> Option<PlainCharge<'a>>,
+        answers: &mut Answers,
+    ) -> Option<bool> {
         let ([first, ..], now) = (&self.tables, self.clock.now());
-        let admitted = first.try_decide_fast(charges, |charge| Some(*charge), &now, plain_answer_callback(answers))?;
-        answers.end_group(now.wall());
+        let admitted = first.try_decide_fast(charged, charge, &now, plain_answer_callback(answers))?;
+        answers.end_decided_group(now.wall(), admitted);
         Some(admitted)
     }
 
@@ -369,13 +375,10 @@ fn to_plain_charge<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
 
 /// Returns a callback that adds the answers of the fast path to `answers`.
 #[inline]
-fn plain_answer_callback(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Outcome, Report) {
-    |charge, outcome, report| {
-        if outcome == Outcome::Allow {
-            answers.push_granted(charge.cost, report);
-        } else {
-            answers.push_answer(outcome, Cost::ZERO, Stamps::of_refusal_by(0), [report]);
-        }
+fn plain_answer_callback(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, &Outcome, &Report) {
+    |charge, outcome, report| match outcome {
+        Outcome::Allow => answers.push_granted(charge.cost, *report),
+        Outcome::Delay(_) | Outcome::Deny(_) => answers.push_refused(*outcome, *report),
     }
 }
 

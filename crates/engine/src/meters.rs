@@ -19,11 +19,11 @@ pub(crate) enum RuleEvent {
 }
 
 impl RuleMeter {
-    /// Prefetches the calling thread's stripe. With thousands of rules, the stripe is rarely cached, and counting would
+    /// Prefetches the stripe of the calling thread. With thousands of rules, the stripe is rarely cached, and counting would
     /// wait for memory.
     #[inline]
-    pub(crate) fn prefetch(&self) {
-        self.counts.prefetch(Stripe::of_thread());
+    pub(crate) fn prefetch(&self, stripe: Stripe) {
+        self.counts.prefetch(stripe);
     }
 
     #[inline]

@@ -38,11 +38,17 @@ pub trait Store: Send + Sync {
     /// If the future is dropped, it is unknown which groups were carried out.
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send;
 
-    /// Decides the charges as one group if this needs no waiting, and returns whether the group was admitted. `None`:
-    /// the fast path does not apply and nothing has happened; call [`run`](Self::run). A store over a network always
-    /// returns `None`.
-    fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
-        let _ = (charges, answers);
+    /// Decides the charges as one group if this needs no waiting, and returns whether the group was admitted. `charge`
+    /// converts an element of `charged`, or returns `None` if the element is not a plain charge; so the caller needs no
+    /// list of charges. `None`: the fast path does not apply and nothing has happened; call [`run`](Self::run). A store
+    /// over a network always returns `None`.
+    fn try_decide_fast<'a, T>(
+        &self,
+        charged: &'a [T],
+        charge: impl Fn(&'a T) -> Option<PlainCharge<'a>>,
+        answers: &mut Answers,
+    ) -> Option<bool> {
+        let _ = (charged, charge, answers);
         None
     }
 
@@ -107,8 +113,13 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).run(batch, answers)
     }
 
-    fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
-        (**self).try_decide_fast(charges, answers)
+    fn try_decide_fast<'a, T>(
+        &self,
+        charged: &'a [T],
+        charge: impl Fn(&'a T) -> Option<PlainCharge<'a>>,
+        answers: &mut Answers,
+    ) -> Option<bool> {
+        (**self).try_decide_fast(charged, charge, answers)
     }
 
     fn prefetch(&self, keys: &[(&Limits, &[u8])]) {

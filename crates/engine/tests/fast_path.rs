@@ -36,8 +36,13 @@ impl Store for FastPathCountingStore {
         self.memory.answer_batch(batch, answers);
     }
 
-    fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
-        let admitted = self.memory.try_decide_fast(charges, answers);
+    fn try_decide_fast<'a, T>(
+        &self,
+        charged: &'a [T],
+        charge: impl Fn(&'a T) -> Option<PlainCharge<'a>>,
+        answers: &mut Answers,
+    ) -> Option<bool> {
+        let admitted = self.memory.try_decide_fast(charged, charge, answers);
         match admitted {
             Some(true) => self.admitted.fetch_add(1, Ordering::Relaxed),
             Some(false) => self.refused.fetch_add(1, Ordering::Relaxed),

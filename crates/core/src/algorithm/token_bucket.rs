@@ -230,6 +230,13 @@ impl TokenBucket {
         if ahead <= self.max_plausible { ahead } else { self.largest_debt }
     }
 
+    /// Returns a report in 128-bit arithmetic. Not inlined, so that the callers of `report` stay short.
+    #[inline(never)]
+    fn report_slow<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        let owed = self.owed_now(state, now);
+        self.report_owed(owed, self.available(owed), self.max_owed_for(cost))
+    }
+
     #[inline]
     fn write_debt<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
         self.tick_rate.store(state, self.one_word, self.tick_rate.instant_in_ticks(now.mono()) + owed);
@@ -392,11 +399,10 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        if let Some(report) = self.report_word(state.get(0), now, cost) {
-            return report;
+        match self.report_word(state.get(0), now, cost) {
+            Some(report) => report,
+            None => self.report_slow(state, now, cost),
         }
-        let owed = self.owed_now(state, now);
-        self.report_owed(owed, self.available(owed), self.max_owed_for(cost))
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {

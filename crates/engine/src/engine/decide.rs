@@ -57,8 +57,10 @@ pub(super) fn plan<S: Store, F: Store>(
     decisions.begin_batch(running.rules.version(), engine.time_if_needed(running), take_mode);
     decisions.observing = engine.enforcement() == Enforcement::Observe;
     for request in requests {
-        let planned = decisions.add_request(request, &running.rules);
-        decisions.decided.push(planned.map(|()| DecisionRecord::ADMITTED));
+        match decisions.add_request(request, &running.rules) {
+            Ok(()) => decisions.decided.push(Ok(DecisionRecord::ADMITTED)),
+            Err(error) => decisions.decided.push(Err(error)),
+        }
     }
 }
 

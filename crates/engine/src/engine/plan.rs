@@ -76,8 +76,8 @@ pub(crate) struct ItemMatch {
 pub(crate) struct PlannedCharge {
     by: LimitSource,
     key: Range<u32>,
-    /// The range of the rule id in `keys`. The rule id is part of the key.
-    name: Range<u32>,
+    /// The range of the rule id in the key; empty for inline limits.
+    id: (u16, u16),
     /// The full refill time, if the charge has only one limit. Otherwise, `refill_times` is a range in the plan's
     /// `refill_times`.
     refill_time: Option<Nanos>,
@@ -302,9 +302,10 @@ impl Plan {
 
     /// Returns the rule id of a charge; empty for inline limits.
     pub(crate) fn rule_id(&self, charge: u32) -> &str {
-        let Range { start, end } = self.charges[charge as usize].name;
+        let planned = &self.charges[charge as usize];
+        let (start, end) = planned.id;
         // Ids are ASCII.
-        str::from_utf8(&self.keys[start as usize..end as usize]).unwrap_or_default()
+        str::from_utf8(&self.key(planned)[start.into()..end.into()]).unwrap_or_default()
     }
 
     /// Returns the rule metadata of a charge, if any.
@@ -362,33 +363,35 @@ impl Plan {
         }
     }
 
-    /// If the plan has a single request and it is plain, collects its charges and returns true.
+    /// Returns whether the plan has a single request and it is plain.
     #[inline]
-    pub(crate) fn collect_plain<'a>(
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(&*self.requests, [PlannedRequest { plain: true, .. }])
+    }
+
+    /// Converts a charge of a plain request; `None` for other charges.
+    #[inline]
+    pub(crate) fn plain_charge<'a>(
         &'a self,
+        planned: &PlannedCharge,
         running: &'a RulesInForce,
-        charges: &mut SmallList<PlainCharge<'a>>,
-    ) -> bool {
-        let [PlannedRequest { plain: true, .. }] = &*self.requests else { return false };
-        for planned in &self.charges {
-            let (limits_id, limits) = match planned.by {
-                LimitSource::Rule(number) => match &running.rules.rules()[number as usize].rule_limits {
-                    Some(rule_limits) => (rule_limits.id, &rule_limits.limits),
-                    None => return false,
-                },
-                LimitSource::Inline(index) => {
-                    let entry = &self.limits.inline[index as usize];
-                    (entry.id, &entry.limits)
-                }
-                LimitSource::Overridden(..)
-                | LimitSource::Unlimited(_)
-                | LimitSource::Denied(_)
-                | LimitSource::Ban(_)
-                | LimitSource::Omitted(_) => return false,
-            };
-            charges.push(PlainCharge { limits_id, limits, key: self.key(planned), cost: planned.cost });
-        }
-        true
+    ) -> Option<PlainCharge<'a>> {
+        let (limits_id, limits) = match planned.by {
+            LimitSource::Rule(number) => {
+                let rule_limits = running.rules.rules()[number as usize].rule_limits.as_ref()?;
+                (rule_limits.id, &rule_limits.limits)
+            }
+            LimitSource::Inline(index) => {
+                let entry = &self.limits.inline[index as usize];
+                (entry.id, &entry.limits)
+            }
+            LimitSource::Overridden(..)
+            | LimitSource::Unlimited(_)
+            | LimitSource::Denied(_)
+            | LimitSource::Ban(_)
+            | LimitSource::Omitted(_) => return None,
+        };
+        Some(PlainCharge { limits_id, limits, key: self.key(planned), cost: planned.cost })
     }
 
     /// Returns the only charge of the plan, if its rule is not `strict`. The request must be plain.

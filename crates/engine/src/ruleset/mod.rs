@@ -328,7 +328,7 @@ impl RuleSet {
     }
 
     /// Appends the values of a rule's `per` to a key.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_values(
         &self,
         key: &mut Vec<u8>,
@@ -361,7 +361,11 @@ impl RuleSet {
 
     #[inline]
     pub(crate) fn find_domain(&self, name: &[u8]) -> Option<&CompiledDomain> {
-        self.domain_names.get(0, name).and_then(|position| self.domains.get(position as usize))
+        // Most rule sets have one domain, which needs no hash.
+        match &*self.domains {
+            [only] => (*only.name == *name).then_some(only),
+            domains => self.domain_names.get(0, name).and_then(|position| domains.get(position as usize)),
+        }
     }
 
     /// Returns the first matching rule with `allow` or `deny` that is not a shadow rule.

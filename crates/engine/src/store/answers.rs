@@ -161,6 +161,12 @@ impl Answers {
         self.charges.push(Answer { outcome, taken, exactness, stamps: None, reports, least_remaining: least });
     }
 
+    /// Like [`push_granted`](Self::push_granted), for a charge that its limit refuses.
+    #[inline(never)]
+    pub(crate) fn push_refused(&mut self, outcome: Outcome, report: Report) {
+        self.push_answer(outcome, Cost::ZERO, Stamps::of_refusal_by(0), [report]);
+    }
+
     /// Like [`push_answer`](Self::push_answer), from a verdict.
     #[inline]
     pub fn push_verdict(&mut self, verdict: &Verdict<Stamps>, reports: impl IntoIterator<Item = Report>) {
@@ -171,11 +177,17 @@ impl Answers {
     /// sets `taken` of all its charges to zero.
     #[inline]
     pub fn end_group(&mut self, at: Time<Wall>) {
+        let admitted = self.charges[self.group_start as usize..].iter().all(|answer| answer.outcome.is_admitted());
+        self.end_decided_group(at, admitted);
+    }
+
+    /// Like [`end_group`](Self::end_group), for a caller that knows whether all charges of the group were admitted.
+    #[inline]
+    pub(crate) fn end_decided_group(&mut self, at: Time<Wall>, admitted: bool) {
         let charges = self.group_start..self.charges.len() as u32;
         self.group_start = charges.end;
-        let answers = &mut self.charges[charges.start as usize..];
-        if !answers.iter().all(|answer| answer.outcome.is_admitted()) {
-            answers.iter_mut().for_each(|answer| answer.taken = Cost::ZERO);
+        if !admitted {
+            self.charges[charges.start as usize..].iter_mut().for_each(|answer| answer.taken = Cost::ZERO);
         }
         self.groups.push(GroupRecord { at, charges, failed: false });
     }
@@ -218,10 +230,10 @@ impl Answers {
         self.groups.get(index).filter(|record| !record.failed).map(|record| record.charges.start)
     }
 
-    /// Returns the position of the charge with the smallest remaining amount.
+    /// Returns the answers to all charges, of all groups.
     #[inline]
-    pub(crate) fn least_remaining_charge(&self) -> Option<u32> {
-        self.charges.iter().zip(0..).min_by_key(|(answer, _)| answer.least_remaining).map(|(_, charge)| charge)
+    pub(crate) fn charges(&self) -> &[Answer] {
+        &self.charges
     }
 
     /// Returns the exactness of the least exact charge.

@@ -51,10 +51,10 @@ impl<C: Clock> Ledger<C> {
         charged: &'a [T],
         charge: impl Fn(&'a T) -> Option<PlainCharge<'a>>,
         now: &Now<'_>,
-        mut each: impl FnMut(&PlainCharge<'_>, Outcome, Report),
+        mut each: impl FnMut(&PlainCharge<'_>, &Outcome, &Report),
     ) -> Option<bool> {
         if charged.len() <= INLINE_CHARGES {
-            self.try_decide_recursively(charged, true, &charge, now, &mut each)
+            FastGroup { ledger: self, charge: &charge, now, each: &mut each }.try_decide(charged, true)
         } else if charged.len() <= MAX_LISTED_CHARGES {
             self.try_decide_listed(charged, charge, now, each)
         } else {
@@ -62,41 +62,8 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Locks the bucket of the last charge, weighs the charge on a copy of the state, and decides the charges before it
-    /// by recursion. The innermost call has weighed all charges. As the recursion unwinds, each call writes its copy if
-    /// all charges pass, and calls `each`. So nothing is written before all charges are weighed, and no list is needed.
-    /// The lock order does not matter, because only try-lock is used. If two charges share a bucket, the second
-    /// try-lock fails, and the fast path does not apply.
-    fn try_decide_recursively<'a, T>(
-        &self,
-        charged: &'a [T],
-        passes: bool,
-        charge: &impl Fn(&'a T) -> Option<PlainCharge<'a>>,
-        now: &Now<'_>,
-        each: &mut impl FnMut(&PlainCharge<'_>, Outcome, Report),
-    ) -> Option<bool> {
-        let [before @ .., last] = charged else { return Some(passes) };
-        let last = charge(last)?;
-        self.table.try_visit_home(last.key.fingerprint(&self.secret), 0, |state| {
-            if state.get(0) != u64::from(last.limits_id) {
-                return None;
-            }
-            let unchanged: [u64; Limits::MAX_FAST_WORDS] = from_fn(|word| state.get(1 + word));
-            let mut words = unchanged;
-            let outcome = last.limits.try_decide_single(&mut words, now, last.cost)?;
-            let passes = self.try_decide_recursively(before, passes && outcome.is_admitted(), charge, now, each)?;
-            if passes {
-                words.iter().enumerate().for_each(|(word, value)| state.set(1 + word, *value));
-            } else {
-                words = unchanged;
-            }
-            each(&last, outcome, last.limits.report_single(&words, now, last.cost));
-            Some(passes)
-        })
-    }
-
     /// Locks and weighs one charge after the other, and keeps the weighed charges in a list. Then writes the charges if
-    /// all pass, and calls `each`. For two charges, the list takes 12 % more instructions per decision than the
+    /// all pass, and calls `each`. For two charges, the list took 12 % more instructions per decision than
     /// recursion. Deep recursion would need too much stack.
     #[inline(never)]
     fn try_decide_listed<'a, T>(
@@ -104,7 +71,7 @@ impl<C: Clock> Ledger<C> {
         charged: &'a [T],
         charge: impl Fn(&'a T) -> Option<PlainCharge<'a>>,
         now: &Now<'_>,
-        mut each: impl FnMut(&PlainCharge<'_>, Outcome, Report),
+        mut each: impl FnMut(&PlainCharge<'_>, &Outcome, &Report),
     ) -> Option<bool> {
         let mut group = TryLockedGroup::with_capacity(&self.table, charged.len());
         let mut weighed = Vec::with_capacity(charged.len());
@@ -126,7 +93,7 @@ impl<C: Clock> Ledger<C> {
             } else {
                 words = from_fn(|word| state.get(1 + word));
             }
-            each(&charge, outcome, charge.limits.report_single(&words, now, charge.cost));
+            each(&charge, &outcome, &charge.limits.report_single(&words, now, charge.cost));
         }
         Some(passes)
     }
@@ -242,5 +209,66 @@ impl<C: Clock> Ledger<C> {
         let (mut state, presence) = shared.find_or_insert(key, reader, || Spent::ALL)?;
         own_limits_or_init(reader.limit_table, limits, charge.limits_id, &mut state, presence, &now);
         Some(Member::new(limits, state, now))
+    }
+}
+
+/// A small group on the fast path: the arguments that are the same for all of its charges.
+struct FastGroup<'g, C, F, E> {
+    ledger: &'g Ledger<C>,
+    charge: &'g F,
+    now: &'g Now<'g>,
+    each: &'g mut E,
+}
+
+impl<C: Clock, F, E: FnMut(&PlainCharge<'_>, &Outcome, &Report)> FastGroup<'_, C, F, E> {
+    /// Decides the charges of the group, the last one first. Groups of one and two charges, which are the most common,
+    /// need no recursion, which saves 108 of 2,683 instructions of an engine decision by two rules.
+    fn try_decide<'a, T>(&mut self, charged: &'a [T], passes: bool) -> Option<bool>
+    where
+        F: Fn(&'a T) -> Option<PlainCharge<'a>>,
+    {
+        match charged {
+            [] => Some(passes),
+            [only] => self.visit(only, passes, |_, passes| Some(passes)),
+            [first, second] => {
+                self.visit(second, passes, |group, passes| group.visit(first, passes, |_, passes| Some(passes)))
+            }
+            [before @ .., last] => self.visit(last, passes, |group, passes| group.try_decide(before, passes)),
+        }
+    }
+
+    /// Locks the bucket of a charge, weighs the charge on a copy of the state, and calls `decide_others`, which does the
+    /// same for the other charges. The innermost call has weighed all charges. As the calls return, each one writes its
+    /// copy if all charges pass, and calls `each`. So nothing is written before all charges are weighed, and no list is
+    /// needed. The lock order does not matter, because only try-lock is used. If two charges share a bucket, the second
+    /// try-lock fails, and the fast path does not apply.
+    #[inline(always)]
+    fn visit<'a, T>(
+        &mut self,
+        charged: &'a T,
+        passes: bool,
+        decide_others: impl FnOnce(&mut Self, bool) -> Option<bool>,
+    ) -> Option<bool>
+    where
+        F: Fn(&'a T) -> Option<PlainCharge<'a>>,
+    {
+        let charge = (self.charge)(charged)?;
+        let Ledger { table, secret, .. } = self.ledger;
+        table.try_visit_home(charge.key.fingerprint(secret), 0, |state| {
+            if state.get(0) != u64::from(charge.limits_id) {
+                return None;
+            }
+            let unchanged: [u64; Limits::MAX_FAST_WORDS] = from_fn(|word| state.get(1 + word));
+            let mut words = unchanged;
+            let outcome = charge.limits.try_decide_single(&mut words, self.now, charge.cost)?;
+            let passes = decide_others(self, passes && outcome.is_admitted())?;
+            if passes {
+                words.iter().enumerate().for_each(|(word, value)| state.set(1 + word, *value));
+            } else {
+                words = unchanged;
+            }
+            (self.each)(&charge, &outcome, &charge.limits.report_single(&words, self.now, charge.cost));
+            Some(passes)
+        })
     }
 }

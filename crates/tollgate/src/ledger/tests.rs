@@ -303,7 +303,7 @@ fn fast_path_of_groups_decides_as_the_slow_path_does() {
         let charges: Vec<Charge<'_>> =
             ids.iter().zip(&names).map(|(id, name)| Charge::new(*id as u32, name.as_bytes(), step % 3)).collect();
         let mut answers = Vec::new();
-        let each = |_: &PlainCharge<'_>, outcome: Outcome, report: Report| answers.push((outcome, vec![report]));
+        let each = |_: &PlainCharge<'_>, outcome: &Outcome, report: &Report| answers.push((*outcome, vec![*report]));
         let decided =
             fast.try_decide_fast(&charges, |charge| to_plain_charge(charge, &limit_table), &fast.clock().now(), each);
         let mut expected = Vec::new();

@@ -3,8 +3,8 @@
 //!
 //! Until [`HORIZON`](crate::ticks::HORIZON) every sum fits in a word, because even the horizon plus the largest debt
 //! fits ([`TickRate::fits_a_word`](crate::ticks::TickRate::fits_a_word)). If a method returns `None`, the 64-bit
-//! arithmetic does not apply; use the 128-bit arithmetic. A test compares the 64-bit and the 128-bit results on random
-//! states.
+//! arithmetic does not apply; use the 128-bit arithmetic. The methods are always inlined, because a call takes nearly as
+//! long as its work. A test compares the 64-bit and the 128-bit results on random states.
 
 use super::TokenBucket;
 use crate::algorithm::CellsMut;
@@ -28,7 +28,7 @@ impl TokenBucket {
     }
 
     /// Returns the word after taking `cost`; `None` if `cost` does not pass or the fast path does not apply.
-    #[inline]
+    #[inline(always)]
     pub(super) fn word_after_take(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         if !self.fits_word_sums(now, cost) {
             return None;
@@ -41,7 +41,7 @@ impl TokenBucket {
     }
 
     /// Returns the time until `cost` passes; `None` if `cost` is not refused or the fast path does not apply.
-    #[inline]
+    #[inline(always)]
     pub(super) fn wait_if_refused(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
         if !self.fits_word_sums(now, cost) {
             return None;
@@ -69,7 +69,7 @@ impl TokenBucket {
     }
 
     /// Returns the report for a one-word state.
-    #[inline]
+    #[inline(always)]
     pub(super) fn report_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Report> {
         if !self.fits_word_sums(now, cost) || word == NEVER_REACHED {
             return None;
@@ -79,7 +79,7 @@ impl TokenBucket {
     }
 
     /// Returns the report for a debt of `owed` ticks. `cost` must be at most the burst.
-    #[inline]
+    #[inline(always)]
     fn report_for_debt(&self, owed: u64, cost: Cost) -> Report {
         let (per, capacity) = (self.tick_rate.rate().per().as_nanos(), self.capacity as u64);
         Report {

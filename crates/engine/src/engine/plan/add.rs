@@ -8,6 +8,7 @@ use crate::key;
 use crate::request::{InlineLimit, Item, Request, RequestError, check_size};
 use crate::rules::OnFault;
 use crate::ruleset::{ActiveRule, AllowOrDeny, CandidateRules, OverrideEffect, RuleSet};
+use crate::striped::Stripe;
 
 /// Maximum total number of rule matches in a request with several items. Each match is compared with all previous
 /// matches to find equal keys, so the time is quadratic.
@@ -55,6 +56,7 @@ impl Plan {
         added
     }
 
+    #[inline]
     fn add_items(
         &mut self,
         request: &Request<'_>,
@@ -64,8 +66,24 @@ impl Plan {
     ) -> Result<(), RequestError> {
         check_size(request)?;
         self.take_mode.check_request(request)?;
+        // Nearly all requests have one item, which needs no loop.
+        match request.items {
+            [item] if item.limit.is_none() => self.add_matching_rules(request, 0, item, rules, scratch, first),
+            items => self.add_each_item(request, items, rules, scratch, first),
+        }
+    }
+
+    #[inline(never)]
+    fn add_each_item(
+        &mut self,
+        request: &Request<'_>,
+        items: &[Item<'_>],
+        rules: &RuleSet,
+        scratch: &mut Scratch,
+        first: usize,
+    ) -> Result<(), RequestError> {
         let first_match = self.item_matches.len();
-        for (index, item) in request.items.iter().enumerate() {
+        for (index, item) in items.iter().enumerate() {
             match &item.limit {
                 Some(inline) => self.add_inline(request, index, item, inline, first)?,
                 None => self.add_matching_rules(request, index, item, rules, scratch, first)?,
@@ -121,9 +139,10 @@ impl Plan {
             );
             return Ok(());
         }
+        let stripe = Stripe::of_thread();
         for number in matched.rules() {
             let rule = &rules.rules()[*number as usize];
-            rule.meter.prefetch();
+            rule.meter.prefetch(stripe);
             self.plain &= rule.plain;
             if rule.special().is_some() {
                 let matching = MatchContext { index, item, rules, number: *number, first, items: request.items.len() };
@@ -167,10 +186,7 @@ impl Plan {
             None => {
                 self.limits.inline.push(entry.clone());
                 let by = LimitSource::Inline(self.limits.inline.len() as u32 - 1);
-                self.push_planned(
-                    PlannedCharge { name: 0..0, ..self.new_charge(by, (0, 0), cost, key_start) },
-                    &entry.refill_times,
-                )
+                self.push_planned(self.new_charge(by, (0, 0), cost, key_start), &entry.refill_times)
             }
         };
         self.item_matches.push(ItemMatch { item: index as u32, charge });
@@ -287,7 +303,7 @@ impl Plan {
         PlannedCharge {
             by,
             key: start..self.keys.len() as u32,
-            name: start + u32::from(id.0)..start + u32::from(id.1),
+            id,
             refill_time: None,
             refill_times: 0..0,
             given: 0,

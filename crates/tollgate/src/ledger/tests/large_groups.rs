@@ -97,7 +97,7 @@ fn compare_with_model(seed: u64, ids: usize, state_words: usize, capacity: usize
         let what = format!("seed {seed}, step {step}, {} charges", charges.len());
 
         let mut reports = Vec::new();
-        let each = |_: &PlainCharge<'_>, outcome: Outcome, report: Report| reports.push((outcome, report));
+        let each = |_: &PlainCharge<'_>, outcome: &Outcome, report: &Report| reports.push((*outcome, *report));
         let fast = ledger.try_decide_fast(&charges, |charge| to_plain_charge(charge, &limit_table), &clock.now(), each);
         if let Some(fast) = fast {
             assert_eq!((fast, reports.len()), (passed, charges.len()), "{what}");
