@@ -65,7 +65,7 @@ fn many_rules_refusals_and_new_keys_allocate_nothing() {
         let rule = |n| format!("- {{id: r{n}, per: [client], limit: 5/h, algorithm: fixed_window}}\n");
         (0..count).map(rule).collect::<String>()
     };
-    // Logs and slots are stored in separate tables.
+    // Sliding logs and concurrency limits have longer states, which are in other tables than the states of windows.
     let logs = "- {id: log, per: [client], limit: 50/h, algorithm: sliding_log}\n\
                 - {id: slots, per: [client], limit: 50, algorithm: concurrency, lease: 1h}\n";
     let mut cases: Vec<(String, usize)> = [1, 2, 3, 4, 5, 8, 16].map(|count| (buckets(count), count)).into();

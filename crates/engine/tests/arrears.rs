@@ -208,7 +208,7 @@ fn failing_server_does_not_delay_repayments_to_the_other_server() {
         let keys: Vec<String> = (0..400).map(|n| if n < 300 { format!("dead{n}") } else { n.to_string() }).collect();
         keys.iter().for_each(|key| assert_eq!(bench.check_cost(&[("k", key)], 40), "allow"));
         bench.engine.store().is_down.store(false, Ordering::Relaxed);
-        // With the unknown error, the failing server may have executed this request.
+        // With `unknown_error`, the failing server may have executed this request.
         assert_eq!(bench.check(&[("k", "dead")]), "allow");
         assert_eq!(bench.remaining(&[("k", "399")]), [60], "the next request charges the arrears");
         poll_once(bench.engine.repay());

@@ -211,7 +211,7 @@ fn stale_windows_are_recomputed_for_the_store_time() {
 }
 
 #[test]
-fn store_with_an_unreliable_clock_falls_back() {
+fn fallback_decides_if_the_clock_of_the_store_is_unreliable() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-06-30T12:00:00Z")));
     let mut bench =
         TestBench::on_store(FlakyStore::new(&clock), clock, "- {id: r, limit: 5/month, algorithm: fixed_window}\n");

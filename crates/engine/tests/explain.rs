@@ -165,7 +165,7 @@ fn decision_is_explained_by_the_rules_that_decided_it() {
     let after = bench.engine.explain_decided(&request, &decisions, 0).expect("the previous rules are known");
     assert_eq!((after.version, after.to_string()), (before.version, before.to_string()));
     assert!(after.to_string().contains("7/h: 6 of 7 left"), "{after}");
-    // After two rule changes no explanation is returned, because the explanation could be wrong.
+    // The engine keeps only the current and the previous rules, so after a second change it returns no explanation.
     bench.put("- {id: r, limit: 9/h}\n");
     assert!(bench.engine.explain_decided(&request, &decisions, 0).is_none());
 }

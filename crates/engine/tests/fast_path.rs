@@ -256,8 +256,8 @@ fn fallback_starts_with_a_share_of_the_amount_remaining_after_leases() {
         assert_eq!(bench.engine.store().decided_fast.load(Ordering::Relaxed), if is_fast { 900 } else { 0 });
         bench.engine.store().is_down.store(true, Ordering::Relaxed);
         let admitted = (0..1_000).take_while(|_| bench.check(&[]) == "allow").count();
-        // The node admits half of the remaining 100, plus half of the amount spent since the last recorded admission.
-        // It records one admission per 1/32 of the limit.
+        // The node records the remaining amount only once per 1/32 of the limit. So the last recorded amount is 100 to
+        // 131, and the node admits half of it.
         assert!((50..=66).contains(&admitted), "{admitted}");
     }
 }

@@ -349,7 +349,8 @@ fn arrears_are_not_sent_while_the_last_outcome_is_unknown() {
     assert_eq!(bench.check(&a), "allow");
     stall_store(&bench);
     assert_eq!(bench.check_cost(&a, 2), "allow");
-    // The fallback admits two more requests. A repayment sent now would get no answer and count as charged.
+    // The next two requests get no answer from the store, so the fallback admits them. Arrears sent with them would
+    // count as charged.
     bench.engine.store().fail_times(unknown_error(), 2);
     assert_eq!(bench.check(&[("k", "b")]), "allow");
     assert_eq!(bench.check(&a), "allow");

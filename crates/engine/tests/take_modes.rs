@@ -98,10 +98,10 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
     bench.engine.store().fail_times(unavailable_error(), 1);
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 0, false));
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 3, true));
-    // If refusals are only observed, a drain takes no more than was available.
+    // In `Observe` mode, a drain is allowed but takes only the available amount, which is 0 here.
     bench.engine.set_enforcement(Enforcement::Observe);
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 0, true));
-    // A request that states an amount may use all of it.
+    // If no rule matches, a request that states an amount may use all of it.
     assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "nobody", 7), ("allow".into(), 7));
 }
 

@@ -305,7 +305,8 @@ async fn unknown_peer_address_is_answered_with_status_500() {
     // An observing layer never refuses, and reports the outcome that it would have applied.
     let observed = call(&mut layer().observe().layer(HelloService::default()), request_of("alice")).await;
     assert_eq!(observed.extensions().get::<ObservedOutcome>().unwrap().0, Outcome::Deny(Retry::Never));
-    // An explicit `on_unidentified` replaces the error, because a server on a Unix socket has no peer addresses.
+    // An explicit `on_unidentified` replaces the error. A server on a Unix socket needs this option, because it has no
+    // peer addresses.
     let mut together = layer().on_unidentified(OnUnidentified::CountTogether).layer(HelloService::default());
     assert_eq!(header_value(&call(&mut together, request_of("alice")).await, "ratelimit"), r#""default";r=8;t=1"#);
 }

@@ -145,9 +145,10 @@ fn switching_without_charging_is_exact() {
     });
 }
 
-/// Each switch with a charge rounds up by less than a tick of the new rate. A tick is less than a nanosecond of refill.
+/// Each charge under other parameters rounds the spent amount up by less than a tick of the new rate. A tick refills in
+/// about a nanosecond.
 #[test]
-fn charged_switches_cost_less_than_a_microsecond_each() {
+fn each_charge_under_other_parameters_costs_about_a_nanosecond() {
     let bucket =
         |count, burst| Limit::from(TokenBucket::new(tollgate_core::Rate::new(count, HOUR).unwrap(), burst).unwrap());
     let (one, other) = (bucket(997, 500), bucket(991, 400));

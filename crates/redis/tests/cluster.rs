@@ -22,13 +22,13 @@ fn run_case(cluster: &Cluster, case: &str, test: impl AsyncFnOnce(&mut RealTimeS
 }
 
 #[test]
-fn conformance_on_a_cluster_of_redis() {
+fn store_conforms_on_a_cluster_of_redis() {
     let cluster = Cluster::start(Kind::Redis);
     tollgate_testkit::store_conformance!(in_threads cluster, run_case);
 }
 
 #[test]
-fn conformance_on_a_cluster_of_valkey() {
+fn store_conforms_on_a_cluster_of_valkey() {
     let cluster = Cluster::start(Kind::Valkey);
     tollgate_testkit::store_conformance!(in_threads cluster, run_case);
 }

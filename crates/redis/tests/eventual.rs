@@ -229,7 +229,7 @@ fn views_decide_during_an_outage_and_charges_are_merged_afterwards() {
         assert!(!check(&node, "k", bucket(10)).await, "the view decides while the store is down");
         server.restart();
         wait_until_up(&node).await;
-        // The store lost its state. Unsent charges are merged: at least seven tokens.
+        // The store restarted empty, so it gets only the charges that the node had not sent: at least seven tokens.
         let start = Instant::now();
         while left_in_store(&node, "k", bucket(10)).await > 3 {
             assert!(start.elapsed() < Duration::from_secs(20), "nothing was merged");

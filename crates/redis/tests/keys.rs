@@ -1,4 +1,5 @@
-//! Keys in the server: values of other programs, damaged values, flushes, and expiry. Calls that callers share.
+//! Tests keys in the server (values of other programs, damaged values, flushes, expiry), and calls that several callers
+//! share.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 

@@ -46,7 +46,7 @@ async fn take_until_held(node: &RedisStore, key: &str, limits: impl Into<Limits>
 
 /// Tests rules, engine and store together: most decisions need no call, and every token is counted.
 #[test]
-fn requests_cost_few_calls_and_are_leased() {
+fn requests_are_decided_from_leases_with_few_calls() {
     on_redis_and_valkey(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
         let text = b"{domain: d, rules: [{id: r, per: [user], limit: 100000/day, consistency: leased}]}";

@@ -48,7 +48,7 @@ fn killed_store_is_unavailable_immediately_and_used_again_after_restart() {
 }
 
 #[test]
-fn call_in_progress_when_the_store_dies_is_unknown() {
+fn outcome_of_a_call_in_progress_when_the_store_dies_is_unknown() {
     on_redis_and_valkey(async |mut server| {
         let store = Arc::new(store(&server).await);
         server.pause();
@@ -67,7 +67,7 @@ fn call_in_progress_when_the_store_dies_is_unknown() {
 }
 
 #[test]
-fn store_reached_later_is_used_then() {
+fn store_that_is_started_later_is_used() {
     on_redis_and_valkey(async |mut server| {
         server.kill();
         let store = store(&server).await;
@@ -81,7 +81,7 @@ fn store_reached_later_is_used_then() {
 }
 
 #[test]
-fn late_answer_counts_as_spent() {
+fn request_with_a_late_answer_counts_as_spent() {
     on_redis_and_valkey(async |server| {
         let hurried = RedisStore::connect(config_for(&server).deadline(Duration::from_millis(100))).await;
         let patient = store(&server).await;

@@ -19,7 +19,7 @@ fn run_case(sentinels: &Sentinels, case: &str, test: impl AsyncFnOnce(&mut RealT
 }
 
 #[test]
-fn conformance_behind_sentinel() {
+fn store_conforms_behind_sentinel() {
     let sentinels = Sentinels::start(Kind::Redis, "");
     tollgate_testkit::store_conformance!(in_threads sentinels, run_case);
 }

@@ -46,7 +46,7 @@ fn open_in_chromium(folder: &Folder, url: &str) -> String {
 }
 
 #[test]
-fn dns_rebinding_lets_a_web_page_neither_read_nor_switch() {
+fn dns_rebinding_lets_a_web_page_neither_read_metrics_nor_switch_the_mode() {
     // The page requests its own host name, as same-origin scripts may.
     const PAGE: &str = "<body><script>
         const ask = (method, path, body) => {

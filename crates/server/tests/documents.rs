@@ -321,7 +321,7 @@ fn tests_that_the_faults_page_names_exist() {
 /// The row begins with the first words of that fault. A prefix such as `peers: ` precedes these words, except for
 /// faults on a shared store.
 #[test]
-fn every_line_of_the_faults_page_names_a_test() {
+fn every_fault_on_the_faults_page_has_a_test() {
     let page = read_document("docs/faults.md");
     let rows_of = |section: &str| -> Vec<String> {
         let (_, text) = page.split_once(section).unwrap_or_else(|| panic!("{section}"));

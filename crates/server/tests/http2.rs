@@ -178,7 +178,7 @@ fn bodies_of_all_connections_are_bounded_together() {
         let line = page.lines().find_map(|line| line.strip_prefix("tollgate_connections "));
         line.and_then(|count| count.parse::<usize>().ok()).expect("a number")
     };
-    // In addition, one connection may have sent only a part of its bodies, and another is the HTTP connection for
+    // Two more connections may be open: a connection that has sent only part of its bodies, and the HTTP connection for
     // the metrics.
     let most = MAX_TOTAL_BODY_BYTES / (4 * BODY_BYTES) + 2;
     eventually("connections beyond the budget are closed", || open() <= most);
@@ -211,7 +211,7 @@ fn delayed_call_delays_no_other_call_and_is_answered_during_shutdown() {
 }
 
 #[test]
-fn connection_ends_at_its_age() {
+fn connection_ends_at_its_maximum_age() {
     let (server, _rules) = start(&["--rls-connection-age", "1"]);
     let mut client = connect(&server);
     client.call(1, METHOD_PATH, &call_body("a"));

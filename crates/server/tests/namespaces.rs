@@ -223,7 +223,7 @@ const WINDOW_RULES: &str = "\
 ";
 
 #[test]
-fn clocks_an_hour_apart_change_no_limit() {
+fn clocks_an_hour_apart_keep_strict_limits_exact_and_admit_at_most_one_window_per_server() {
     let Some(hosts) = Hosts::new(3) else { return };
     // Loads the library of `faketime` directly. If `faketime` started the program, killing `faketime` would not kill
     // the program.

@@ -188,7 +188,7 @@ fn combined_log(lines: &[(u64, u8, &str)]) -> String {
 const ONE_RULE: &str = "{domain: api, rules: [{id: one, per: [client_ip], limit: 5/s, burst: 1}]}";
 
 #[test]
-fn log_with_whole_seconds_is_replayed_spread_and_at_once() {
+fn log_with_whole_seconds_is_replayed_with_requests_spread_and_at_once() {
     let log = combined_log(&[(0, 1, "/"); 10]);
     let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE_RULE, |_| {}));
     assert!(report.logs[0].whole_seconds);

@@ -122,7 +122,7 @@ descriptors:
 }
 
 #[test]
-fn shadow_rule_passes_and_reports_nothing_left() {
+fn request_above_a_shadow_limit_passes_with_nothing_remaining() {
     let (_server, mut client, _rules) = start(BASIC);
     for left in [1, 0, 0, 0] {
         assert_eq!(client.check_descriptors("basic", &[&[("shadow", "a")]]).statuses(), [("OK", left)]);

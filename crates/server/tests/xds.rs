@@ -139,7 +139,7 @@ fn rules_are_installed_changed_refused_and_removed() {
 }
 
 #[test]
-fn rules_stay_while_the_server_restarts_or_stalls() {
+fn rules_stay_while_the_xds_server_restarts_or_stalls() {
     let port = stable_port();
     let mut xds = XdsServer::start(port, &[]);
     xds.send_limit("1", 5);

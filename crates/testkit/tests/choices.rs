@@ -66,7 +66,7 @@ fn cost_above_capacity_is_refused_with_never() {
 }
 
 #[test]
-fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
+fn request_that_would_wait_too_long_is_refused_immediately_and_takes_nothing() {
     let mut bucket = Key::new(leaky_bucket("10/s", 10).max_wait(from_millis(250)));
     assert_eq!(bucket.check(2), Outcome::Delay(from_millis(100)), "the wait lasts until the second unit leaves");
     assert_eq!(bucket.check(1), Outcome::Delay(from_millis(200)));

@@ -74,7 +74,7 @@ fn match_with_table<P, V>(
     any: impl Fn(&P) -> bool,
     same: impl Fn(&P, &V) -> bool,
 ) -> bool {
-    // `row[n]` says whether the patterns so far match the first `n` values.
+    // `row[n]` says whether the patterns processed so far match the first `n` values.
     let mut row: Vec<bool> = (0..=values.len()).map(|taken| taken == 0).collect();
     for pattern in patterns {
         let before = row.clone();

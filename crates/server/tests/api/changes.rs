@@ -101,7 +101,7 @@ async fn exactly_one_of_many_concurrent_writers_wins() {
 }
 
 #[tokio::test]
-async fn unchanged_resource_is_304() {
+async fn unchanged_resource_gets_status_304() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     server.call("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.expect_status(201);
     server.call("PUT", &format!("{RULE}/overrides/acme"), r#"{"limit":"20/s"}"#).await.expect_status(201);

@@ -87,8 +87,8 @@ fn decide_all<C: Connection>(
 }
 
 fn batch_equals_singles<C: Connection>(mut subject: OverNetwork<C>) {
-    // Over both protocols, a number that is neither even nor a multiple of 3 selects plain checks instead of
-    // reservations, and `take-up-to` instead of drains.
+    // This variant number is neither even nor a multiple of 3. So over both protocols it selects plain checks instead
+    // of reservations, and `take-up-to` instead of drains.
     const VARIANT: usize = 7;
     let answers = |decided: Vec<(Answer, String)>| decided.into_iter().map(|(answer, _)| answer).collect::<Vec<_>>();
     for seed in 1..=number_from_env("TOLLGATE_LAW_TRACES", 40) {

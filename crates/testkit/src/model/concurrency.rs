@@ -118,7 +118,8 @@ impl Model for ConcurrencyModel {
         ModelAnswer { outcome, taken, receipt: self.leases.len().saturating_sub(1) }
     }
 
-    /// Refunds the lease with this receipt. Only its holder can release a lease.
+    /// Refunds the lease with this receipt. Without a receipt, refunds nothing, because only the holder can release a
+    /// lease.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let Some(lease) = receipt.and_then(|receipt| self.find(now.mono().as_nanos(), receipt)) else { return 0 };
         let given = cost.min(lease.weight);

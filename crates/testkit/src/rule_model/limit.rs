@@ -278,9 +278,9 @@ impl Limit {
     }
 
     /// Like [`retry`](Self::retry), for an interval bucket with a `max_wait`. The number of steps within `max_wait` is
-    /// `max_wait / period` rounded down, or one more near the end of the current step. So the request passes when the
-    /// refill of the smaller number of steps is enough. Near the end of a step, the request passes earlier: when the
-    /// refill of the larger number is enough.
+    /// `max_wait / period` rounded down, or one more shortly before a step. So the request passes when the refill of
+    /// the smaller number of steps is enough. Shortly before a step, it passes earlier: when the refill of the larger
+    /// number is enough.
     fn retry_of_steps(&self, state: &State, at: u64, ask: Ask, max_wait: u64) -> Retry {
         let fewer = max_wait / self.period;
         let when =

@@ -407,9 +407,9 @@ fn draw_pool_limit(random: &mut Random) -> PoolLimit {
 }
 
 /// Returns the excess that a forward step `σ` of the store's clock permits. For a window, the excess is the limit. For
-/// a bucket with rate `r`, the excess is the smaller of `r·σ` and the burst. Proof of `r·σ`: consider a slice that
-/// would have expired `τ ≤ σ` after the step. The pool refills `r·(σ − τ)` at the step, and `r·τ` until the nodes stop
-/// spending the slice.
+/// a bucket with rate `r`, the excess is the smaller of `r·σ` and the burst. Proof of `r·σ`: consider a leased slice of
+/// tokens that would have expired `τ ≤ σ` after the step. The pool refills `r·(σ − τ)` at the step, and `r·τ` until the
+/// nodes stop spending the slice.
 fn step_excess(pool_limit: &PoolLimit, by: u64) -> u64 {
     match *pool_limit {
         PoolLimit::Bucket { count, per, burst, .. } => {

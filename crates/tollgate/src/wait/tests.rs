@@ -203,7 +203,7 @@ fn grant_of_a_cancelled_waiter_goes_to_the_next_waiter() {
 }
 
 #[test]
-fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
+fn request_that_would_wait_too_long_is_refused_immediately_and_takes_nothing() {
     let clock = clock();
     let limiter = drained_limiter(3, &clock);
     let _ahead = queue_waiters(&limiter, 4);
