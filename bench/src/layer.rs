@@ -155,8 +155,8 @@ impl Service<Request<()>> for NoOpService {
     }
 }
 
-/// The least that a layer by header can do: it finds the header, checks the value, and calls the service. This floor
-/// has no options, and its refusals have no body.
+/// The least that a layer that identifies clients by a header can do: it finds the header, checks the value, and calls
+/// the service. This floor has no options, and its refusals have no body.
 struct Floor {
     limiter: Arc<tollgate::Keyed>,
     inner: NoOpService,

@@ -31,7 +31,7 @@ class Limits {
     }
   }
 
-  /** Returns a pipeline, for several checks in one round trip. Tollgate has no transactions, so it is not one. */
+  /** Returns a pipeline, for several checks in one round trip. The pipeline is not a transaction; Tollgate has none. */
   pipeline() {
     return this.client.pipeline();
   }

@@ -204,7 +204,7 @@ pub const RULE_KEYS: &[Key] = &[
         "enforce",
         "a percentage",
         "100%",
-        "the share of keys for which the rule is enforced; for all other keys, it is a shadow rule. Raising the share only adds keys",
+        "the percentage of keys for which the rule is enforced; for all other keys, it is a shadow rule. Raising the percentage only adds keys",
         "{id: new, per: [user], limit: 10/s, enforce: 25%}",
     ),
     key(

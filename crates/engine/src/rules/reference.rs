@@ -177,7 +177,7 @@ its time is bounded by the length of the expression and of the values.
 
 Rules are indexed by `when`, so decisions stay fast with many rules. A rule that has only an `if` is indexed
 by a value, a prefix or the presence of an attribute that the expression requires
-(`plan == 'pro' && …`). A rule that requires nothing, such as a rule with only `not`, is evaluated
+(`plan == 'pro' && …`). A rule without such a requirement, such as a rule with only `not`, is evaluated
 for every request; `tollgate check` warns about more than 256 such rules.
 
 ";
@@ -224,7 +224,7 @@ version of the rules. Then the following holds, for every algorithm and on every
 3. The first admitted request with a cost above 0 moves the key to the other limit, with the same
    used amount. A fraction is rounded up: by less than a nanosecond of refill for a bucket, by less
    than one unit for a window, a log or a concurrency limit. If the windows have another length, or
-   the previous window counted more than the other limit and its `max_debt`, the amount counts in
+   the previous window counted more than the other limit plus its `max_debt`, the amount counts in
    the current window.
 4. A peek, a refused request and a cost of 0 change nothing: neither the used amount, nor how it
    decreases, nor the key's own limit.
@@ -234,7 +234,7 @@ version of the rules. Then the following holds, for every algorithm and on every
    A limit at a new position starts unused.
 7. `on_change: reset`, and resetting a key, discard the used amount.
 
-So moving to another limit and back changes nothing if no request is admitted there, and two nodes
+So moving to another limit and back changes nothing if no request is admitted in between, and two nodes
 with two versions of a rule together admit no more than the larger version allows. An example to
 check by hand:
 
@@ -400,7 +400,7 @@ const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothin
   so a log that refuses the excess records it. The log does not record a request that it would admit but
   another limit refuses, a cost above the limit, or a peek.
 - **`initial`** is the amount that a new key has. A key starts with its first request that is not a peek,
-  admitted or refused, and refills from then on. All keys of a request start, even if only one of them
+  whether admitted or refused, and refills from then on. All keys of a request start, even if only one of them
   refuses it. A key that is full under the limit of its last charge counts as new under every other
   limit, and the store may evict it at any time. So a wait under a limit with `initial` is an estimate
   while the key is charged under another limit. After `reset`, a key is new.

@@ -236,7 +236,7 @@ impl Metrics {
         page.write_head(
             "tollgate_decision_duration_seconds",
             "histogram",
-            "Time to decide a request or a list, with the store.",
+            "Time to decide a request or a list, including store calls.",
         );
         self.decision_time.write(&mut page);
         page.write_counter("tollgate_fallbacks_total", "Requests decided without the store.", gauges.engine.fallback);

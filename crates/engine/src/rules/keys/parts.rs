@@ -209,7 +209,7 @@ pub const OVERRIDE_KEYS: &[Key] = &[
         "set_by",
         "`api`",
         "the override is part of the rule",
-        "marks an override set through the API of the rules service; explanations name it by its value",
+        "marks an override set through the API of the rules service; explanations name the override by the value that it applies to",
         "{id: a, limit: 1/s, overrides: [{when: {user: acme}, limit: 9/s, set_by: api}]}",
     ),
 ];

@@ -27,7 +27,7 @@ impl IntoParams for IfMatch {
 
 impl IntoParams for IfNoneMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        header_parameter("If-None-Match", "`*` makes the write only if nothing exists yet")
+        header_parameter("If-None-Match", "`*` makes the write only if the rule or override does not exist yet")
     }
 }
 
