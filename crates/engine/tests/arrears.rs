@@ -103,7 +103,8 @@ fn arrears_above_the_debt_limit_are_charged_later() {
     // Each node last saw 10 remaining tokens, so it admits the request.
     nodes.iter_mut().for_each(|node| assert_eq!(node.check_cost(&[], 10), "allow"));
     store.recover();
-    // With the raised debt limit, the store accepts a usage of 30, so the arrears of two nodes cannot be charged yet.
+    // For arrears, the debt limit is raised, so the store accepts a usage of up to 30. The arrears of two nodes cannot
+    // be charged yet.
     nodes.iter().for_each(|node| poll_once(node.engine.repay()));
     clock.advance(DAY);
     nodes.iter().for_each(|node| poll_once(node.engine.repay()));

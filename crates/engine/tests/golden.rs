@@ -30,8 +30,8 @@ fn number_of_rules_that_always_match_together_is_bounded() {
         let text = format!("domain: api\nrules:\n{}", groups.concat());
         Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }])
     };
-    // Rules without conditions are counted in every group; rules that do not always match are counted
-    // in no group.
+    // Rules with the same conditions form a group, whose rules are counted. A rule without conditions counts in every
+    // group, and a rule with an `if` counts in none, because it may not match.
     let always = rules("always", 56, "");
     let perhaps = rules("perhaps", 300, "when: {path: /v1/**}, if: \"int(size) > 9\", ");
     let same = rules("same", 200, "when: {path: /v1/**, method: GET}, ");

@@ -207,7 +207,7 @@ fn repay_charges_keys_without_further_requests() {
     for key in ["a", "b", "c"] {
         (0..40).for_each(|_| assert_eq!(bench.check(&[("k", key)]), "allow"));
     }
-    // No arrears are lost while the store does not answer.
+    // This repayment gets no answer, but no arrears are lost.
     poll_once(bench.engine.repay());
     bench.engine.store().recover();
     poll_once(bench.engine.repay());

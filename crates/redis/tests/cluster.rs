@@ -179,7 +179,7 @@ fn stopped_and_killed_primaries_affect_only_their_lanes_until_failover() {
     runtime.block_on(async {
         let mut cluster = Cluster::start(Kind::Redis);
         let port = cluster.servers[1].port();
-        // The first seed is dead and must be skipped.
+        // Nothing listens at the first address, so the store must skip it.
         let url = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{port}", free_port());
         let store = connect(&url, Duration::from_millis(300)).await;
         wait_until_up(&store).await;

@@ -129,7 +129,7 @@ fn nodes_see_the_charges_of_others_within_a_sync() {
                 assert!(check(&one, &key, limit).await);
             }
             wait_for_left(&one, &key, limit, 3).await;
-            // Used keys are read with every sync.
+            // Each sync also reads the keys in use, so `other` learns of the charges.
             let start = Instant::now();
             loop {
                 let said = ask(&other, StoreVerb::Peek, vec![charge(&key, limit, 1)]).await.unwrap();

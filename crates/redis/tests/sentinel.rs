@@ -41,7 +41,7 @@ fn follow_failovers(kind: Kind, password: &str) {
         let mut sentinels = Sentinels::start(kind, password);
         let option = if password.is_empty() { String::new() } else { format!("?sentinel_password={password}") };
         let seeds = sentinels.addresses();
-        // The first seed is dead and must be skipped.
+        // Nothing listens at the first address, so the store must skip it.
         let store =
             connect(&format!("redis+sentinel://127.0.0.1:{},{seeds}/{PRIMARY_NAME}{option}", free_port())).await;
         assert_eq!(check(&store, "k", bucket(9)).await, Ok(true), "{:?}", store.health());

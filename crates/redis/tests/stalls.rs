@@ -150,7 +150,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         engines.push(Arc::new(start_node(&server, Duration::from_millis(25)).await));
     }
     for engine in &engines {
-        // The Tollgate server also passes the node count to its engine.
+        // Passes the node count to the engine, as the Tollgate server does.
         let mut count = engine.store().watch_nodes();
         let counted = tokio::time::timeout(Duration::from_secs(30), count.wait_for(|count| u64::from(*count) == nodes));
         engine.set_node_count(*counted.await.expect("the nodes did not count each other").unwrap());
@@ -166,7 +166,8 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     let mut stale = Vec::new();
     for client in CLIENTS.iter().filter(|client| client.rule == STALE_RULE) {
         let cost = client.limit * 9 / 10;
-        // A request that misses the deadline may have been charged. The store then refuses the next request.
+        // Repeats the request until the store answers in time. If an earlier attempt was charged although its answer
+        // was late, the store refuses the next attempt.
         loop {
             let asked = epoch.elapsed().as_nanos() as u64;
             let (passed, exactness) = ask(&engines[0], client, cost, &mut decisions).await;
@@ -205,7 +206,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     // The store recovers on its own.
     for engine in &engines {
         support::wait_until_up(engine.store()).await;
-        // The Tollgate server also repays arrears when the store is up again.
+        // Repays arrears when the store is up again, as the Tollgate server does.
         engine.repay().await;
     }
     tokio::time::sleep(Duration::from_millis(300)).await;

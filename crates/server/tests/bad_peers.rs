@@ -15,7 +15,7 @@ const GREETING_FRAME: u8 = 0xF0;
 const REFUSED_FRAME: u8 = 0xF2;
 const ACCEPTED_FRAME: u8 = 0xF3;
 
-/// Offsets of the version, the cluster and the record in a greeting.
+/// Offsets of the version, the cluster and the node record in a greeting.
 const VERSION_OFFSET: usize = 13;
 const CLUSTER_OFFSET: usize = 15;
 const RECORD_OFFSET: usize = 23;

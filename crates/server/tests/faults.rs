@@ -59,7 +59,8 @@ fn run_with_node_faults(faults: &NodeFaultCase) {
     let (killed, stopped, mut leaving) = (start(), start(), start());
     let body = json!({"domain": "d", "attributes": {}});
     // Each node has several clients, so that together they reach the limit. While demand exceeds the limit, the pool
-    // grants nothing in advance, so with leases the clients of the first two nodes send few requests.
+    // grants nothing in advance. In the test of leases, the clients of the first two nodes therefore send few requests,
+    // so that both nodes get leases.
     let is_leased = faults.rule.contains("leased");
     let pauses = if is_leased { [50, 50, 1, 1] } else { [1; 4] };
     let clients = pauses.map(|pause| Clients::new(&body, Duration::from_millis(pause)));

@@ -74,7 +74,7 @@ fn every_algorithm_can_be_an_inline_limit() {
     let reply = post(&server, "/v1/check", &ask).json();
     assert_eq!((&reply["allowed"], &reply["outcome"]), (&json!(true), &json!("delay")), "{reply}");
     assert!(reply["delay_ms"].as_u64().is_some_and(|wait| wait > 50_000), "{reply}");
-    // `limit` is an integer, as documented, or a string.
+    // For `concurrency`, `limit` is an integer, as documented, or a string.
     for limit in [json!(1), json!("1")] {
         let ask = json!({"key": format!("slots {limit}"), "limit": limit, "algorithm": "concurrency", "receipt": true});
         let taken = post(&server, "/v1/check", &ask).json();

@@ -51,8 +51,8 @@ fn first_call_on_a_key_is_answered_as_recorded() {
     let cases = TraceDirectory::from_environment().read("redis_cell").expect("the traces are readable");
     let mut compared = 0;
     for (number, case) in cases.iter().enumerate() {
-        // Compares only first steps: nothing is spent before them, so the real clock does not matter. Skips
-        // negative quantities. Also skips large numbers, because the arithmetic of the reference may wrap around.
+        // Compares only the first step of each case. Nothing is spent before it, so the real clock does not matter.
+        // Skips negative quantities. Also skips large numbers, because the arithmetic of the reference may wrap around.
         let Some(step) = case.steps.first().filter(|step| step.op == "cl_throttle" && !step.failed()) else { continue };
         let mut words = words_of_call(step);
         let numbers: Vec<i128> = words[2..].iter().filter_map(|word| word.parse().ok()).collect();

@@ -98,7 +98,8 @@ fn endless_lines_are_refused_within_bounded_memory() {
     const MAX_GROWTH: usize = 16 << 20;
     let server = Server::start(&[]);
     let before = server.resident_memory();
-    // The server discards up to 8 MiB of input from each client.
+    // After an error, the server discards up to 8 MiB more from each client. So four clients can send more than
+    // `MAX_GROWTH`.
     let clients: Vec<_> = (0..4).map(|_| server.connect_resp()).collect();
     let sent = std::thread::scope(|scope| {
         let send = |mut client: Client| {

@@ -34,8 +34,8 @@ const FAULT_MILLIS: (u64, u64) = (6_000, 10_000);
 const REQUEST_INTERVAL: Duration = Duration::from_millis(25);
 /// Width of a bar in milliseconds.
 const BAR_MILLIS: u64 = 250;
-/// Store deadline in milliseconds. On a busy machine the store would miss the default of 10 ms, and `on_fault` would
-/// decide without a fault.
+/// Store deadline in milliseconds. On a busy machine the store would sometimes miss the default of 10 ms, and
+/// `on_fault` would decide although nothing failed.
 const STORE_DEADLINE_MILLIS: &str = "200";
 /// Number of servers, and index of the host that runs the store or the proxy.
 const SERVER_COUNT: usize = 3;

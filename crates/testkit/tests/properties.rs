@@ -231,7 +231,7 @@ fn any_debt() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), any_number_up_to(u64::MAX)]
 }
 
-/// Generates initial amounts. The subjects cap an amount above the limit at the limit.
+/// Generates initial amounts. An amount above the limit is later reduced to the limit.
 fn any_initial() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(u64::MAX), 1 => any_number_up_to(u64::MAX)]
 }

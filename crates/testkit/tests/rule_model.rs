@@ -21,11 +21,11 @@ fn memory_decides_as_the_model_does() {
 }
 
 /// Seeds that once showed a difference. Some of them commit to shadow counters under changed parameters, or commit an
-/// additional charge that a log refuses. Some refund to a state in a smaller table than the receipt's limits need, or to
-/// a key with more limits than the request was charged to. Some renew leases after the rule has changed, or use calendar
-/// windows that differ from the key's windows. In others, a key has entries in two tables, or a rule is removed and added
-/// again with longer states. In the remaining seeds, a log's stamp equals the end of a slice or the number of a slot,
-/// or a request of two rules is refused after a live change to a longer list of limits.
+/// additional charge that a log refuses. Some refund to a state in a smaller table than the receipt's limits need, or
+/// to a key with more limits than the request was charged to. Some renew leases after the rule has changed, or use
+/// calendar windows that differ from the key's windows. In others, a key has entries in two tables, or a rule is
+/// removed and added again with longer states. In the remaining seeds, a log's stamp equals the end of a slice or the
+/// number of a slot, or a request that matches two rules is refused after a rule changed to a longer list of limits.
 #[test]
 fn memory_decides_as_the_model_does_for_known_seeds() {
     let before = [18, 1_080, 1_457, 2_037, 3_144, 5_023];

@@ -106,7 +106,8 @@ pub(crate) fn leaky_bucket(rng: &mut Rng) -> Limit {
     let bucket = with_setting(rng, bucket, burst, LeakyBucket::initial);
     let bucket = with_setting(rng, bucket, burst, LeakyBucket::free);
     if rng.one_in(3) {
-        // The wait is in whole microseconds, because the script divides a microsecond only into ticks of the rate.
+        // The longest wait is in whole microseconds. The script cannot represent every fraction of a microsecond,
+        // because it counts in ticks of the rate.
         return bucket.max_wait(Nanos::from_micros(rng.any_amount(10_000_000))).into();
     }
     bucket.into()

@@ -6,7 +6,7 @@ use super::laws::{self, InstantClock};
 use super::script::{ScriptAct, ScriptAmount, ScriptPause, ScriptStep};
 use super::{Law, Model};
 
-/// Latest instant that a script may reach: 73 years. Every state is exact until then.
+/// Latest instant that a script may reach: 73 years after time zero. Every state is exact until then.
 pub const LATEST_INSTANT: u64 = 1 << 61;
 
 /// An admitted request.

@@ -15,8 +15,8 @@ pub const PRIMARY_NAME: &str = "limits";
 /// Address from which replicas and sentinels connect if they reach the primary through a proxy.
 pub const REPLICA_SIDE_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Options that make a server accept connections from any loopback address. By default, Redis 7.0 accepts only
-/// 127.0.0.1.
+/// Options that make a server accept connections from any loopback address. In protected mode, which is the default,
+/// Redis 7.0 accepts only 127.0.0.1 and ::1.
 const ACCEPT_ANY_LOOPBACK: [&str; 2] = ["--protected-mode", "no"];
 
 /// Running servers and their sentinels.

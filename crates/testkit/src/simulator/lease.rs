@@ -178,7 +178,7 @@ impl LeaseSimulation {
             let at = self.random.below(length);
             if self.random.happens_in_percent(50) {
                 self.store_clock.add_step(at, -(by as i64));
-                // After the step, the same window begins again and counts from zero.
+                // After a step back, the same window may begin again and count from zero.
                 self.permit_excess(|pool_limit| {
                     if matches!(pool_limit, PoolLimit::Window { .. }) { pool_limit.capacity() } else { 0 }
                 });
