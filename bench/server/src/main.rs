@@ -307,7 +307,7 @@ impl Bench {
             longest
         });
         goals.at_most(
-            "longest wait with the store stopped, ms longer than without a fault",
+            "longest wait with the store stopped minus longest wait without a fault, ms",
             longest[1] - longest[0],
             10.,
         );

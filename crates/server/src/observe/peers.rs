@@ -40,7 +40,7 @@ pub struct PeersPage {
 pub struct Node {
     /// The id of the server, which changes with every restart.
     pub id: String,
-    /// Its name.
+    /// The name of the server.
     pub name: String,
     /// The address at which others reach the server.
     pub address: String,

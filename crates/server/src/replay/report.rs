@@ -51,9 +51,9 @@ impl Report {
 /// A log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LogReport {
-    /// Its name.
+    /// The name of the log.
     pub name: String,
-    /// Its format.
+    /// The format of the log.
     pub format: String,
     /// Whether the times in the log are whole seconds.
     pub whole_seconds: bool,
@@ -92,7 +92,7 @@ pub struct RunReport {
 /// The decisions of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct RuleReport {
-    /// Its id.
+    /// The id of the rule.
     pub rule: String,
     /// Whether the rule is a shadow rule.
     pub is_shadow: bool,

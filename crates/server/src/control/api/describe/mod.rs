@@ -114,7 +114,7 @@ fn add_shared_parts(path: &str, method: &str, call: &mut Value) {
         common.push(("404", "No such resource, or no rules service"));
         if !matches!(method, "get") {
             common.extend([
-                ("409", "A limit would be exceeded, or another resource has this name"),
+                ("409", "A conflict with existing data, or a bound is reached"),
                 ("412", "The version is not the expected one"),
                 ("422", "The rules have mistakes"),
             ]);
