@@ -278,7 +278,7 @@ async fn count_decisions(engine: &Arc<PeersEngine>, keys: &[String], time: Durat
                     check_is_admitted(&engine, "strict", &keys[number % keys.len()], &mut decisions).await?;
                     made.fetch_add(1, Ordering::Relaxed);
                     number += CALLERS + 1;
-                    // A local decision never waits, so it has to yield to other tasks.
+                    // A local decision never waits, so the task has to yield to the others explicitly.
                     tokio::task::yield_now().await;
                 }
                 anyhow::Ok(())
