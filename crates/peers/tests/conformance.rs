@@ -251,7 +251,7 @@ fn three_nodes_decide_as_the_model_does() {
 }
 
 #[test]
-fn peers_show_none_of_the_known_differences() {
+fn peers_show_none_of_the_past_differences() {
     for nodes in [1, 3] {
         let found = findings::run_known_traces(&mut EngineOnPeers::start(nodes), &TOPICS_THAT_PEERS_CANNOT_SHARE);
         assert!(found.is_empty(), "{nodes} nodes: {}", found.join("\n"));

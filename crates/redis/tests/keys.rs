@@ -179,7 +179,7 @@ fn every_key_expires_soon_after_it_is_unused() {
         for name in names {
             let name = String::from_utf8(name.bytes()).unwrap();
             let left = server.command(&["PTTL", &name]).number();
-            // A token bucket that is used again is kept up to 21 seconds longer.
+            // Two units refill in two minutes. A token bucket that is used again is kept up to 21 seconds longer.
             assert!((1..=141_250).contains(&left), "{name} expires in {left} ms");
         }
     });
@@ -301,8 +301,8 @@ fn nodes_with_and_without_the_special_script_share_limits() {
     });
 }
 
-/// The callers that were just answered ask again before the next batch is sent, so that a call contains one request of
-/// each caller, not of every second caller.
+/// Callers that were just answered ask again before the next batch is sent. So a call contains one request of every
+/// caller, not of only half of the callers.
 #[test]
 fn answered_callers_share_the_next_call() {
     const CALLERS: u64 = 16;

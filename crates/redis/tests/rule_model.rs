@@ -119,7 +119,7 @@ fn valkey_decides_as_the_model_does() {
 }
 
 #[test]
-fn known_differences_do_not_reappear() {
+fn past_differences_do_not_reappear() {
     for kind in Kind::ALL {
         let found = findings::run_known_traces(&mut EngineOnRedis::start(kind), &[]);
         assert!(found.is_empty(), "{kind:?}: {}", found.join("\n"));

@@ -184,7 +184,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     let mut tasks = Vec::new();
     for (place, client) in CLIENTS.iter().enumerate() {
         for engine in &engines {
-            // The clients of the stale rule start with the stall.
+            // The clients of the stale rule start when the stall begins.
             if client.rule == STALE_RULE {
                 continue;
             }

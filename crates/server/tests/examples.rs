@@ -1,5 +1,5 @@
 //! Runs the clients in `examples/clients/` in their frameworks. Each client checks requests, and fails open or closed
-//! if the server does not answer. Middleware also forwards headers and the status of refusals.
+//! if the server does not answer. Middleware also forwards the headers of every decision, and the status of a refusal.
 
 use crate::common;
 

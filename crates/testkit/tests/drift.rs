@@ -166,8 +166,8 @@ fn windows_and_logs_admit_their_capacity_after_each_wait_over_three_years() {
 }
 
 /// Sends requests of cost 1 under a small burst, with long pauses, and repeats refused requests after the advertised
-/// wait. After a pause, unit n passes at the first nanosecond at which it is refilled. A burst of 1 is excluded:
-/// such a bucket is full when the unit arrives, and by definition loses the rest of the nanosecond.
+/// wait. After a pause, unit n passes at the first nanosecond at which it is refilled. A burst of 1 is excluded: such a
+/// bucket is full when its unit is refilled, so it loses the refill of the rest of that nanosecond.
 #[test]
 fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
     const REQUESTS_PER_PAUSE: u64 = 50;

@@ -21,7 +21,8 @@ pub fn check_envoy(input: &[u8]) {
     }
 }
 
-/// Checks an nginx configuration, which may include itself and the part of the input after a line of dashes.
+/// Checks the input, or its part before a line of dashes, as an nginx configuration. The configuration may include
+/// itself and the part after that line.
 pub fn check_nginx(input: &[u8]) {
     const DASHES: &[u8] = b"\n---\n";
     let cut = input.windows(DASHES.len()).position(|window| window == DASHES);

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `rate`, which nginx stores in thousandths of a request per second | the rate of a [`LeakyBucket`] |
 //! | `burst=n` | burst `n + 1`: nginx does not count the request that is being served |
-//! | `nodelay` | a free part as large as the burst |
-//! | `delay=n` | a free part of `n` |
-//! | neither `nodelay` nor `delay` | no free part |
+//! | `nodelay` | `free` as large as the burst |
+//! | `delay=n` | `free` of `n` |
+//! | neither `nodelay` nor `delay` | `free` of 0 |
 //! | several `limit_req` | all are weighed; then either all or none are charged; the longest wait applies |
 //!
 //! nginx logs its state, the excess, only for requests that it delays or refuses. The state before a step is therefore

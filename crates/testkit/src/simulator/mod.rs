@@ -1,8 +1,9 @@
 //! A seeded discrete-event simulator that drives the protocols of `tollgate-share` and `tollgate-peers`.
 //!
 //! A run is a function of its seed: nodes, links, a store and their faults are drawn from the seed. Events happen in
-//! virtual time, and every admitted request is added to a history. The history is then checked with exact integers.
-//! Every interval may admit at most `B + r·T + E`. For window limits, every window may admit at most the limit plus
+//! virtual time, and every admitted request is added to a history. The history is then checked with exact integer
+//! arithmetic. Every interval may admit at most `B + r·T + E`. For window limits, every window may admit at most the
+//! limit plus
 //! `E`. The protocol's module header states the excess `E` for each kind of fault.
 //!
 //! | drawn from the seed | how |

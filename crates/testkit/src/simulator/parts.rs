@@ -346,8 +346,7 @@ impl PartsSimulation {
     }
 }
 
-/// Returns the longest time during which, without interruption, at least one charge was held that
-/// was refunded later.
+/// Returns the longest uninterrupted time during which at least one of the charges that were refunded later was held.
 fn longest_held_period(held_intervals: &[(u64, u64)]) -> u64 {
     let mut held_intervals = held_intervals.to_vec();
     held_intervals.sort_unstable();

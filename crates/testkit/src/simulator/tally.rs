@@ -355,8 +355,8 @@ impl TallySimulation {
         }
     }
 
-    /// Checks that each charge is applied at most once, and exactly once for nodes that did not crash, unless the tally
-    /// dropped the charge. Checks nothing if the store lost its state.
+    /// Checks that each charge is applied at most once. Charges of nodes that did not crash must be applied exactly
+    /// once, except charges that the tally dropped. Checks nothing if the store lost its state.
     fn check_counts(&self) -> Result<(), String> {
         if self.losses > 0 {
             return Ok(());

@@ -91,8 +91,8 @@ impl Bandwidth {
         (since * u128::from(self.refill)).div_ceil(self.period.into()) as i128
     }
 
-    /// Returns the index of the bandwidth in `old` that this bandwidth replaces: the bandwidth with the
-    /// same id, or the only bandwidth if it has no id.
+    /// Returns the index of the bandwidth in `old` that this bandwidth replaces: the bandwidth with the same id. A
+    /// bandwidth without an id is replaced only if neither configuration has another bandwidth without an id.
     pub(super) fn index_of_replaced(&self, old: &[Self], new: &[Self]) -> Option<usize> {
         let alike = |all: &[Self]| all.iter().filter(|other| other.id == self.id).count();
         let is_clear = self.id.is_some() || (alike(old) <= 1 && alike(new) <= 1);

@@ -134,7 +134,7 @@ impl PythonSlidingCounter {
         let remaining = self.0.report(state, &now, Cost::ONE).remaining;
         let recorded = step.result.read_count("remaining")?;
         let told_reset = reset_us(step)? - i128::from(step.at);
-        // As for the moving window, the reset is the wait for one more than the remaining amount.
+        // As for the moving window, the reset is the wait of a request for one more unit than remains.
         let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining.saturating_add(1))).retry else {
             let seen = Comparison::new().expect_equal("remaining", recorded, remaining).result();
             return Ok(if seen == StepResult::Equal && told_reset != 0 {

@@ -46,8 +46,7 @@ impl PythonWindow for PythonMovingWindow {
         let at = step.at_nanos(MICRO)?;
         if step.op == "get_window_stats" {
             let remaining = self.0.report(state.as_slice(), &Now::at(at), Cost::ONE).remaining;
-            // The time until the oldest unit expires is the wait for one more than the remaining
-            // amount.
+            // The time until the oldest unit expires is the wait of a request for one more unit than remains.
             let reset =
                 match self.0.report(state.as_slice(), &Now::at(at), Cost::new(remaining.saturating_add(1))).retry {
                     Retry::After(wait) => Some(wait.as_nanos()),
