@@ -204,10 +204,10 @@ refuses them, and with `invalid: ignore` the rule does not match.
 ";
 
 const OVERRIDE_PROSE: &str = r"An override changes the limit, not the counter: the amount spent under the rule is also spent under the
-override, and vice versa. An override may set the same keys as a limit (`limit`, `burst` and so on). With a `limit`, the override inherits
-the other keys from the rule, except `burst`, `free`, `initial` and `max_debt`, which belong to the rule's own
-count. Without a `limit`, the override changes only the keys that it contains. The lookup time does not depend
-on the number of overrides.
+override, and vice versa. An override may set the same keys as a limit (`limit`, `burst` and so on). With a `limit`, the
+override inherits the other keys from the rule, except `burst`, `free`, `initial` and `max_debt`, which belong to the
+rule's own count. Without a `limit`, the override changes only the keys that it contains. The lookup time does not
+depend on the number of overrides.
 
 ";
 
