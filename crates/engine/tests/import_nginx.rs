@@ -14,7 +14,8 @@ fn import_config(config: &str) -> Result<ImportedRules, String> {
     ImportedRules::read(&source, Some(Dialect::Nginx), "web").map_err(|mistakes| mistakes.to_string())
 }
 
-/// Imports a configuration and compares the rules (without the domain) and the omitted directives.
+/// Imports a configuration and compares the rules (without the domain) and the omitted directives with the expected
+/// ones.
 fn assert_imported(config: &str, rules: &str, left_out: &str) {
     let imported = import_config(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     assert_eq!(imported.yaml, format!("domain: web\nrules:\n{rules}"), "for\n{config}");

@@ -233,7 +233,7 @@ fn evict_key(consistency: Consistency, nodes: usize, excess: u64) {
         load.wait_until_refused().await;
         let mut history = load.end().await;
         nodes[0].flush().await;
-        // Counters have an expiry, so a volatile-* policy evicts them.
+        // Counters have an expiry, so a volatile-* policy can evict them.
         fill_until_evicted(&server, &name_of("k"));
         let load = Load::with_consistency(consistency, nodes, &["k"], epoch);
         load.wait_until_taken_again().await;

@@ -160,7 +160,7 @@ pub(crate) async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>
     said.remove(0).map(|said| said[0].outcome.is_admitted())
 }
 
-/// Returns the remaining amount of a limit, without taking.
+/// Returns the remaining amount of a limit, without taking anything.
 pub(crate) async fn remaining(store: &impl Store, key: &str, limit: impl Into<Limit>) -> u64 {
     let charge = OwnedCharge::new(key, limit.into(), 1);
     run_groups(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
