@@ -3,7 +3,7 @@
 //! Tollgate makes ten million decisions, half on the expiring keys and half on new keys, with one clock reading after
 //! each. The longest gap between two readings is the longest decision. Slices of decisions alternate with equally long
 //! slices of an empty loop that only reads the clock. The longest gap of that loop is the noise of the machine.
-//! Disturbances are random, while a clean-up would occur in every round. So the best of [`ROUNDS`] rounds must not be
+//! Disturbances are random, but a clean-up would occur in every round. So the best of [`ROUNDS`] rounds must not be
 //! longer than the longest gap of the empty loop in any round.
 //!
 //! The peers clean up in one step: governor on request, throttlecrab inside a decision. The benchmark sets their clocks

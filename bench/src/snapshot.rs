@@ -19,7 +19,7 @@ use crate::report::{Goal, Report, Row};
 const CASE_NAME: &str = "snapshot";
 const KEY_COUNT: u64 = 1_000_000;
 const ROUNDS: usize = 15;
-/// Goal for the time per restored key: five million keys per second.
+/// Goal for the time per restored key, in nanoseconds: five million keys per second.
 const MAX_RESTORE_NANOS_PER_KEY: f64 = 200.0;
 
 /// Runs the case if the report includes it.

@@ -24,7 +24,7 @@ function check({ url, domain, token }, attributes) {
     const request = client.request(new URL('/v1/check', url), { method: 'POST', headers, signal }, (response) => {
       response.resume();
       response.on('end', () => {
-        // Any other type is not a decision: an invalid request or token, or an overloaded server.
+        // A response of any other type is not a decision: an invalid request or token, or an overloaded server.
         if (response.headers['content-type'] !== 'application/json') return resolve(failed);
         const passedOn = PASSED_ON.filter((name) => name in response.headers);
         const entries = passedOn.map((name) => [name, response.headers[name]]);
