@@ -6,7 +6,7 @@
 //! call through `dyn Contender` then happens once per [`CHUNK`], not once per decision. Every `decide` is
 //! `#[inline(always)]`, so that all contenders are inlined into their loop.
 
-/// Decisions per call of [`Contender::run`] in a race, and the granularity of every key sequence.
+/// Decisions per call of [`Contender::run`] in a race. The length of every key sequence is a multiple of it.
 pub(crate) const CHUNK: usize = 512;
 
 /// Cost that [`Contender::fill`] spends on each key in advance: the refill of an hour at [`WIDE_RATE_PER_SECOND`], so

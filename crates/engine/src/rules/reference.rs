@@ -151,8 +151,8 @@ request, and affect only the reports.
 
 ";
 
-const LIMIT_PROSE: &str = r"A rate is a count and a period. The count may end in `k`, `M` or `G`. The unit of the period is `ns` to `week`
-or, for `fixed_window`, also `month` or `year`. With `zone` or `anchor`, and for `month` and `year`, windows
+const LIMIT_PROSE: &str = r"A rate is a count and a period. The count may end in `k`, `M` or `G`. The unit of the period ranges from `ns` to `week`;
+`fixed_window` also accepts `month` and `year`. With `zone` or `anchor`, and for `month` and `year`, windows
 follow the calendar. The *capacity* of a limit is the burst of a bucket, or the count of a window, a
 log or a concurrency limit.
 

@@ -22,7 +22,7 @@ pub(super) fn live_paths() -> Value {
         "/v1/history": {"get": {
             "tags": ["live"], "operationId": "get_history",
             "summary": format!(
-                "Returns rates per second: {} minutes by second and an hour by ten seconds, of all decisions or of one rule",
+                "Returns rates per second: {} minutes in steps of one second and an hour in steps of ten seconds, of all decisions or of one rule",
                 ONE_SECOND_POINTS / 60
             ),
             "description": format!(
