@@ -16,7 +16,7 @@ use tollgate_engine::store::StoreError;
 use crate::batcher::{CallCounters, Health};
 use crate::config::{CONNECT_TIMEOUT, Config, PROBE_EVERY};
 use crate::lanes::{HASH_TAGS, LANE_SLOT_STRIDE, LaneCount, SHARDS, shard_of};
-use crate::link::{describe_dial_error, describe_error, dial_to, send_command};
+use crate::link::{describe_dial_error, describe_error, dial_to, send_command, timeout_hint};
 use crate::primary::Primary;
 use crate::script::Scripts;
 use crate::sentinel::with_address;
@@ -146,8 +146,9 @@ impl Cluster {
     async fn refresh(&self) -> Result<(), String> {
         let mut problems = Vec::new();
         for (host, port) in self.addresses_to_ask() {
-            let asked = timeout(CONNECT_TIMEOUT, self.fetch_lane_addresses(&host, port)).await;
-            match asked.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}"))) {
+            let asked = timeout(CONNECT_TIMEOUT, fetch_lane_addresses(&self.config, &host, port)).await;
+            let hint = timeout_hint(&self.config);
+            match asked.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}{hint}"))) {
                 Ok(addresses) => {
                     let checked = self.check_lane_count(&addresses).await;
                     match self.lane_count.get().filter(|_| !matches!(checked, Err(LaneCountError::Different(_)))) {
@@ -170,24 +171,6 @@ impl Cluster {
         let up = routes.primaries.iter().filter(|(_, primary)| *primary.watch_health().borrow() == Health::Up);
         let up = up.filter_map(|(address, _)| split_address(address));
         up.chain(self.config.cluster.iter().flat_map(|seeds| seeds.iter().cloned())).collect()
-    }
-
-    /// Asks one node for the address of each lane's primary.
-    async fn fetch_lane_addresses(&self, host: &str, port: u16) -> Result<Vec<Option<String>>, String> {
-        let mut connection = dial_to(&self.config, with_address(&self.config.server, host, port))
-            .await
-            .map_err(|error| describe_dial_error(&error, &self.config))?;
-        let slots = send_command(&mut connection, redis::cmd("CLUSTER").arg("SLOTS")).await.map_err(|error| {
-            let why = describe_error(&error);
-            let hint =
-                if why.contains("cluster support disabled") { "; write redis:// for a single server" } else { "" };
-            format!("{why}{hint}")
-        })?;
-        let addresses = lane_addresses(slots, host).ok_or("unexpected reply to CLUSTER SLOTS")?;
-        if addresses.iter().all(Option::is_none) {
-            return Err("no slots are assigned: the cluster was not created yet".to_owned());
-        }
-        Ok(addresses)
     }
 
     /// Reads the lane count from lane 0, which every store uses. If the store has no lane count, records this node's
@@ -278,6 +261,30 @@ enum LaneCountError {
 fn split_address(address: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':').filter(|(host, _)| !host.is_empty())?;
     Some((host.to_owned(), port.parse().ok()?))
+}
+
+/// Asks one node for the address of each lane's primary.
+///
+/// # Errors
+/// Fails if the node does not answer, is not part of a cluster, or knows no slots; the message gives the reason.
+pub(crate) async fn fetch_lane_addresses(
+    config: &Config,
+    host: &str,
+    port: u16,
+) -> Result<Vec<Option<String>>, String> {
+    let mut connection = dial_to(config, with_address(&config.server, host, port))
+        .await
+        .map_err(|error| describe_dial_error(&error, config))?;
+    let slots = send_command(&mut connection, redis::cmd("CLUSTER").arg("SLOTS")).await.map_err(|error| {
+        let why = describe_error(&error);
+        let hint = if why.contains("cluster support disabled") { "; write redis:// for a single server" } else { "" };
+        format!("{why}{hint}")
+    })?;
+    let addresses = lane_addresses(slots, host).ok_or("unexpected reply to CLUSTER SLOTS")?;
+    if addresses.iter().all(Option::is_none) {
+        return Err("no slots are assigned: the cluster was not created yet".to_owned());
+    }
+    Ok(addresses)
 }
 
 /// Keeps the routes and the health up to date until the cluster is dropped.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisError};
 use tokio::time::{Instant, timeout};
 
+use crate::cluster::fetch_lane_addresses;
 use crate::config::{CONNECT_TIMEOUT, Config};
-use crate::link::{Link, PROBE_CALLS, describe_error, dial, find_cluster, send_command};
+use crate::link::{Link, PROBE_CALLS, describe_error, dial, find_cluster, send_command, timeout_hint};
 use crate::script::Scripts;
 use crate::sentinel::with_address;
 
@@ -69,18 +70,26 @@ pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diag
     })
 }
 
-/// Connects to the store; in a cluster, to the first listed node that answers. Returns the configuration of that node.
+/// Connects to the store; in a cluster, to the first listed node that answers and knows the slots. Returns the
+/// configuration of that node. The probe alone would also pass on a single server, which has no slots.
 async fn open_link(config: &Config, scripts: &Arc<Scripts>) -> Result<(Link, Config), String> {
     let Some(nodes) = &config.cluster else { return Ok((Link::open(config, scripts).await?, config.clone())) };
     let mut failures = Vec::new();
     for (host, port) in nodes.iter() {
         let node = Config { server: with_address(&config.server, host, *port), ..config.clone() };
-        match Link::open(&node, scripts).await {
+        match open_cluster_node(&node, host, *port, scripts).await {
             Ok(link) => return Ok((link, node)),
             Err(why) => failures.push(format!("{host}:{port}: {why}")),
         }
     }
     Err(failures.join("; "))
+}
+
+/// Asks a cluster node for the slots, as the store does at the start, and then probes the node.
+async fn open_cluster_node(node: &Config, host: &str, port: u16, scripts: &Arc<Scripts>) -> Result<Link, String> {
+    let asked = timeout(CONNECT_TIMEOUT, fetch_lane_addresses(node, host, port)).await;
+    asked.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}{}", timeout_hint(node))))?;
+    Link::open(node, scripts).await
 }
 
 /// Returns the `INFO` text and the clock difference in microseconds.

@@ -67,9 +67,7 @@ impl Link {
     pub(crate) async fn open(config: &Config, scripts: &Arc<Scripts>) -> Result<Self, String> {
         // The client's own timeout does not cover the whole attempt, so this timeout encloses the attempt.
         let connection = timeout(CONNECT_TIMEOUT, connect(config, scripts)).await;
-        // A server without TLS mistakes the TLS handshake for an incomplete command, and waits for more bytes.
-        let is_tls = matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });
-        let hint = if is_tls { " (does the port expect TLS?)" } else { "" };
+        let hint = timeout_hint(config);
         let connection = connection.map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}{hint}"))?;
         let mut connection = connection.map_err(|error| describe_dial_error(&error, config))?;
         if config.cluster.is_none() && timeout(CONNECT_TIMEOUT, is_cluster(&mut connection)).await.unwrap_or(false) {
@@ -344,6 +342,17 @@ fn new_client(config: &Config, server: ConnectionInfo) -> Result<Client, RedisEr
 #[cfg(not(feature = "tls"))]
 fn new_client(_config: &Config, server: ConnectionInfo) -> Result<Client, RedisError> {
     Client::open(server)
+}
+
+/// Returns the part of an error message that names a likely cause of a timeout while connecting. A server without TLS
+/// mistakes the TLS handshake for an incomplete command, and waits for more bytes.
+pub(crate) fn timeout_hint(config: &Config) -> &'static str {
+    match config.server.addr() {
+        redis::ConnectionAddr::TcpTls { .. } => {
+            " (does the port speak TLS? if not, write redis instead of rediss in the URL)"
+        }
+        _ => "",
+    }
 }
 
 /// Describes why a server cannot be reached, for the log.

@@ -66,7 +66,7 @@ mod tls {
             assert!(why.contains("if the port expects TLS, write rediss://"), "{why}");
             let secure = store(&format!("rediss://localhost:{}", server.port())).await;
             let Health::Down { why } = secure.health() else { panic!("the port expects no TLS") };
-            assert!(why.contains("does the port expect TLS?"), "{why}");
+            assert!(why.contains("does the port speak TLS?"), "{why}");
         });
     }
 

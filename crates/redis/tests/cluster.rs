@@ -220,6 +220,9 @@ fn wrong_addresses_and_another_lane_count_are_reported() {
         let url = format!("redis+cluster://127.0.0.1:{}", single.port());
         let why = wait_until_down(&connect(&url, LONG_DEADLINE).await).await;
         assert!(why.contains("cluster support disabled; write redis:// for a single server"), "{why}");
+        let config = Config::from_url(&url).unwrap().deadline(LONG_DEADLINE);
+        let why = tollgate_redis::diagnose(&config, &|| 0).await.unwrap_err();
+        assert!(why.contains("cluster support disabled; write redis:// for a single server"), "{why}");
 
         let cluster = Cluster::start(Kind::Valkey);
         let store = connect(&format!("{}?namespace=a", cluster.url()), LONG_DEADLINE).await;

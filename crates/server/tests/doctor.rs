@@ -140,6 +140,10 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     let xds = ["--data", "off", "--rules", "xds://127.0.0.1:1"];
     case("an xDS server that is not running", &[&ports[..], &xds].concat(), 1);
 
+    let cluster = url.replace("redis://", "redis+cluster://");
+    let cluster = ["--data", "off", "--store", &cluster, "--store-deadline", "10000"];
+    case("a single Redis server with the URL of a cluster", &[&ports[..], &cluster].concat(), 1);
+
     store.command(&["CONFIG", "SET", "maxmemory", "100mb"]);
     store.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     case(

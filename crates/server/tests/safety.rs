@@ -401,7 +401,7 @@ fn wrong_password_database_or_encryption_of_the_store_is_reported() {
         (format!("redis://127.0.0.1:{port}"), "NOAUTH", "store refuses the password"),
         (format!("redis://:wrong@127.0.0.1:{port}"), "authentication failed", "store refuses the password"),
         (format!("redis://:secret@127.0.0.1:{port}/7"), "DB index is out of range", "store has no such database"),
-        (format!("rediss://:secret@127.0.0.1:{port}"), "does the port expect TLS?", "TLS with the store fails"),
+        (format!("rediss://:secret@127.0.0.1:{port}"), "does the port speak TLS?", "TLS with the store fails"),
     ] {
         let folder = Folder::new();
         let server = Server::start(&["--store-file", &folder.write_file("store", &url)]);

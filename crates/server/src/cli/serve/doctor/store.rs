@@ -35,12 +35,17 @@ pub(super) async fn check_store(config: &Config) -> Vec<DoctorFinding> {
     };
     match tollgate_redis::diagnose(&store, &wall_micros).await {
         Ok(diagnosis) => check_diagnosis(&name, &diagnosis, config.store_deadline),
-        Err(why) => vec![DoctorFinding::error(
-            "store",
-            format!("{name}: {why}"),
-            "check that it is running, and check the address, user and password in --store; until it answers, on_fault \
-             of each rule decides",
-        )],
+        Err(why) => {
+            // The reason may already say which URL would be right.
+            let action = match why.contains("; write redis") {
+                true => "until then, on_fault of each rule decides",
+                false => {
+                    "check that it is running, and check the address, user and password in --store; until it answers, \
+                     on_fault of each rule decides"
+                }
+            };
+            vec![DoctorFinding::error("store", format!("{name}: {why}"), action)]
+        }
     }
 }
 
