@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tollgate::clock::PreciseClock;
 use tollgate::core::{Mono, Time};
 use tollgate::redis_cell::RedisCellTable;
@@ -29,6 +29,11 @@ const SNAPSHOT_FILE: &str = "counters.snapshot";
 const REFUSED_SNAPSHOT_FILE: &str = "counters.snapshot.refused";
 /// Name of the file that a running server locks.
 const LOCK_FILE: &str = "counters.lock";
+/// Maximum time that a server waits at the start until another server has released the data directory. A server that
+/// was told to stop needs up to half a second, and a killed process may still be exiting.
+const MAX_LOCK_WAIT: Duration = Duration::from_secs(3);
+/// Pause between two attempts to lock the data directory.
+const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Where and how often snapshots are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,17 +90,31 @@ pub type Counters = (Engine<MemoryStore>, RedisCellTable);
 #[derive(Debug)]
 pub struct DirectoryLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] Option<File>);
 
-/// Locks the data directory, so that no other server overwrites the snapshot. A directory in which the lock file cannot
-/// be opened, such as a read-only directory, is not locked.
+/// Locks the data directory, so that no other server overwrites the snapshot. Waits up to [`MAX_LOCK_WAIT`] for another
+/// server that is stopping. A directory in which the lock file cannot be opened, such as a read-only directory, is not
+/// locked.
 ///
 /// # Errors
 /// Returns an error if another server uses the directory.
-pub fn lock_directory(directory: &Path) -> anyhow::Result<DirectoryLock> {
+pub async fn lock_directory(directory: &Path) -> anyhow::Result<DirectoryLock> {
+    lock_directory_within(directory, MAX_LOCK_WAIT).await
+}
+
+async fn lock_directory_within(directory: &Path, max_wait: Duration) -> anyhow::Result<DirectoryLock> {
     let opened = DirBuilder::new().recursive(true).mode(0o700).create(directory).and_then(|()| {
         File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(directory.join(LOCK_FILE))
     });
     let Ok(mut file) = opened else { return Ok(DirectoryLock(None)) };
-    match file.try_lock() {
+    let mut locked = file.try_lock();
+    if matches!(locked, Err(TryLockError::WouldBlock)) {
+        tracing::info!(directory = %directory.display(), ?max_wait, "data directory in use; waiting for its release");
+        let start = Instant::now();
+        while matches!(locked, Err(TryLockError::WouldBlock)) && start.elapsed() < max_wait {
+            sleep(LOCK_RETRY_PAUSE).await;
+            locked = file.try_lock();
+        }
+    }
+    match locked {
         Ok(()) => {
             // A second server reads the process id for its error message. A failed write does no harm.
             let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
@@ -263,16 +282,20 @@ async fn run_periodically(
 mod tests {
     use super::*;
 
-    #[test]
-    fn data_directory_is_locked_until_the_first_server_has_ended() {
+    #[tokio::test]
+    async fn data_directory_is_locked_until_the_first_server_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("data");
-        let first = lock_directory(&directory).unwrap();
-        let why = lock_directory(&directory).unwrap_err().to_string();
+        let first = lock_directory(&directory).await.unwrap();
+        let why = lock_directory_within(&directory, Duration::ZERO).await.unwrap_err().to_string();
         let process = std::process::id();
         assert!(why.contains(&format!("is used by another server (process {process}); give each")), "{why}");
-        drop(first);
-        assert!(lock_directory(&directory).is_ok());
-        assert!(lock_directory(Path::new("/proc/nowhere")).is_ok(), "nothing can be written there");
+        let stop_first = async {
+            sleep(Duration::from_millis(200)).await;
+            drop(first);
+        };
+        let (second, ()) = tokio::join!(lock_directory(&directory), stop_first);
+        assert!(second.is_ok(), "the second server waits for the first");
+        assert!(lock_directory(Path::new("/proc/nowhere")).await.is_ok(), "nothing can be written there");
     }
 }

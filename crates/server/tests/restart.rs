@@ -192,3 +192,20 @@ fn second_server_in_the_same_data_directory_is_refused() {
     drop(first);
     drop(restarted.start("3600"));
 }
+
+#[test]
+fn server_starts_while_the_previous_one_stops() {
+    let restarted = RestartableServer::new();
+    let first = restarted.start("3600");
+    (0..3).for_each(|_| assert_eq!(check_status(&mut first.connect_http(), "\"who\":\"alice\""), 200));
+    // The first server cannot stop before it continues, so the second server has to wait.
+    first.pause();
+    first.signal("TERM");
+    let script = format!("sleep 0.3; kill -CONT {}", first.id());
+    let mut resume = std::process::Command::new("sh").args(["-c", &script]).spawn().expect("sh starts");
+    let second = restarted.start("3600");
+    assert!(resume.wait().expect("sh runs").success());
+    let waited = |line: &String| line.contains("data directory in use; waiting for its release");
+    assert_eq!(second.start_log.iter().filter(|line| waited(line)).count(), 1, "{:?}", second.start_log);
+    assert_eq!(check_status(&mut second.connect_http(), "\"who\":\"alice\""), 429, "the snapshot was restored");
+}

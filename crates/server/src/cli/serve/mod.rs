@@ -62,8 +62,10 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
-            let lock = config.snapshots.as_ref().map(|snapshots| counters::lock_directory(&snapshots.directory));
-            let _lock = lock.transpose()?;
+            let _lock = match &config.snapshots {
+                Some(snapshots) => Some(counters::lock_directory(&snapshots.directory).await?),
+                None => None,
+            };
             let (engine, throttles) = counters::restore_or_create(config.capacity, config.snapshots.as_ref())?;
             let app = App::new(engine, Some(throttles));
             app.snapshots.set_key_capacity(config.capacity);
