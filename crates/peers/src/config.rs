@@ -16,6 +16,11 @@ use crate::secret::{self, ClusterSecret};
 /// Default port for links between peers.
 pub const DEFAULT_PORT: u16 = 7_400;
 
+/// Reason why an address that is not loopback is not dialled without a secret: the link would not be encrypted, and
+/// neither node could check that the other belongs to the cluster.
+pub(crate) const NO_SECRET: &str =
+    "not a loopback address, and there is no secret: add ?secret_file=PATH to the store address";
+
 /// Configuration of a cluster and of this node.
 ///
 /// ```
@@ -24,7 +29,7 @@ pub const DEFAULT_PORT: u16 = 7_400;
 /// let config = Config::from_url("peers://127.0.0.1:7401,127.0.0.1:7402")?;
 /// let config = config.listen("127.0.0.1:7401".parse()?)?;
 /// assert_eq!(config.name(), "127.0.0.1:7401");
-/// assert!(Config::from_url("peers://10.0.0.1")?.listen("10.0.0.1:7400".parse()?).is_err(), "there is no secret");
+/// assert!(Config::from_url("peers://10.0.0.1").is_err(), "there is no secret");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -57,7 +62,8 @@ impl Config {
     /// address or a DNS name. A DNS name represents all addresses that it resolves to, and is resolved repeatedly.
     ///
     /// # Errors
-    /// Fails if the URL is malformed or the secret cannot be read.
+    /// Fails if the URL is malformed or the secret cannot be read. Also fails if there is no secret and a host is an IP
+    /// address that is not loopback. Without a secret, a DNS name is accepted, but only loopback addresses are dialled.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let wrong = |problem: String| {
             ConfigError(format!(
@@ -88,6 +94,11 @@ impl Config {
                     return Err(ConfigError(format!("unknown option `{other}`; available: secret_file, cluster")));
                 }
             }
+        }
+        let literal = |(host, port): &(String, u16)| Some(SocketAddr::new(host.parse().ok()?, *port));
+        let refused = seeds.iter().filter_map(literal).find(|address| !may_be_dialled(*address, secret.is_some()));
+        if let Some(address) = refused {
+            return Err(ConfigError(format!("{address}: {NO_SECRET}; openssl rand -hex 32 prints one")));
         }
         let (listen, advertise) = (([127, 0, 0, 1], DEFAULT_PORT).into(), ([127, 0, 0, 1], DEFAULT_PORT).into());
         let (deadline, max_keys) = (Duration::from_millis(10), 1_000_000);
@@ -218,7 +229,7 @@ impl Config {
     }
 
     fn require_secret_unless_loopback(&self, address: SocketAddr) -> Result<(), ConfigError> {
-        if self.secret.is_some() || address.ip().to_canonical().is_loopback() {
+        if may_be_dialled(address, self.secret.is_some()) {
             return Ok(());
         }
         Err(ConfigError(format!(
@@ -239,6 +250,11 @@ impl Config {
             Some(socket.local_addr().ok()?.ip())
         })
     }
+}
+
+/// Returns whether this node may dial the address. Links without a secret are allowed on loopback only.
+pub(crate) fn may_be_dialled(address: SocketAddr, has_secret: bool) -> bool {
+    has_secret || address.ip().to_canonical().is_loopback()
 }
 
 fn is_valid_name(text: &str) -> bool {
@@ -274,9 +290,9 @@ mod tests {
 
     #[test]
     fn hosts_can_be_names_or_addresses_with_or_without_ports() {
-        let config = Config::from_url("peers://a.example,10.0.0.1:1,[::1]:2,::1,b:3").unwrap();
+        let config = Config::from_url("peers://a.example,127.0.0.1:1,[::1]:2,::1,b:3").unwrap();
         let seeds: Vec<_> = config.seeds.iter().map(|(host, port)| (&**host, *port)).collect();
-        assert_eq!(seeds, [("a.example", 7_400), ("10.0.0.1", 1), ("::1", 2), ("::1", 7_400), ("b", 3)]);
+        assert_eq!(seeds, [("a.example", 7_400), ("127.0.0.1", 1), ("::1", 2), ("::1", 7_400), ("b", 3)]);
     }
 
     #[test]
@@ -300,6 +316,11 @@ mod tests {
             assert!(error.contains("there is no secret: add ?secret_file=PATH"), "{error}");
         }
         assert!(config.advertise(([10, 0, 0, 1], 1).into()).is_err());
+        for host in ["10.0.0.1:7400", "127.0.0.1,10.0.0.1:7400", "[2001:db8::1]:7400", "0.0.0.0"] {
+            let error = error_of(&format!("peers://{host}"));
+            assert!(error.contains(":7400: not a loopback address, and there is no secret: add ?secret"), "{error}");
+        }
+        assert!(Config::from_url("peers://[::ffff:127.0.0.1]:7400").is_ok());
     }
 
     #[test]
@@ -311,6 +332,8 @@ mod tests {
         let found = config.clone().listen(([0; 4], 7_401).into()).unwrap();
         assert_eq!(found.advertised(), ([127, 0, 0, 1], 7_401).into());
         assert_eq!(found.name(), "127.0.0.1:7401");
+        let secured = format!("peers://10.0.0.1:7400?secret_file={}", file.display());
+        assert!(Config::from_url(&secured).is_ok(), "there is a secret");
         let given = found.advertise(([10, 0, 0, 1], 1).into()).unwrap().named("one").unwrap();
         assert_eq!((given.advertised(), &*given.name()), (([10, 0, 0, 1], 1).into(), "one"));
         assert!(given.clone().advertise(([0; 4], 1).into()).is_err());

@@ -14,6 +14,7 @@ use tollgate::clock::Clock;
 
 use crate::NodeId;
 use crate::ask::{self, Answer, AskAction, SingleAsk};
+use crate::config::{NO_SECRET, may_be_dialled};
 use crate::frame::FrameBuffer;
 use crate::greeting::{self, LinkFrame, NodeRecord};
 use crate::hub::{AcceptedLink, Counters, Shared};
@@ -139,6 +140,10 @@ async fn dial(shared: Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>) {
 }
 
 async fn connect(shared: &Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>) -> Result<(), String> {
+    // A name among the seeds, or a record of a peer, may have any address.
+    if !may_be_dialled(address, tls.is_some()) {
+        return Err(NO_SECRET.to_owned());
+    }
     let connected = timeout(HANDSHAKE_TIMEOUT, TcpStream::connect(address)).await;
     shared.record_dial_answer(address, matches!(connected, Ok(Ok(_))));
     let stream = connected.map_err(|_| format!("no connection within {HANDSHAKE_TIMEOUT:?}"))?;

@@ -467,3 +467,16 @@ async fn peer_that_never_reads_is_dropped_despite_its_heartbeats() {
     assert!(start.elapsed() >= Duration::from_secs(4), "the peer was dropped for silence");
     beats.join().unwrap();
 }
+
+#[tokio::test]
+async fn without_a_secret_only_loopback_is_dialled() {
+    let seed = TcpListener::bind("127.0.0.1:0").unwrap();
+    seed.set_nonblocking(true).unwrap();
+    let [own] = addresses::<1>();
+    let mut config = config(own, &[own], "");
+    // Linux connects 0.0.0.0 to this machine, so a dial would succeed; but a name may resolve to any such address.
+    config.seeds = vec![("0.0.0.0".to_owned(), seed.local_addr().unwrap().port())];
+    let node = PeerStore::start(config).unwrap();
+    node.wait_until_joined().await;
+    assert_eq!(seed.accept().map(drop).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
