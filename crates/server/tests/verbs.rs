@@ -190,6 +190,10 @@ fn rule_file_is_explained_without_a_server() {
     assert!(output.status.success() && text.contains("4/day: 4 of 4 left\n"), "{text}");
     for (args, error) in [
         (&["--rules", rules.path(), "none"][..], "unknown domain `none`"),
+        (
+            &["--rules", rules.path(), "user=a"],
+            "unknown domain `user=a`; the domain comes first, then the attributes: DOMAIN user=a",
+        ),
         (&["--rules", rules.path(), "api", "user"], "`user` is not an attribute"),
         (&["--server", "http://127.0.0.1:1", "api"], "cannot reach http://127.0.0.1:1"),
     ] {

@@ -72,7 +72,8 @@ fn explain_with_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     let item = Item { cost: request.cost.map(Cost::new), ..Item::new(&attributes) };
     let mut decisions = Decisions::default();
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let explanation = runtime.block_on(engine.explain(request.domain.as_bytes(), &item, &mut decisions))?;
+    let explanation = runtime.block_on(engine.explain(request.domain.as_bytes(), &item, &mut decisions));
+    let explanation = explanation.map_err(|error| request.with_hint(error.into()))?;
     write!(std::io::stdout(), "{explanation}")?;
     let matches =
         |id: &str| explanation.rules.iter().any(|rule| rule.rule == id && matches!(rule.why, MatchResult::Matches(_)));
@@ -82,7 +83,8 @@ fn explain_with_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
 /// Returns a server's explanation, which is based on the server's rules and current counters.
 fn explain_with_server(args: &ExplainArgs) -> anyhow::Result<String> {
     let remote = Remote::new(&args.server)?;
-    let answer: Value = remote.post(&["v1", "explain"], args.request.to_json()?)?.parse()?;
+    let answer = remote.post(&["v1", "explain"], args.request.to_json()?);
+    let answer: Value = answer.map_err(|error| args.request.with_hint(error))?.parse()?;
     let text = answer["text"].as_str().with_context(|| format!("{} is not a tollgate server", remote.url()))?;
     Ok(text.to_owned())
 }

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::exit_code;
 use super::remote::output::{self, OutputArgs, TextTable};
 use super::remote::{Remote, ServerArgs};
+use super::{count_with_noun, exit_code};
 use crate::observe::peers::{Node, Peer, PeersPage};
 
 #[derive(Clone, Debug, Args)]
@@ -52,13 +52,17 @@ pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
         table.add_row(node_row(node, link, format!("{unacknowledged} unacknowledged, {missing} missing")));
     }
     table.print("")?;
-    let majority = if page.majority { "with a majority" } else { "no majority: on_fault decides for strict rules" };
-    let PeersPage { nodes, keys, overshoot, .. } = page;
-    writeln!(
-        std::io::stdout(),
-        "{nodes} servers share limits, {majority}; {keys} keys, {overshoot} tokens beyond a limit"
-    )?;
+    writeln!(std::io::stdout(), "{}", summary(&page))?;
     Ok(exit_code(is_healthy(&page)))
+}
+
+fn summary(page: &PeersPage) -> String {
+    let majority = if page.majority { "with a majority" } else { "no majority: on_fault decides for strict rules" };
+    let share = if page.nodes == 1 { "shares" } else { "share" };
+    let count = |count: u64, noun| count_with_noun(usize::try_from(count).unwrap_or(usize::MAX), noun);
+    let (nodes, keys) = (count(page.nodes.into(), "server"), count(page.keys, "key"));
+    let overshoot = count(page.overshoot, "token");
+    format!("{nodes} {share} limits, {majority}; {keys}, {overshoot} beyond a limit")
 }
 
 fn node_row(node: &Node, link: &str, lag: String) -> [String; 9] {
@@ -74,4 +78,19 @@ fn node_row(node: &Node, link: &str, lag: String) -> [String; 9] {
 
 fn is_healthy(page: &PeersPage) -> bool {
     page.majority && page.peers.iter().all(|peer| peer.linked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_uses_singular_and_plural() {
+        let peers = crate::observe::peers::Peers::default();
+        peers.set(crate::observe::peers::sample_status());
+        let several = PeersPage { majority: true, nodes: 3, keys: 0, overshoot: 0, ..peers.page() };
+        assert_eq!(summary(&several), "3 servers share limits, with a majority; 0 keys, 0 tokens beyond a limit");
+        let one = PeersPage { nodes: 1, keys: 1, overshoot: 1, ..several };
+        assert_eq!(summary(&one), "1 server shares limits, with a majority; 1 key, 1 token beyond a limit");
+    }
 }

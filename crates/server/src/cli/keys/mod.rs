@@ -90,7 +90,8 @@ pub(super) fn run(args: &KeysArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         KeysCommand::Peek(args) => return peek(&remote, args),
         KeysCommand::Reset(args) => {
-            let answer = remote.post(&["v1", "reset"], args.request.to_json()?)?;
+            let answer = remote.post(&["v1", "reset"], args.request.to_json()?);
+            let answer = answer.map_err(|error| args.request.with_hint(error))?;
             answer.print(args.output, |answer: Value| {
                 let counters = usize::try_from(answer["reset"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
                 writeln!(std::io::stdout(), "{} reset", count_with_noun(counters, "counter"))?;
@@ -140,7 +141,8 @@ struct LimitLine {
 }
 
 fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
-    let answer = remote.post(&["v1", "peek"], args.request.to_json()?)?;
+    let answer = remote.post(&["v1", "peek"], args.request.to_json()?);
+    let answer = answer.map_err(|error| args.request.with_hint(error))?;
     let decision: Decision = answer.parse()?;
     let status = exit_code(decision.allowed);
     if args.output.json {

@@ -96,6 +96,15 @@ impl RequestArgs {
         attributes.collect()
     }
 
+    /// Adds to an error about an unknown domain that the domain comes first, if an attribute is in its place.
+    pub(super) fn with_hint(&self, error: anyhow::Error) -> anyhow::Error {
+        let domain = &self.domain;
+        if !domain.contains('=') || !error.to_string().contains("unknown domain") {
+            return error;
+        }
+        anyhow::anyhow!("{error:#}; the domain comes first, then the attributes: DOMAIN {domain}")
+    }
+
     /// Returns the JSON body of the request. A repeated attribute becomes an array of values.
     ///
     /// # Errors
@@ -133,6 +142,11 @@ impl ServerArgs {
         self.token.as_deref().map(str::trim).filter(|token| !token.is_empty())
     }
 
+    /// Returns the part of the token that may be shown, if there is a token.
+    pub(super) fn displayed_token(&self) -> Option<String> {
+        self.token().map(error::display_token)
+    }
+
     /// Returns a client of the server.
     ///
     /// # Errors
@@ -153,7 +167,7 @@ impl Remote {
             writeln!(std::io::stderr(), "warning: the token is sent to {server} without encryption; use https")?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { client, runtime, token: args.token().map(error::display_token) })
+        Ok(Self { client, runtime, token: args.displayed_token() })
     }
 
     /// Returns the address of the server.

@@ -206,7 +206,12 @@ fn parse_store(text: &str, raw: &ServeArgs) -> anyhow::Result<StoreConfig> {
             )
         }
         None => {
-            bail!("--store: no such store; write memory, redis://…, redis+sentinel://…, redis+cluster://… or peers://…")
+            // The content of a file, and a value with `@`, may be or contain a password.
+            let is_shown = raw.store_file.is_none() && !text.contains('@');
+            let value = if is_shown { format!(" {text}") } else { String::new() };
+            bail!(
+                "--store{value}: no such store; write memory, redis://…, redis+sentinel://…, redis+cluster://… or peers://…"
+            )
         }
     }
 }
@@ -319,7 +324,12 @@ pub(super) mod tests {
         assert_refused("--http 8080", "--http 8080: write an address and a port, like 127.0.0.1:8080");
         assert_refused("--http off --resp off", "nothing to serve");
         assert_refused("--store redsi://:secret@host", "--store redsi://…: no such store");
-        assert_refused("--store memroy", "write memory, redis://…, redis+sentinel://…, redis+cluster://… or peers://…");
+        assert_refused("--store 127.0.0.1:6379", "--store 127.0.0.1:6379: no such store; write memory, redis://…");
+        assert_refused("--store :secret@host", "--store: no such store");
+        assert_refused(
+            "--store memroy",
+            "--store memroy: no such store; write memory, redis://…, redis+sentinel://…, redis+cluster://… or peers://…",
+        );
         assert_refused("--capacity 0", "--capacity 0: write a whole number above 0, like 500k or 10M");
         assert_refused("--capacity 99999999999999999G", "--capacity");
         assert_refused("--threads 0", "--threads 0 is out of range (1 to 1024)");
@@ -407,6 +417,10 @@ pub(super) mod tests {
         assert_refused(
             "--store peers://a --peers-advertise 10.0.0.1:7400",
             "--peers-advertise: 10.0.0.1:7400 can be reached",
+        );
+        assert_refused(
+            "--store peers://10.0.0.1:7400",
+            "--store: 10.0.0.1:7400: not a loopback address, and there is no secret: add ?secret_file=PATH",
         );
         assert_refused("--store peers://a?secret=x", "unknown option `secret`; available: secret_file, cluster");
         let folder = tempfile::tempdir().expect("a directory");

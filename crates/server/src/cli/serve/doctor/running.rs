@@ -43,9 +43,8 @@ pub(super) async fn check_running_server(args: &ServerArgs) -> Vec<DoctorFinding
             let found = format!("no answer from {url} ({why}), so nodes and keys were not checked");
             return vec![DoctorFinding::warning("server", found, "start it, or name it with --server")];
         }
-        Err(GetError::Status(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => {
-            let found = format!("{url} requires a token");
-            return vec![DoctorFinding::warning("server", found, "set TOLLGATE_TOKEN to a token with the role reader")];
+        Err(GetError::Status(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN))) => {
+            return vec![token_finding(&url, status, args.displayed_token().as_deref())];
         }
         Err(GetError::Status(status)) => {
             let found = format!("{url} answers {status} to /v1/rules-status");
@@ -65,6 +64,16 @@ pub(super) async fn check_running_server(args: &ServerArgs) -> Vec<DoctorFinding
         findings.extend(key_findings(&top));
     }
     findings
+}
+
+/// Returns the finding about a server that refuses the call. `token` is the part of the token that may be shown.
+fn token_finding(url: &str, status: StatusCode, token: Option<&str>) -> DoctorFinding {
+    let found = match token {
+        None => format!("{url} requires a token"),
+        Some(token) if status == StatusCode::UNAUTHORIZED => format!("{url} does not know the token {token}"),
+        Some(token) => format!("the token {token} may not read the status of {url}"),
+    };
+    DoctorFinding::warning("server", found, "set TOLLGATE_TOKEN to a token with the role reader")
 }
 
 fn check_server(url: &str, status: &RulesStatus) -> DoctorFinding {
@@ -223,6 +232,19 @@ mod tests {
         assert!(lone.starts_with("warning  peers         the server sees no majority of the 2 servers"), "{lone}");
         assert!(text(&|page| page.peers[0].linked = false).contains("no link to n2; check"));
         assert!(text(&|page| page.peers[0].node.checksum = Some("1".into())).contains("other rules on n2; check"));
+    }
+
+    #[test]
+    fn missing_unknown_and_insufficient_tokens_are_distinguished() {
+        let text = |status, token| token_finding("http://h", status, token).text;
+        let action = "; set TOLLGATE_TOKEN to a token with the role reader";
+        for (status, token, expected) in [
+            (StatusCode::UNAUTHORIZED, None, "http://h requires a token"),
+            (StatusCode::UNAUTHORIZED, Some("`3f9a`"), "http://h does not know the token `3f9a`"),
+            (StatusCode::FORBIDDEN, Some("`3f9a`"), "the token `3f9a` may not read the status of http://h"),
+        ] {
+            assert_eq!(text(status, token), format!("{expected}{action}"));
+        }
     }
 
     #[test]
