@@ -2,6 +2,8 @@
 
 mod add;
 
+use std::collections::HashMap;
+use std::hash::RandomState;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,6 +30,10 @@ pub(crate) struct Plan {
     /// The pairs of items and the charges that they caused.
     pub(crate) item_matches: Vec<ItemMatch>,
     keys: Vec<u8>,
+    /// The charge of each key, by the hash of the key, for requests with several items.
+    charge_of_hash: HashMap<u64, u32>,
+    /// Random, so that callers cannot choose keys with equal hashes.
+    key_hasher: RandomState,
     /// The full refill times of charges with several limits.
     refill_times: Vec<Option<Nanos>>,
     /// The calendar windows of charges whose limits have calendars.
@@ -256,6 +262,9 @@ impl Plan {
         self.charges.clear();
         self.item_matches.clear();
         self.keys.clear();
+        if !self.charge_of_hash.is_empty() {
+            self.charge_of_hash.clear();
+        }
         self.refill_times.clear();
         self.given.clear();
         self.limits.overriding.clear();

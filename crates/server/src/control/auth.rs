@@ -196,6 +196,14 @@ impl Access {
         }
     }
 
+    /// Returns the digest of the caller's token in hexadecimal; empty if tokens are not required.
+    pub fn token_digest(&self) -> &str {
+        match self {
+            Self::Unrestricted => "",
+            Self::Token(token) => &token.digest,
+        }
+    }
+
     /// Returns whether the caller's permissions are limited to some domains.
     #[inline]
     pub fn is_limited_to_domains(&self) -> bool {

@@ -55,7 +55,7 @@ pub(super) async fn call_operation<S: Store>(
         None => KeyLookup::NoKey,
         Some(key) => app
             .idempotency
-            .look_up_or_insert(key, (Protocol::Http, spec.op, body), app.now())
+            .look_up_or_insert(access, key, (Protocol::Http, spec.op, body), app.now())
             .map_err(|error| Problem::from_op_error(&error, ""))?,
     };
     let parsed;

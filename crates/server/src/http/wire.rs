@@ -88,6 +88,10 @@ pub struct ListReader<'a> {
     has_read_item: bool,
 }
 
+/// Number of bytes of a list after which [`ListReader::read_items`] stops. Parsing this many bytes takes less than
+/// 0.1 ms.
+const MAX_STEP_BYTES: usize = 8 * 1024;
+
 /// Result of [`ListReader::read_items`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListProgress {
@@ -105,9 +109,13 @@ impl<'a> ListReader<'a> {
         Some(Self { unread: skip_whitespace(body).strip_prefix(b"[")?, has_read_item: false })
     }
 
-    /// Reads up to `count` more items and appends them to `items`.
+    /// Reads up to `count` more items and appends them to `items`. Stops earlier after [`MAX_STEP_BYTES`].
     pub fn read_items(&mut self, items: &mut Vec<WireRequest<'a>>, count: usize) -> ListProgress {
+        let unread_before = self.unread.len();
         for _ in 0..count {
+            if unread_before - self.unread.len() >= MAX_STEP_BYTES {
+                break;
+            }
             self.unread = skip_whitespace(self.unread);
             match self.unread {
                 [b']', after @ ..] if skip_whitespace(after).is_empty() => return ListProgress::End,
@@ -118,7 +126,7 @@ impl<'a> ListReader<'a> {
             self.has_read_item = true;
             let mut values = serde_json::Deserializer::from_slice(self.unread).into_iter();
             match values.next() {
-                Some(Ok(item)) if items.len() < MAX_BATCH => items.push(item),
+                Some(Ok(ListItem(item))) if items.len() < MAX_BATCH => items.push(item),
                 Some(Ok(_) | Err(_)) | None => return ListProgress::Invalid,
             }
             self.unread = &self.unread[values.byte_offset()..];
@@ -158,7 +166,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Body<'a> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
                 let mut items = Vec::new();
-                while let Some(item) = list.next_element()? {
+                while let Some(ListItem(item)) = list.next_element()? {
                     if items.len() == MAX_BATCH {
                         return Err(A::Error::custom(format_args!(
                             "too many requests in a batch (maximum {MAX_BATCH})"
@@ -170,6 +178,27 @@ impl<'de: 'a, 'a> Deserialize<'de> for Body<'a> {
             }
         }
         deserializer.deserialize_any(BodyVisitor)
+    }
+}
+
+/// An item of a list. Unlike a derived implementation, this one does not accept a list of the fields in order.
+struct ListItem<'a>(WireRequest<'a>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for ListItem<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor;
+        impl<'de> Visitor<'de> for ObjectVisitor {
+            type Value = ListItem<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with `domain` and `attributes`, or with `key` and `limit`")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                WireRequest::deserialize(serde::de::value::MapAccessDeserializer::new(map)).map(ListItem)
+            }
+        }
+        deserializer.deserialize_any(ObjectVisitor)
     }
 }
 
@@ -292,15 +321,20 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut pairs = Vec::new();
+                // An empty list counts as one value. Otherwise, a body could contain any number of empty lists.
+                let (mut pairs, mut count) = (Vec::new(), 0);
                 while let Some((name, values)) = map.next_entry::<JsonString<'de>, AttributeValues<'de>>()? {
                     match values {
-                        AttributeValues::One(value) => pairs.push((name, value)),
+                        AttributeValues::One(value) => {
+                            count += 1;
+                            pairs.push((name, value));
+                        }
                         AttributeValues::Many(values) => {
+                            count += values.len().max(1);
                             pairs.extend(values.into_iter().map(|value| (name.clone(), value)));
                         }
                     }
-                    if pairs.len() > MAX_ATTRIBUTE_VALUES {
+                    if count > MAX_ATTRIBUTE_VALUES {
                         return Err(too_many_attributes());
                     }
                 }
@@ -361,6 +395,7 @@ mod tests {
             "[7]",
             "[{}]]",
             r#"[{"domian":1}]"#,
+            r#"[["api",{"a":"1"},3]]"#,
         ] {
             for count in 1..4 {
                 let mut reader = ListReader::new(json.as_bytes()).expect("a list");
@@ -372,6 +407,10 @@ mod tests {
             }
         }
         assert!(ListReader::new(b"{}").is_none());
+        let long_item = format!(r#"[{{"key":"{}"}},{{}}]"#, "k".repeat(MAX_STEP_BYTES));
+        let (mut reader, mut items) = (ListReader::new(long_item.as_bytes()).expect("a list"), Vec::new());
+        assert_eq!((reader.read_items(&mut items, 64), items.len()), (ListProgress::More, 1));
+        assert_eq!((reader.read_items(&mut items, 64), items.len()), (ListProgress::End, 2));
         let many = format!("[{}{{}}]", "{},".repeat(MAX_BATCH));
         let mut items = Vec::new();
         let read = ListReader::new(many.as_bytes()).map(|mut reader| reader.read_items(&mut items, 2 * MAX_BATCH));
@@ -409,6 +448,10 @@ mod tests {
         };
         assert!(attributes(MAX_ATTRIBUTE_VALUES).contains("a127="));
         assert!(attributes(MAX_ATTRIBUTE_VALUES + 1).contains("too many attributes (maximum 128)"));
+        let empty_lists =
+            |count| parse_and_describe(&format!(r#"{{"attributes":{{{}"b":[]}}}}"#, r#""a":[],"#.repeat(count)));
+        assert_eq!(empty_lists(MAX_ATTRIBUTE_VALUES - 1), " [] 1");
+        assert!(empty_lists(MAX_ATTRIBUTE_VALUES).contains("too many attributes (maximum 128)"));
         // The JSON parser limits the nesting depth.
         assert!(Body::parse("[".repeat(100_000).as_bytes()).is_err());
         assert!(Body::parse(format!("{{\"attributes\":{{\"a\":{}", "[".repeat(100_000)).as_bytes()).is_err());

@@ -4,7 +4,7 @@
 //! The table is local to this node, is bounded in entries, bytes and time, and evicts the oldest entries first. The
 //! table therefore covers retries to the same node within minutes. The output of a single call is stored only if the
 //! operation took effect, because a caller who repeats a refused request wants the current state. The results of a list
-//! are always stored.
+//! are always stored. A key belongs to the token of its caller, so that no caller sees or blocks the results of another.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -15,6 +15,7 @@ use tollgate::core::{Mono, Nanos, Time};
 
 use super::error::{ErrorKind, OpError};
 use super::view::Output;
+use crate::control::auth::Access;
 
 /// The results of a call: one result, or one per list item.
 pub type Results = Arc<[Result<Output<'static>, OpError>]>;
@@ -79,17 +80,25 @@ pub struct Ticket<'t> {
 }
 
 impl IdempotencyTable {
-    /// Looks up a key, and inserts it if it is new. The table stores a hash of `request`, to detect that a key is
-    /// reused with another request.
+    /// Looks up a key of a caller, and inserts it if it is new. The table stores a hash of `request`, to detect that a
+    /// key is reused with another request.
     ///
     /// # Errors
     /// Returns an error if the key has an invalid length, is in use, or was used with another request.
-    pub fn look_up_or_insert(&self, key: &[u8], request: impl Hash, now: Time<Mono>) -> Result<KeyLookup<'_>, OpError> {
+    pub fn look_up_or_insert(
+        &self,
+        access: &Access,
+        key: &[u8],
+        request: impl Hash,
+        now: Time<Mono>,
+    ) -> Result<KeyLookup<'_>, OpError> {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             let detail = format!("an idempotency key must have 1 to {MAX_KEY_BYTES} bytes");
             return Err(OpError::about_key(ErrorKind::Invalid, detail));
         }
         let request_hash = self.hasher.hash_one(request);
+        // The digests of all tokens have the same length, so different pairs never give the same key.
+        let key = &*[access.token_digest().as_bytes(), key].concat();
         let mut table = self.lock_table();
         if let Some(entry) = table.entries.get(key).filter(|entry| now.since(entry.started_at) < KEY_LIFETIME) {
             return match &entry.results {
@@ -192,9 +201,10 @@ impl Drop for Ticket<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::model::{Role, TokenGrant, Verifier};
 
     fn begin_with_new_key<'t>(table: &'t IdempotencyTable, key: &str, now: Time<Mono>) -> Ticket<'t> {
-        match table.look_up_or_insert(key.as_bytes(), "asked", now) {
+        match table.look_up_or_insert(&Access::Unrestricted, key.as_bytes(), "asked", now) {
             Ok(KeyLookup::First(ticket)) => ticket,
             other => panic!("{other:?}"),
         }
@@ -206,7 +216,7 @@ mod tests {
 
     /// Returns the number of counters in the result that is stored under `key`.
     fn stored_counter_count(table: &IdempotencyTable, key: &str, now: Time<Mono>) -> Option<usize> {
-        match table.look_up_or_insert(key.as_bytes(), "asked", now) {
+        match table.look_up_or_insert(&Access::Unrestricted, key.as_bytes(), "asked", now) {
             Ok(KeyLookup::Replay(results)) => match &results[..] {
                 [Ok(Output::Reset(counters))] => Some(*counters),
                 other => panic!("{other:?}"),
@@ -225,7 +235,10 @@ mod tests {
         begin_with_new_key(&table, "k", now).store(reset_results(7), 10);
         let almost = Time::from_nanos(now.as_nanos() + KEY_LIFETIME.as_nanos() - 1);
         assert_eq!(stored_counter_count(&table, "k", almost), Some(7));
-        assert_eq!(error_kind(table.look_up_or_insert(b"k", "another", almost)), Some(ErrorKind::KeyReused));
+        assert_eq!(
+            error_kind(table.look_up_or_insert(&Access::Unrestricted, b"k", "another", almost)),
+            Some(ErrorKind::KeyReused)
+        );
         let later = now.saturating_add(KEY_LIFETIME);
         begin_with_new_key(&table, "k", later).store(reset_results(8), 10);
         assert_eq!(stored_counter_count(&table, "k", later), Some(8));
@@ -233,10 +246,28 @@ mod tests {
     }
 
     #[test]
+    fn callers_with_different_tokens_do_not_share_keys() {
+        let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
+        let caller = |digest: &str| {
+            let grant = TokenGrant { name: "n".to_owned(), role: Role::Reader, domains: Vec::new(), expires_ms: None };
+            Access::Token(Arc::new(Verifier { digest: digest.to_owned(), id: "t".to_owned(), grant }))
+        };
+        let (one, other) = (caller("11"), caller("22"));
+        let first = |access| table.look_up_or_insert(access, b"k", "asked", now);
+        let Ok(KeyLookup::First(ticket)) = first(&one) else { panic!("the key is new") };
+        ticket.store(reset_results(7), 10);
+        assert!(matches!(first(&one), Ok(KeyLookup::Replay(_))));
+        assert!(matches!(first(&other), Ok(KeyLookup::First(_))), "neither a replay nor a reused key");
+    }
+
+    #[test]
     fn running_request_blocks_its_key_and_a_failed_one_frees_it() {
         let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
         let ticket = begin_with_new_key(&table, "k", now);
-        assert_eq!(error_kind(table.look_up_or_insert(b"k", "asked", now)), Some(ErrorKind::KeyInUse));
+        assert_eq!(
+            error_kind(table.look_up_or_insert(&Access::Unrestricted, b"k", "asked", now)),
+            Some(ErrorKind::KeyInUse)
+        );
         drop(ticket);
         drop(begin_with_new_key(&table, "k", now));
         assert_eq!((table.counts().0, table.lock_table().arrival_order.len()), (0, 1));

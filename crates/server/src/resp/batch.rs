@@ -69,6 +69,7 @@ impl<'a> Batch<'a> {
     /// to the first command is already written.
     pub(super) fn collect<S: Store>(
         app: &'a App<S>,
+        access: &Access,
         first: BatchCommand,
         args: &mut Vec<&'a [u8]>,
         input: &'a [u8],
@@ -76,7 +77,7 @@ impl<'a> Batch<'a> {
     ) -> (Option<Self>, usize) {
         let first_name = args.first().copied();
         let mut batch = Self { spec: first.spec(), calls: Vec::new(), throttles: Vec::new(), keys: Vec::new() };
-        match batch.add_command(app, first, args) {
+        match batch.add_command(app, access, first, args) {
             AddOutcome::Added => {}
             AddOutcome::Postponed => return (None, 0),
             AddOutcome::ReplyKnown(reply) => {
@@ -99,7 +100,7 @@ impl<'a> Batch<'a> {
             && let Ok(RespFrame::Command(len)) = parse_command(&input[at..], args)
             && let Some(next) = args.first().and_then(|name| find(name))
             && next.spec().op == batch.spec.op
-            && matches!(batch.add_command(app, next, args), AddOutcome::Added)
+            && matches!(batch.add_command(app, access, next, args), AddOutcome::Added)
         {
             at += len;
         }
@@ -109,6 +110,7 @@ impl<'a> Batch<'a> {
     fn add_command<S: Store>(
         &mut self,
         app: &'a App<S>,
+        access: &Access,
         command: BatchCommand,
         args: &mut Vec<&'a [u8]>,
     ) -> AddOutcome {
@@ -120,7 +122,7 @@ impl<'a> Batch<'a> {
                     return AddOutcome::Postponed;
                 }
                 self.keys.extend(key);
-                self.push_call(build_call(app, spec, command, key, args), None);
+                self.push_call(build_call(app, access, spec, command, key, args), None);
             }
             BatchCommand::Throttle => match throttle::parse_shared_call(app, args) {
                 Ok(SharedCall::Decide(input, throttle)) => self.push_call(Call::new(Ok(input)), Some(throttle)),
@@ -191,6 +193,7 @@ fn remove_idempotency_key<'a>(command: &RespCommand, args: &mut Vec<&'a [u8]>) -
 /// Builds the call of an operation from the words of a command, without `ONCE key`.
 fn build_call<'a, S: Store>(
     app: &'a App<S>,
+    access: &Access,
     spec: &OperationSpec,
     command: &RespCommand,
     key: Option<&[u8]>,
@@ -200,7 +203,7 @@ fn build_call<'a, S: Store>(
         let input = build_input(spec.op, command, args)?;
         let key = match key.filter(|_| spec.keyed) {
             None => KeyLookup::NoKey,
-            Some(key) => app.idempotency.look_up_or_insert(key, (Protocol::Resp, args), app.now())?,
+            Some(key) => app.idempotency.look_up_or_insert(access, key, (Protocol::Resp, args), app.now())?,
         };
         Ok((input, key))
     };

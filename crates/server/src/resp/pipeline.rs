@@ -61,7 +61,7 @@ pub(super) fn answer_commands<'a, S: Store>(
                     local.add(&args, cache, replies);
                 } else if let Some(first) = BatchCommand::find(app, name) {
                     local.decide_pending(cache, replies);
-                    let (batch, len) = Batch::collect(app, first, &mut args, &input[at..], replies);
+                    let (batch, len) = Batch::collect(app, &session.access, first, &mut args, &input[at..], replies);
                     at += len;
                     if let Some(batch) = batch {
                         break NextStep::Run(batch);

@@ -1,5 +1,7 @@
 //! Adds requests to a plan: matches items with rules, and adds a charge for each match.
 
+use std::hash::BuildHasher;
+
 use tollgate::core::{Cost, Nanos};
 
 use super::{AnswerSource, ItemMatch, LimitSource, Plan, PlannedCharge, PlannedRequest};
@@ -10,8 +12,8 @@ use crate::rules::OnFault;
 use crate::ruleset::{ActiveRule, AllowOrDeny, CandidateRules, OverrideEffect, RuleSet};
 use crate::striped::Stripe;
 
-/// Maximum total number of rule matches in a request with several items. Each match is compared with all previous
-/// matches to find equal keys, so the time is quadratic.
+/// Maximum total number of rule matches in a request with several items. Deciding this many charges takes a few
+/// milliseconds.
 const MAX_REQUEST_MATCHES: usize = 4096;
 
 /// The context of a match between an item and a rule.
@@ -196,12 +198,26 @@ impl Plan {
     /// Returns the earlier charge of this request whose key equals the key that begins at `key_start`. Keys can be
     /// equal only if the request has several items.
     #[inline]
-    fn find_same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {
+    fn find_same_key(&mut self, first: usize, key_start: usize, items: usize) -> Option<u32> {
         if items == 1 { None } else { self.find_charge_with_key(first, key_start) }
     }
 
-    fn find_charge_with_key(&self, first: usize, key_start: usize) -> Option<u32> {
+    /// Finds the earlier charge in `charge_of_hash`. If there is none, the caller adds a charge with the key next, and
+    /// that charge is recorded.
+    #[inline(never)]
+    fn find_charge_with_key(&mut self, first: usize, key_start: usize) -> Option<u32> {
         let key = &self.keys[key_start..];
+        let (next, hash) = (self.charges.len(), self.key_hasher.hash_one(key));
+        let recorded = self.charge_of_hash.get(&hash).copied();
+        // The map may contain charges of an earlier request, or of an invalid request whose charges were removed.
+        let Some(charge) = recorded.filter(|charge| (first..next).contains(&(*charge as usize))) else {
+            self.charge_of_hash.insert(hash, next as u32);
+            return None;
+        };
+        if self.key(&self.charges[charge as usize]) == key {
+            return Some(charge);
+        }
+        // Rare: two keys have the same hash.
         let same = self.charges[first..].iter().position(|planned| self.key(planned) == key)?;
         Some((first + same) as u32)
     }
