@@ -43,7 +43,7 @@ pub struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// Maximum number of rules that one item may match. The maximum bounds the time for which a request occupies a
+    /// Maximum number of rules that one item may match. The maximum bounds the time for which an item occupies a
     /// thread.
     pub const MAX_RULES: usize = 256;
     /// Maximum number of attributes.

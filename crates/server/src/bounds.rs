@@ -30,7 +30,7 @@ fn markdown_table() -> String {
         ("attributes of a request", Item::MAX_ATTRIBUTES.to_string()),
         ("a name or value of an attribute, a key of an inline limit", bytes(Item::MAX_BYTES)),
         ("items of a request (descriptors)", Request::MAX_ITEMS.to_string()),
-        ("rules that one request matches", Item::MAX_RULES.to_string()),
+        ("rules that one item of a request matches", Item::MAX_RULES.to_string()),
         ("mistakes that are listed for a rule file; further mistakes are only counted", Mistakes::MAX.to_string()),
         ("requests that wait for a limit (`/v1/acquire`)", acquire::MAX_WAITERS.to_string()),
         ("wait of a request for a limit", seconds(acquire::MAX_WAIT)),
