@@ -30,7 +30,7 @@ const REFUSED_SNAPSHOT_FILE: &str = "counters.snapshot.refused";
 /// Name of the file that a running server locks.
 const LOCK_FILE: &str = "counters.lock";
 /// Maximum time that a server waits at the start until another server has released the data directory. A server that
-/// was told to stop needs up to half a second, and a killed process may still be exiting.
+/// is stopping needs up to half a second, and a killed process may still be exiting.
 const MAX_LOCK_WAIT: Duration = Duration::from_secs(3);
 /// Pause between two attempts to lock the data directory.
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(20);

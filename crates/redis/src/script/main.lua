@@ -355,8 +355,9 @@ while position <= #charges do
   end
 end
 
--- Writes the records. Redis checks its memory and its role only before the first write of a script. If that check fails, nothing
--- is written and the whole call fails; no later write can fail. The permissions for SET and DEL were tested when the connection was opened.
+-- Writes the records. Redis checks its memory and its role only before the first write of a script. If that check fails,
+-- nothing is written and the whole call fails; no later write can fail. The permissions for SET and DEL were tested when the
+-- connection was opened.
 for key, record in pairs(records) do
   local limits, write_for = record.limits, record.write_for
   if write_for and limits.cells > 1 then

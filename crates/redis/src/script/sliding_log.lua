@@ -83,7 +83,8 @@ local function left(entries, count, latest, written, index, span)
   return max((count > 0 and max(entry(entries, 0, latest), now) or now) + span - now, 0)
 end
 
--- Returns the time until the cost is admitted, as if `written` entries had been added now. `ceiling` is the maximum number of entries in the window, and the cost must not exceed it.
+-- Returns the time until the cost is admitted, as if `written` entries had been added now. `ceiling` is the maximum number
+-- of entries in the window, and the cost must not exceed it.
 local function wait(limit, cells, cost, ceiling, gap, written)
   local entries, count, latest = cells[limit.cell + 1], ring(limit, cells)
   local room = left(entries, count, latest, written, ceiling - cost, limit.length)
@@ -92,7 +93,8 @@ local function wait(limit, cells, cost, ceiling, gap, written)
   return max(room, gap_left(cells, limit.cell, count, latest, gap))
 end
 
--- Adds entries with the current time, or the time of the newest entry if that is later, and returns this time. Drops the oldest entries beyond the maximum.
+-- Adds entries with the current time, or the time of the newest entry if that is later, and returns this time. Drops the
+-- oldest entries beyond the maximum.
 local function push(limit, cells, units, count, latest)
   local entries = cells[limit.cell + 1]
   if latest then
