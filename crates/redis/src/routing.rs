@@ -76,7 +76,7 @@ impl RedisStore {
             asked.extend(parts.iter().map(|part| part.to_group(part.verb)));
             jobs.extend(parts.iter().map(|part| Job::new(part.lane, part.charges.len())));
         }
-        let encode = |job: usize, route| self.encode_tracked(&asked[job], route, unsent);
+        let encode = |job: usize, route| self.encode_with_unsent_flag(&asked[job], route, unsent);
         run_jobs(cluster, &mut jobs, encode, deadline).await;
         let mut jobs = jobs.into_iter();
         for (index, parts) in open.into_iter().zip(&parts) {

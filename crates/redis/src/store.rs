@@ -168,7 +168,7 @@ impl RedisStore {
     }
 
     /// Encodes a group with an `unsent` flag, which is set if the caller gives up before the group is sent.
-    pub(crate) fn encode_tracked(
+    pub(crate) fn encode_with_unsent_flag(
         &self,
         group: &Group<'_>,
         route: Route,
@@ -226,8 +226,9 @@ impl RedisStore {
         unsent: Option<&UnsentFlag>,
     ) {
         let open: Vec<usize> = (0..groups.len()).filter(|index| replies[*index].is_none()).collect();
-        let encoded =
-            open.into_iter().map(|index| (index, self.encode_tracked(&groups[index], Route::default(), unsent)));
+        let encoded = open
+            .into_iter()
+            .map(|index| (index, self.encode_with_unsent_flag(&groups[index], Route::default(), unsent)));
         let answer = |index: usize, reply: Result<ReplyPart, StoreError>| {
             replies[index] = Some(reply.map_or_else(Reply::Failed, Reply::Single));
         };

@@ -78,11 +78,11 @@ pub(super) fn random_steps<'a, A: Algorithm<Stamp = crate::Stamp>>(
 /// Runs steps written as `cost@second`, with a `+` before charges, and compares the results. A result is the remaining
 /// amount, `w` with the seconds of a delay, or `no` with the seconds until the request passes.
 pub(super) fn assert_steps<A: Algorithm>(limit: &A, steps: &str, expected: &str) {
-    assert_steps_by_clock(limit, Now::at, steps, expected);
+    assert_steps_with_clock(limit, Now::at, steps, expected);
 }
 
 /// Runs [`assert_steps`] with a custom clock.
-pub(super) fn assert_steps_by_clock<'a, A: Algorithm>(
+pub(super) fn assert_steps_with_clock<'a, A: Algorithm>(
     limit: &A,
     clock: impl Fn(u64) -> Now<'a>,
     steps: &str,

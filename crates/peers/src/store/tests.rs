@@ -478,5 +478,5 @@ async fn without_a_secret_only_loopback_is_dialled() {
     config.seeds = vec![("0.0.0.0".to_owned(), seed.local_addr().unwrap().port())];
     let node = PeerStore::start(config).unwrap();
     node.wait_until_joined().await;
-    assert_eq!(seed.accept().map(drop).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(seed.accept().map(drop).unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }

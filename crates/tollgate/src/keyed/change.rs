@@ -39,7 +39,7 @@ impl<A> Default for LaterLimits<A> {
     }
 }
 
-/// Reads each entry under the limit of its last charge.
+/// Interprets the state of each entry by the limit that was in force when the entry was last charged.
 pub(super) struct KeyedReader<'a, A> {
     /// The limits of the first generations.
     pub(super) earlier: &'a [A],

@@ -1,6 +1,6 @@
 use super::*;
 use crate::algorithm::testing::{
-    StepBounds, assert_never_panics, assert_steps_by_clock as assert_steps, assert_waits_exact, random_steps,
+    StepBounds, assert_never_panics, assert_steps_with_clock as assert_steps, assert_waits_exact, random_steps,
 };
 use crate::quantity::Time;
 

@@ -74,7 +74,8 @@ fn more_changes_than_generations_keep_the_used_amount() {
 
 #[test]
 fn changing_the_parameters_of_a_full_table_loses_no_key() {
-    // The table holds more entries than its capacity. A change to parameters with equally long states moves no entry.
+    // The table holds more entries than its capacity. If the new parameters need states of the same length, no entry is
+    // moved.
     let (keyed, _) = keyed(bucket(1_000), 100);
     for n in 0..2_000_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
