@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     }
     for kind in kinds {
         if words == ["shared"] {
-            missed |= runtime.block_on(nodes::beside_memory(kind))?;
+            missed |= runtime.block_on(nodes::compare_with_memory(kind))?;
             continue;
         }
         if words != ["strict"] {

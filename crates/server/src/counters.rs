@@ -90,7 +90,7 @@ pub type Counters = (Engine<MemoryStore>, RedisCellTable);
 #[derive(Debug)]
 pub struct DirectoryLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] Option<File>);
 
-/// Locks the data directory, so that no other server overwrites the snapshot. Waits up to [`MAX_LOCK_WAIT`] for another
+/// Locks the data directory, so that no other server overwrites the snapshot. Waits up to three seconds for another
 /// server that is stopping. A directory in which the lock file cannot be opened, such as a read-only directory, is not
 /// locked.
 ///

@@ -109,7 +109,7 @@ impl<'a> ListReader<'a> {
         Some(Self { unread: skip_whitespace(body).strip_prefix(b"[")?, has_read_item: false })
     }
 
-    /// Reads up to `count` more items and appends them to `items`. Stops earlier after [`MAX_STEP_BYTES`].
+    /// Reads up to `count` more items and appends them to `items`. Stops earlier after 8 KiB.
     pub fn read_items(&mut self, items: &mut Vec<WireRequest<'a>>, count: usize) -> ListProgress {
         let unread_before = self.unread.len();
         for _ in 0..count {
