@@ -395,7 +395,11 @@ async function helpingByKeyboard(browser) {
   await window.press("g", "a");
   await window.heading("Audit");
   await window.tabTo("#audit-author");
+  // Every keystroke asks again, and an answer replaces the list and so the focus. Wait for the last answer.
+  const lastAnswer = page.waitForResponse((response) => response.url().includes("author=editor&"));
   await page.keyboard.type("editor");
+  await (await lastAnswer).finished();
+  await page.waitForFunction(() => [...document.querySelectorAll("tbody td:nth-child(2)")].every((author) => author.textContent === "editor"));
   await window.see("by keyboard");
   await window.tabTo("summary");
   await window.press("Enter");
