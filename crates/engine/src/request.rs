@@ -18,6 +18,9 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// Maximum number of items.
     pub const MAX_ITEMS: usize = 64;
+    /// Maximum number of rules that all items together may match. The maximum bounds the time for which a request
+    /// occupies a thread.
+    pub const MAX_MATCHES: usize = 4096;
 
     /// Creates a request that is decided by the rules of a domain.
     pub fn new(domain: &'a (impl AsRef<[u8]> + ?Sized), items: &'a [Item<'a>]) -> Self {

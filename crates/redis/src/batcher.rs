@@ -129,9 +129,9 @@ const MAX_BATCHES_IN_FLIGHT: usize = 2;
 /// the first, so that more charges share the second batch.
 const SECOND_BATCH_CHARGES: usize = 64;
 
-/// Maximum number of times that the task lets other tasks run before it sends the next batch. With 64 callers, four
-/// times combine 62 charges in a call, and two times 50, compared with 36 otherwise. The first request that arrives wakes
-/// the task early, so one time has no effect.
+/// Maximum number of times that the task lets other tasks run before it sends the next batch. With 64 callers, a call
+/// has 62 charges with four passes, 50 with two and 36 with none. A single pass has no effect, because the first request
+/// that arrives wakes the task early.
 const MAX_YIELDS: usize = 4;
 
 /// Reason why [`Batcher::serve`] returned.

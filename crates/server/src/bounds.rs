@@ -31,6 +31,7 @@ fn markdown_table() -> String {
         ("a name or value of an attribute, a key of an inline limit", bytes(Item::MAX_BYTES)),
         ("items of a request (descriptors)", Request::MAX_ITEMS.to_string()),
         ("rules that one item of a request matches", Item::MAX_RULES.to_string()),
+        ("rules that all items of a request match together", Request::MAX_MATCHES.to_string()),
         ("mistakes that are listed for a rule file; further mistakes are only counted", Mistakes::MAX.to_string()),
         ("requests that wait for a limit (`/v1/acquire`)", acquire::MAX_WAITERS.to_string()),
         ("wait of a request for a limit", seconds(acquire::MAX_WAIT)),

@@ -12,10 +12,6 @@ use crate::rules::OnFault;
 use crate::ruleset::{ActiveRule, AllowOrDeny, CandidateRules, OverrideEffect, RuleSet};
 use crate::striped::Stripe;
 
-/// Maximum total number of rule matches in a request with several items. Deciding this many charges takes a few
-/// milliseconds.
-const MAX_REQUEST_MATCHES: usize = 4096;
-
 /// The context of a match between an item and a rule.
 struct MatchContext<'a> {
     /// The index of the item.
@@ -90,7 +86,7 @@ impl Plan {
                 Some(inline) => self.add_inline(request, index, item, inline, first)?,
                 None => self.add_matching_rules(request, index, item, rules, scratch, first)?,
             }
-            let (given, max) = (self.item_matches.len() - first_match, MAX_REQUEST_MATCHES);
+            let (given, max) = (self.item_matches.len() - first_match, Request::MAX_MATCHES);
             if given > max && request.items.len() > 1 {
                 return Err(RequestError::TooMany { what: "rules matched by the items of a request", given, max });
             }
