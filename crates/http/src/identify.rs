@@ -105,6 +105,7 @@ impl From<String> for Identity<'_> {
 
 impl From<IpAddr> for Identity<'_> {
     /// Uses all bits of the address. Use [`ClientIp`](crate::ClientIp) to count IPv6 addresses by network.
+    #[inline]
     fn from(address: IpAddr) -> Self {
         Self(match address {
             IpAddr::V4(address) => IdentityBytes::V4(address.octets()),

@@ -6,6 +6,8 @@ mod network;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use http::Extensions;
+
 pub use forwarded::{ForwardedBy, MAX_ELEMENT, MAX_HOPS, client_address};
 use network::mask_address;
 pub use network::{Network, NetworkError, TrustedProxies};
@@ -38,7 +40,8 @@ pub struct ClientIp {
     proxies: TrustedProxies,
     by: ForwardedBy,
     ipv6_prefix: u8,
-    peer: fn(&RequestView<'_>) -> Option<IpAddr>,
+    /// `None`: the address in the request's extensions, read without an indirect call.
+    peer: Option<fn(&RequestView<'_>) -> Option<IpAddr>>,
 }
 
 impl ClientIp {
@@ -53,7 +56,7 @@ impl ClientIp {
     /// Counts requests by the client address in the forwarding header that these proxies write. [`client_address`]
     /// describes how the header is read.
     pub fn behind(proxies: TrustedProxies, by: ForwardedBy) -> Self {
-        Self { proxies, by, ipv6_prefix: Self::IPV6_PREFIX, peer: peer_in_extensions }
+        Self { proxies, by, ipv6_prefix: Self::IPV6_PREFIX, peer: None }
     }
 
     /// Sets the IPv6 prefix length: 56 or 48 if customers get networks of that size, 128 to count each address
@@ -70,7 +73,7 @@ impl ClientIp {
     /// Some(request.extensions().get::<TcpConnectInfo>()?.remote_addr()?.ip())`.
     #[must_use]
     pub fn peer(self, peer: fn(&RequestView<'_>) -> Option<IpAddr>) -> Self {
-        Self { peer, ..self }
+        Self { peer: Some(peer), ..self }
     }
 
     /// Returns the client address of a request from `peer` with these headers.
@@ -86,10 +89,9 @@ impl ClientIp {
         }
     }
 
-    /// Returns the address under which the client is counted; `None` if the peer address is unknown.
-    pub(crate) fn network_of(&self, request: &RequestView<'_>) -> Option<IpAddr> {
-        let peer = (self.peer)(request)?;
-        Some(self.network(self.address(request.headers(), peer)))
+    #[inline]
+    fn peer_address(&self, request: &RequestView<'_>) -> Option<IpAddr> {
+        self.peer.map_or_else(|| peer_in_extensions(request.extensions()), |peer| peer(request))
     }
 
     /// Formats the address under which a client is counted, in the notation of rules: `203.0.113.7`,
@@ -106,7 +108,7 @@ impl ClientIp {
     /// address is unknown.
     #[cfg(all(feature = "tower", feature = "engine"))]
     pub(crate) fn format_client_address(&self, request: &RequestView<'_>) -> Option<String> {
-        let peer = (self.peer)(request)?;
+        let peer = self.peer_address(request)?;
         Some(self.format_address(self.address(request.headers(), peer)))
     }
 }
@@ -114,7 +116,13 @@ impl ClientIp {
 impl Identify for ClientIp {
     #[inline]
     fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
-        self.network_of(request).map(Identity::from)
+        let peer = self.peer_address(request)?;
+        // The fast path keeps an IPv4 address in a register. The general path copies addresses through memory, which
+        // takes about seven nanoseconds more.
+        if peer.is_ipv4() && self.proxies.is_empty() {
+            return Some(peer.into());
+        }
+        Some(self.network(self.address(request.headers(), peer)).into())
     }
 
     fn setup_hint(&self) -> Option<&'static str> {
@@ -140,8 +148,8 @@ const UNKNOWN_PEER_HINT: &str = if cfg!(feature = "axum") {
      into the request's extensions, or set `ClientIp::peer`"
 };
 
-fn peer_in_extensions(request: &RequestView<'_>) -> Option<IpAddr> {
-    let extensions = request.extensions();
+#[inline]
+fn peer_in_extensions(extensions: &Extensions) -> Option<IpAddr> {
     if let Some(socket) = extensions.get::<SocketAddr>() {
         return Some(socket.ip());
     }
@@ -175,6 +183,16 @@ mod tests {
     }
 
     #[test]
+    fn fast_path_without_proxies_returns_the_same_identity() {
+        let direct = ClientIp::direct();
+        // None of the peers below is this proxy, so the general path also returns the peer.
+        let general = ClientIp::behind(TrustedProxies::parse(["192.0.2.1/32"]).unwrap(), ForwardedBy::XForwardedFor);
+        for peer in ["203.0.113.7", "0.0.0.0", "255.255.255.255", "::ffff:203.0.113.7", "2001:db8:1:2:3::4", "::"] {
+            assert_eq!(identity_of_peer(&direct, peer), identity_of_peer(&general, peer), "{peer}");
+        }
+    }
+
+    #[test]
     fn ipv6_prefix_length_can_be_set() {
         let wide = ClientIp::direct().ipv6_prefix(48);
         assert_eq!(identity_of_peer(&wide, "2001:db8:1:2::"), identity_of_peer(&wide, "2001:db8:1:3::"));
@@ -189,9 +207,9 @@ mod tests {
         let mut request = Request::new(());
         assert!(ClientIp::direct().identify(&RequestView::new(&request)).is_none());
         request.extensions_mut().insert(SocketAddr::from(([203, 0, 113, 7], 4711)));
-        let found = ClientIp::direct().network_of(&RequestView::new(&request)).unwrap();
-        assert_eq!(found.to_string(), "203.0.113.7");
+        let found = ClientIp::direct().identify(&RequestView::new(&request)).unwrap();
+        assert_eq!(found.as_ref(), [203, 0, 113, 7]);
         let elsewhere = ClientIp::direct().peer(|_| Some(IpAddr::from([192, 0, 2, 1])));
-        assert_eq!(elsewhere.network_of(&RequestView::new(&request)).unwrap().to_string(), "192.0.2.1");
+        assert_eq!(elsewhere.identify(&RequestView::new(&request)).unwrap().as_ref(), [192, 0, 2, 1]);
     }
 }

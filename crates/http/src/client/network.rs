@@ -133,6 +133,12 @@ impl TrustedProxies {
         Self { networks: Vec::new() }
     }
 
+    /// Returns whether no proxy is trusted.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.networks.is_empty()
+    }
+
     /// Trusts the proxies in these networks.
     ///
     /// # Errors

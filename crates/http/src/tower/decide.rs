@@ -23,6 +23,9 @@ pub(super) trait Decider {
 
 /// The decision for one request.
 pub(super) enum Decision {
+    /// Passes the request, and leaves the response as it is.
+    Admit,
+    /// Passes the request, adds data to the response, and may hold a concurrency slot until the response ends.
     Pass(ResponseAddition, Option<HeldCharge>),
     Wait(Nanos, ResponseAddition, Box<dyn Grant>),
     Refuse(Reason, Option<Report>),
@@ -58,7 +61,7 @@ pub(super) fn decide_by_counter<C: Counter>(
     if config.send_headers == SendHeaders::OnRefusal {
         let verdict = counter.check();
         if verdict.is_allowed() && refund_time == RefundTime::Never {
-            return Decision::Pass(ResponseAddition::Nothing, None);
+            return Decision::Admit;
         }
         return apply_verdict(counter, verdict, None, refund_time, config);
     }
@@ -117,6 +120,7 @@ where
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         match self.decider.decide(&RequestView::new(&request), &self.config) {
+            Decision::Admit => ResponseFuture::admitted(self.inner.call(request)),
             Decision::Pass(addition, held) => ResponseFuture::passing(self.inner.call(request), addition, held),
             Decision::Wait(wait, addition, grant) => {
                 let sleep = tokio::time::sleep(wait.into());

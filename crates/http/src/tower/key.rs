@@ -9,9 +9,8 @@ use tollgate::{Keyed, Report, Verdict};
 
 use super::config::{LayerConfig, OnUnidentified};
 use super::decide::{Counter, Decider, Decision, RefundTime, decide_by_counter, refuse_uncounted};
-use super::future::ResponseAddition;
 use super::refusal::Reason;
-use crate::identify::{Identify, Identity};
+use crate::identify::Identify;
 use crate::request::RequestView;
 
 /// Decides with a [`Keyed`] limiter.
@@ -39,16 +38,17 @@ where
 {
     #[inline]
     fn decide(&self, request: &RequestView<'_>, config: &Arc<LayerConfig>) -> Decision {
-        let identity = match self.identify.identify(request) {
-            Some(identity) => identity,
+        let identity = self.identify.identify(request);
+        let key = match &identity {
+            Some(identity) => identity.as_ref(),
             None => match (config.on_unidentified, self.identify.setup_hint()) {
-                (Some(OnUnidentified::CountTogether), _) | (None, None) => Identity::from(UNIDENTIFIED_KEY),
-                (Some(OnUnidentified::Allow), _) => return Decision::Pass(ResponseAddition::Nothing, None),
+                (Some(OnUnidentified::CountTogether), _) | (None, None) => UNIDENTIFIED_KEY,
+                (Some(OnUnidentified::Allow), _) => return Decision::Admit,
                 (Some(OnUnidentified::Refuse), _) => return refuse_uncounted(Reason::Unidentified, config),
                 (None, Some(hint)) => return refuse_uncounted(Reason::Misconfigured(hint), config),
             },
         };
-        decide_by_counter(&SingleKeyCounter { keyed: &self.keyed, key: identity.as_ref() }, self.refund_time, config)
+        decide_by_counter(&SingleKeyCounter { keyed: &self.keyed, key }, self.refund_time, config)
     }
 }
 
