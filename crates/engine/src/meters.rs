@@ -1,12 +1,42 @@
 //! Low-cost counters of decisions.
 
+use std::sync::Arc;
+
 use crate::store::StoreError;
 use crate::striped::{Stripe, Striped};
 
 /// Counts the decisions of one rule since its id was first loaded.
-#[derive(Debug, Default)]
+///
+/// The meters of rules that are loaded together share memory. With one allocation per rule, counting took a fifth of a
+/// decision by 2 of 10,000 rules, because the counters of these rules filled many more cache lines and pages.
+#[derive(Clone, Debug)]
 pub struct RuleMeter {
-    counts: Striped<4>,
+    block: Arc<MeterBlock>,
+    /// The index of the rule's first counter.
+    first: usize,
+}
+
+/// The counters of [`METERS_PER_BLOCK`] rules. Freed when the last of these rules is removed.
+type MeterBlock = Striped<{ METERS_PER_BLOCK * EVENTS_PER_RULE }>;
+
+const METERS_PER_BLOCK: usize = 64;
+/// Number of variants of [`RuleEvent`].
+const EVENTS_PER_RULE: usize = 4;
+
+/// Creates the meters of new rules.
+#[derive(Debug, Default)]
+pub(crate) struct NewMeters {
+    /// The last block, and the number of its meters in use.
+    last: Option<(Arc<MeterBlock>, usize)>,
+}
+
+impl NewMeters {
+    pub(crate) fn create(&mut self) -> RuleMeter {
+        let unfilled = self.last.take().filter(|(_, used)| *used < METERS_PER_BLOCK);
+        let (block, used) = unfilled.unwrap_or_default();
+        self.last = Some((block.clone(), used + 1));
+        RuleMeter { block, first: used * EVENTS_PER_RULE }
+    }
 }
 
 /// The result of one rule in a decision.
@@ -19,21 +49,21 @@ pub(crate) enum RuleEvent {
 }
 
 impl RuleMeter {
-    /// Prefetches the stripe of the calling thread. With thousands of rules, the stripe is rarely cached, and counting would
-    /// wait for memory.
+    /// Prefetches the counters of the calling thread. With thousands of rules, they are rarely cached, and counting
+    /// would wait for memory.
     #[inline]
     pub(crate) fn prefetch(&self, stripe: Stripe) {
-        self.counts.prefetch(stripe);
+        self.block.prefetch(stripe, self.first);
     }
 
     #[inline]
     pub(crate) fn count_in(&self, stripe: Stripe, event: RuleEvent) {
-        self.counts.add(stripe, event as usize, 1);
+        self.block.add(stripe, self.first + event as usize, 1);
     }
 
     /// Returns the current counts.
     pub fn counts(&self) -> RuleCounts {
-        let sum = |event| self.counts.sum(event as usize);
+        let sum = |event| self.block.sum(self.first + event as usize);
         RuleCounts {
             allowed: sum(RuleEvent::Allowed),
             refused: sum(RuleEvent::Refused),
@@ -154,6 +184,18 @@ pub struct Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn meters_of_one_block_count_separately() {
+        let mut new = NewMeters::default();
+        let meters: Vec<RuleMeter> = (0..2 * METERS_PER_BLOCK + 1).map(|_| new.create()).collect();
+        for (meter, times) in meters.iter().zip(0..) {
+            (0..times).for_each(|_| meter.count_in(Stripe::of_thread(), RuleEvent::Fallback));
+        }
+        for (meter, fallback) in meters.iter().zip(0..) {
+            assert_eq!(meter.counts(), RuleCounts { fallback, ..RuleCounts::default() });
+        }
+    }
 
     #[test]
     fn counts_of_all_threads_are_summed() {

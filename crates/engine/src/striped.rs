@@ -45,10 +45,10 @@ impl<const N: usize, const STRIPES: usize> Striped<N, STRIPES> {
         self.stripes.iter().fold(0, |sum, line| sum.wrapping_add(line.counts[counter].load(Ordering::Relaxed)))
     }
 
-    /// Loads a stripe into the cache without waiting.
+    /// Loads a counter of a stripe into the cache without waiting.
     #[inline]
-    pub(crate) fn prefetch(&self, stripe: Stripe) {
-        black_box(self.stripes[stripe.0 % STRIPES].counts[0].load(Ordering::Relaxed));
+    pub(crate) fn prefetch(&self, stripe: Stripe, counter: usize) {
+        black_box(self.stripes[stripe.0 % STRIPES].counts[counter].load(Ordering::Relaxed));
     }
 }
 

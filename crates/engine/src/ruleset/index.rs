@@ -254,6 +254,8 @@ impl Index {
             self.add_numbered_attributes(known);
             anchors.extend_from_slice(&known[named..]);
         }
+        // A lookup of a value is short, so its load overlaps with the walk through the patterns that follows.
+        anchors.sort_by_key(|(number, _)| self.attributes[*number as usize].has_others);
     }
 
     /// Adds the numbered attributes that the item has.

@@ -8,7 +8,7 @@
 //! - `index.rs` finds each rule by one rare condition, with one lookup per attribute of the request. Path patterns form
 //!   a tree (`paths.rs`); the remaining conditions are compared afterwards (`values.rs`).
 //! - Names and values become numbers (`lookup.rs`), so that matching compares integers.
-//! - A rule is one cache line ([`ActiveRule`]) that refers to its limits. Features that few rules use, such as
+//! - A rule is two adjacent cache lines ([`ActiveRule`]) that refer to its limits. Features that few rules use, such as
 //!   overrides, calendars, schedules and bans, are stored separately behind one flag (`special.rs`).
 //! - Limits have ids (`limit_registry.rs`). A state records the id of the limits under which it was charged. If the
 //!   limits of a rule change, they get another id, and the state is converted at the next admitted charge.
@@ -30,14 +30,15 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use tollgate::Limits;
 use tollgate::core::{Algorithm, Cost, Time, Wall};
 
 use crate::key;
-use crate::meters::RuleMeter;
+use crate::meters::{NewMeters, RuleMeter};
 use crate::request::Attribute;
 use crate::rules::{
-    Condition, Consistency, DefaultCost, LimitSet, OnChange, OnFault, Rule, Rules, is_address_attribute,
+    Condition, Consistency, DefaultCost, LimitSet, OnChange, OnFault, PerElement, Rule, Rules, is_address_attribute,
 };
 pub use index::CandidateRules;
 pub(crate) use index::{Index, IndexEntry};
@@ -71,11 +72,6 @@ pub struct RuleSet {
     /// The latest limit ids of removed rules, by rule name. A rule that is added again continues with the existing
     /// states of its keys.
     removed: FxHashMap<Box<[u8]>, Box<[u32]>>,
-    /// The key prefixes of all rules.
-    key_prefixes: Box<[u8]>,
-    /// The attributes in `per` of all rules, as ids of the domain's index; attributes whose values are addresses are
-    /// marked with [`ADDRESS_FLAG`].
-    per: Box<[u32]>,
     /// Whether any rule depends on the time.
     uses_time: bool,
     /// Whether any rule has a ban.
@@ -97,15 +93,17 @@ pub(crate) struct CompiledDomain {
 
 /// A rule in force.
 ///
-/// A decision reads only one or two rules, which may be any of thousands. Therefore, the fields that a decision needs
-/// are in one cache line, and all key prefixes are stored together elsewhere.
+/// A decision reads only one or two rules, which may be any of thousands. Therefore, everything that planning needs is
+/// in two adjacent cache lines, which are fetched together, except for an unusually long prefix or `per`.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(align(128))]
 pub struct ActiveRule {
-    key_prefix: (u32, u32),
+    key_prefix: SmallVec<[u8; 40]>,
     /// The range of the rule id in the key prefix.
     id: (u16, u16),
-    per: (u32, u32),
+    /// The attributes in `per`, as ids of the domain's index. Attributes whose values are addresses are marked with
+    /// [`ADDRESS_FLAG`].
+    per: SmallVec<[u32; 4]>,
     shadow: bool,
     is_special: bool,
     pub(crate) on_fault: OnFault,
@@ -113,7 +111,7 @@ pub struct ActiveRule {
     pub(crate) cost: Cost,
     /// `None` for rules without limits.
     pub(crate) rule_limits: Option<Arc<RuleLimits>>,
-    pub(crate) meter: Arc<RuleMeter>,
+    pub(crate) meter: RuleMeter,
     /// Whether [`ColdFields::earlier`] is not empty.
     has_earlier: bool,
     /// Whether the rule is plain: it enforces fixed limits and has no other features, so the fast path applies.
@@ -139,7 +137,7 @@ impl ActiveRule {
 
     /// Returns whether the rule has one counter per value of `per`, instead of a single counter for all requests.
     pub(crate) fn counts_separately(&self) -> bool {
-        self.per.0 != self.per.1
+        !self.per.is_empty()
     }
 
     /// Returns the id, which is unique within the domain.
@@ -155,6 +153,24 @@ impl ActiveRule {
     /// Returns whether the rule is a shadow rule.
     pub fn is_shadow(&self) -> bool {
         self.shadow
+    }
+
+    /// Appends the first part of the rule's keys, which is the same in all of them.
+    #[inline]
+    pub(crate) fn push_key_prefix(&self, key: &mut Vec<u8>) {
+        key.extend_from_slice(&self.key_prefix);
+    }
+
+    /// Appends the values of the rule's `per` to a key.
+    #[inline(always)]
+    pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &CandidateRules, attributes: &[Attribute<'_>]) {
+        for attribute in &self.per {
+            if attribute & ADDRESS_FLAG == 0 {
+                key::push_value(key, matched.first_value(attributes, *attribute));
+            } else {
+                key::push_address(key, matched.first_value(attributes, attribute & !ADDRESS_FLAG));
+            }
+        }
     }
 
     /// Returns the range of the rule id in its keys.
@@ -197,8 +213,6 @@ impl RuleSet {
             names: FxHashMap::default(),
             limit_registry: LimitRegistry::default(),
             removed: FxHashMap::default(),
-            key_prefixes: Box::default(),
-            per: Box::default(),
             uses_time: false,
             bans: false,
             may_omit_rules: false,
@@ -218,8 +232,7 @@ impl RuleSet {
             limit_registry: before.limit_registry.successor(),
             rules: Vec::with_capacity(rules.len()),
             names: FxHashMap::default(),
-            key_prefixes: Vec::new(),
-            per: Vec::new(),
+            new_meters: NewMeters::default(),
         };
         let mut domains: Vec<CompiledDomain> = Vec::new();
         for domain in rules.domains() {
@@ -256,8 +269,6 @@ impl RuleSet {
             names: compiler.names,
             limit_registry: compiler.limit_registry,
             removed,
-            key_prefixes: compiler.key_prefixes.into(),
-            per: compiler.per.into(),
             uses_time,
             bans,
             may_omit_rules,
@@ -319,30 +330,6 @@ impl RuleSet {
     /// attributes of a request affect only rules with `only`, which match no request that has them.
     pub fn attributes(&self, domain: &[u8]) -> Option<&[Box<str>]> {
         self.find_domain(domain).map(|domain| &*domain.attributes)
-    }
-
-    /// Returns the key prefix of a rule.
-    #[inline]
-    pub(crate) fn key_prefix(&self, rule: &ActiveRule) -> &[u8] {
-        &self.key_prefixes[rule.key_prefix.0 as usize..rule.key_prefix.1 as usize]
-    }
-
-    /// Appends the values of a rule's `per` to a key.
-    #[inline(always)]
-    pub(crate) fn push_values(
-        &self,
-        key: &mut Vec<u8>,
-        rule: &ActiveRule,
-        matched: &CandidateRules,
-        attributes: &[Attribute<'_>],
-    ) {
-        for attribute in &self.per[rule.per.0 as usize..rule.per.1 as usize] {
-            if attribute & ADDRESS_FLAG == 0 {
-                key::push_value(key, matched.first_value(attributes, *attribute));
-            } else {
-                key::push_address(key, matched.first_value(attributes, attribute & !ADDRESS_FLAG));
-            }
-        }
     }
 
     /// Returns the indices of a domain's rules that may match these attributes, because their `when` holds; `None` if
@@ -413,8 +400,7 @@ struct Compiler<'b> {
     limit_registry: LimitRegistry,
     rules: Vec<ActiveRule>,
     names: FxHashMap<Box<[u8]>, u32>,
-    key_prefixes: Vec<u8>,
-    per: Vec<u32>,
+    new_meters: NewMeters,
 }
 
 impl Compiler<'_> {
@@ -433,23 +419,21 @@ impl Compiler<'_> {
         let plain = limits_only && special.is_none() && earlier.is_empty() && !shadow;
         // The encoded name ends with the rule id.
         let id = ((name.len() - rule.id().len()) as u16, name.len() as u16);
-        let key_prefix = self.key_prefixes.len() as u32;
         let generation = match rule.on_change {
             OnChange::Keep => None,
             OnChange::Reset => rule.limits(),
         };
         let per_texts = rule.per().iter().map(|counted| &*counted.text);
-        self.key_prefixes.extend_from_slice(&key::counter_key_prefix(domain, rule.id(), per_texts, generation));
-        let per = self.per.len() as u32;
-        self.per.extend(rule.per().iter().filter_map(|counted| {
+        let key_prefix = key::counter_key_prefix(domain, rule.id(), per_texts, generation);
+        let attribute_of = |counted: &PerElement| {
             let number = index.attribute_id(&counted.text)?;
             Some(if is_address_attribute(&counted.text) { number | ADDRESS_FLAG } else { number })
-        }));
+        };
         self.names.insert(name, self.rules.len() as u32);
         self.rules.push(ActiveRule {
-            key_prefix: (key_prefix, self.key_prefixes.len() as u32),
+            key_prefix: SmallVec::from_slice(&key_prefix),
             id,
-            per: (per, self.per.len() as u32),
+            per: rule.per().iter().filter_map(attribute_of).collect(),
             rule_limits,
             cost: match rule.cost() {
                 DefaultCost::Fixed(cost) => *cost,
@@ -460,7 +444,7 @@ impl Compiler<'_> {
             is_special: special.is_some(),
             on_fault: rule.on_fault(),
             consistency: rule.consistency(),
-            meter: old.map(|old| old.meter.clone()).unwrap_or_default(),
+            meter: old.map_or_else(|| self.new_meters.create(), |old| old.meter.clone()),
             has_earlier: !earlier.is_empty(),
             plain,
             cold: Box::new(ColdFields { domain: domain.into(), id: rule.id().into(), earlier, special }),
@@ -510,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_contain_their_names_and_fit_a_cache_line() {
+    fn rules_contain_their_names_and_fit_two_cache_lines() {
         let long = "x".repeat(128);
         let set = compile_after(
             &RuleSet::empty(),
@@ -518,11 +502,11 @@ mod tests {
         );
         let id_in_key = |rule| {
             let (start, end): (u16, u16) = ActiveRule::id_range(rule);
-            str::from_utf8(&set.key_prefix(rule)[start.into()..end.into()]).unwrap()
+            str::from_utf8(&rule.key_prefix[start.into()..end.into()]).unwrap()
         };
         let names: Vec<_> = set.rules().iter().map(|rule| (rule.domain(), rule.id(), id_in_key(rule))).collect();
         assert_eq!(names, [("d", "a", "a"), ("d", &*long, &*long)]);
-        assert_eq!(size_of::<ActiveRule>(), 64);
+        assert_eq!(size_of::<ActiveRule>(), 128);
     }
 
     fn earlier_ids<'s>(set: &'s RuleSet, id: &str) -> &'s [u32] {

@@ -88,7 +88,6 @@ impl MeshConfig {
 
 /// Input to the mesh.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would cost an allocation for every frame")]
 pub enum Event {
     /// The time [`Mesh::wake_at`] has been reached.
     Timer,
@@ -141,7 +140,6 @@ pub enum MemberState {
 
 /// Action that the mesh requests. Actions are performed in order.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would cost an allocation for every frame")]
 pub enum Action {
     /// Send a frame on a link.
     Send {

@@ -148,8 +148,8 @@ impl Plan {
                 continue;
             }
             let key_start = self.keys.len();
-            self.keys.extend_from_slice(rules.key_prefix(rule));
-            rules.push_values(&mut self.keys, rule, matched, item.attributes);
+            rule.push_key_prefix(&mut self.keys);
+            rule.push_values(&mut self.keys, matched, item.attributes);
             let cost = item.cost.unwrap_or(rule.cost);
             let charge = match self.find_same_key(first, key_start, request.items.len()) {
                 Some(same) => self.merge_cost(same, cost, key_start),
@@ -241,9 +241,9 @@ impl Plan {
             return;
         }
         let key_start = self.keys.len();
-        self.keys.extend_from_slice(rules.key_prefix(rule));
+        rule.push_key_prefix(&mut self.keys);
         if !special.push_values(&mut self.keys, matched, item.attributes) {
-            rules.push_values(&mut self.keys, rule, matched, item.attributes);
+            rule.push_values(&mut self.keys, matched, item.attributes);
         }
         let cost = item.cost.or_else(|| special.cost(matched, item.attributes, overrides)).unwrap_or(rule.cost);
         let charge = match self.find_same_key(first, key_start, items) {
