@@ -17,6 +17,7 @@
 //! A path that does not apply has no effect, so the next path can start from scratch.
 
 mod acquire;
+mod batch;
 mod change;
 mod decide;
 mod overflow;
@@ -36,8 +37,9 @@ use crate::clock::{Clock, PreciseClock};
 pub use crate::fingerprint::Hashed;
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{BATCH_SIZE, MAX_GENERATIONS, State, Table};
+use crate::table::{MAX_GENERATIONS, State, Table};
 use crate::wait::Shards;
+use batch::Batch;
 use change::{FLAGS_OF_NO_BUCKET, LaterLimits};
 pub(crate) use decide::{max_spent_by, with_new_state};
 use overflow::OverflowEntry;
@@ -208,51 +210,10 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         requests: impl IntoIterator<Item = (K, u64)>,
         mut each: impl FnMut(Verdict<A::Stamp>),
     ) {
-        let mut requests = requests.into_iter();
-        let (mut costs, mut verdicts) = ([Cost::ZERO; BATCH_SIZE], [Verdict::default(); BATCH_SIZE]);
-        // The fingerprint and the end of each run of consecutive requests for one key. The key of a run is hashed,
-        // found and locked only once. If all requests have the same key, a request takes 105 instructions instead of
-        // 145 (callgrind).
-        let (mut fingerprints, mut ends) = ([Fingerprint::default(); BATCH_SIZE], [0; BATCH_SIZE]);
-        let mut previous: Option<K> = None;
-        loop {
-            let (mut len, mut runs) = (0, 0);
-            // The buffer comes first in the zip. In the other order, `zip` would discard a request when the buffer is
-            // full.
-            for (place, (key, cost)) in costs.iter_mut().zip(requests.by_ref()) {
-                *place = Cost::new(cost);
-                len += 1;
-                if runs == 0 || !previous.as_ref().is_some_and(|previous| key.is_cheaply_equal(previous)) {
-                    fingerprints[runs] = key.fingerprint(&self.secret);
-                    runs += 1;
-                }
-                ends[runs - 1] = len;
-                previous = Some(key);
-            }
-            if len == 0 {
-                return;
-            }
-            let now = self.clock.now_for(&self.limit);
-            let mut start = 0;
-            self.table.try_visit_home_many(&fingerprints[..runs], self.flags(), |run, mut state| {
-                let (fingerprint, end) = (fingerprints[run], ends[run]);
-                for (cost, verdict) in costs[start..end].iter().zip(&mut verdicts[start..end]) {
-                    // Each arm assigns the verdict itself. If the `match` returned the verdict, the compiler would copy
-                    // it byte by byte.
-                    match &mut state {
-                        Some(state) => match state.take(&self.limit, &now, *cost) {
-                            Some(stamp) => *verdict = Verdict::new_allowed_with_stamp(*cost, stamp),
-                            None => {
-                                *verdict = self.decide_locked(**state, now.mono(), now.wall(), fingerprint, *cost);
-                            }
-                        },
-                        None => *verdict = self.check_slow(fingerprint, now.mono(), now.wall(), *cost),
-                    }
-                }
-                start = end;
-            });
-            // Called after all locks are released, because `each` may use this table.
-            verdicts[..len].iter().for_each(|verdict| each(*verdict));
+        let (mut batch, mut requests, mut previous) = (Batch::new(), requests.into_iter(), None);
+        while batch.fill(&mut requests, &mut previous, &self.secret) {
+            // All locks are released when `each` is called, because `each` may use this table.
+            self.decide_batch(&mut batch).iter().for_each(|verdict| each(*verdict));
         }
     }
 

@@ -6,8 +6,10 @@
 //! ([`prefetch_all`](Buckets::prefetch_all)). The first lock is taken only after these loads, because an acquire delays
 //! all later loads.
 //!
-//! With a million keys, a batched decision takes about a fifth of the time of a single decision. With one key, a
-//! batched decision takes 8 ns instead of 16 ns.
+//! With a million keys, a batched decision takes two fifths of the time of a single decision. With one key, a batched
+//! decision takes 7 ns instead of 18 ns.
+
+use std::hint::select_unpredictable;
 
 use super::Buckets;
 use super::bucket::{Bucket, BucketLayout, State};
@@ -27,57 +29,76 @@ impl<S: BucketLayout> Buckets<S> {
         flags: u64,
         mut visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
-        let homes = self.prefetch_all(fingerprints);
-        let mut index = 0;
-        while let Some(home) = homes[..fingerprints.len()].get(index).copied() {
-            let first = index;
-            if let Some(bucket) = Bucket::lock_at(flags, self.words_of(home), home, self.layout) {
-                // Consecutive keys of one bucket share its lock, and consecutive requests for one key share the search.
-                while let Some(fingerprint) = fingerprints.get(index).copied()
-                    && homes[index] == home
-                    && let Some(entry) = bucket.find(fingerprint)
-                {
-                    let mut state = bucket.state(entry);
-                    while fingerprints.get(index) == Some(&fingerprint) {
-                        visit(index, Some(&mut state));
-                        index += 1;
-                    }
-                }
-            }
-            // The slow path may wait for any lock, so this thread must not hold a lock.
-            if index == first {
+        let mut buckets = [0; BATCH_SIZE];
+        self.locate_all(fingerprints, &mut buckets);
+        let mut keys = fingerprints.iter().zip(&buckets).enumerate().peekable();
+        while let Some((index, (fingerprint, bucket))) = keys.next() {
+            let Some(mut entry) = self.try_lock_entry(*bucket, *fingerprint, flags) else {
+                // The slow path may wait for any lock, so this thread must not hold a lock.
                 visit(index, None);
-                index += 1;
+                continue;
+            };
+            visit(index, Some(entry.state()));
+            // Consecutive requests for one key share the lock and the search.
+            while let Some((index, _)) = keys.next_if(|(_, (next, _))| *next == fingerprint) {
+                visit(index, Some(entry.state()));
             }
         }
     }
 
-    /// Loads a word from each cache line that decisions on up to [`BATCH_SIZE`] keys read first, and returns the home
-    /// buckets.
-    #[inline]
-    pub(crate) fn prefetch_all(&self, fingerprints: &[Fingerprint]) -> [usize; BATCH_SIZE] {
-        let mut homes = [0; BATCH_SIZE];
-        let mut previous = None;
-        for (home, fingerprint) in homes.iter_mut().zip(fingerprints) {
-            if let Some((same, index)) = previous
-                && same == *fingerprint
-            {
-                *home = index;
-                continue;
-            }
-            *home = self.home_of(*fingerprint);
-            previous = Some((*fingerprint, *home));
-            let words = self.words_of(*home);
+    /// Locks the bucket of a key that [`prefetch_all`](Self::prefetch_all) returned. `None`: the fast path does not
+    /// apply.
+    #[inline(always)]
+    pub(crate) fn try_lock_entry(
+        &self,
+        bucket: usize,
+        fingerprint: Fingerprint,
+        flags: u64,
+    ) -> Option<EntryGuard<'_, S>> {
+        let bucket = Bucket::lock_at(flags, self.words_of(bucket), bucket, self.layout)?;
+        // A key has at most one entry. So if the entry is in the other bucket, the home bucket need not be locked.
+        let state = bucket.state(bucket.find(fingerprint)?);
+        Some(EntryGuard { _bucket: bucket, state })
+    }
+
+    /// Loads a word from each cache line that decisions on up to [`BATCH_SIZE`] keys read first.
+    pub(crate) fn prefetch_all(&self, fingerprints: &[Fingerprint]) {
+        self.locate_all(fingerprints, &mut [0; BATCH_SIZE]);
+    }
+
+    /// Stores the bucket of each key that probably has the key's entry, and loads a word from each cache line that the
+    /// decisions read first.
+    ///
+    /// The buckets are not returned, because the compiler would copy the array in larger pieces than it was written in,
+    /// and such a copy has to wait for the writes. With a million keys, one key in twelve is in its other bucket.
+    /// Locating these keys here reduces a batched decision from 55 to 46 ns.
+    #[inline(always)]
+    pub(crate) fn locate_all(&self, fingerprints: &[Fingerprint], buckets: &mut [usize; BATCH_SIZE]) {
+        for (bucket, fingerprint) in buckets.iter_mut().zip(fingerprints) {
+            *bucket = self.home_of(*fingerprint);
+            let words = self.words_of(*bucket);
             words[0].load(Ordering::Relaxed);
             Bucket::prefetch(words, self.layout, *fingerprint);
         }
         // Loads the other buckets of keys that are not in their home bucket. These loads depend on the first loads, but
-        // not on each other.
-        for (fingerprint, home) in fingerprints.iter().zip(&homes) {
-            if !Bucket::is_likely_at_home(self.words_of(*home), self.layout, *fingerprint) {
-                self.words_of(self.other_of(*fingerprint))[0].load(Ordering::Relaxed);
-            }
+        // not on each other. There is no branch, because the bucket of a key is unpredictable.
+        for (bucket, fingerprint) in buckets.iter_mut().zip(fingerprints) {
+            let is_home = Bucket::is_likely_at_home(self.words_of(*bucket), self.layout, *fingerprint);
+            *bucket = select_unpredictable(is_home, *bucket, self.other_of(*fingerprint));
+            self.words_of(*bucket)[0].load(Ordering::Relaxed);
         }
-        homes
+    }
+}
+
+/// The state of a key in a locked bucket. Dropping the guard unlocks the bucket.
+pub(crate) struct EntryGuard<'t, S> {
+    _bucket: Bucket<'t, S>,
+    state: State<'t>,
+}
+
+impl<'t, S> EntryGuard<'t, S> {
+    #[inline(always)]
+    pub(crate) fn state(&mut self) -> &mut State<'t> {
+        &mut self.state
     }
 }

@@ -257,9 +257,11 @@ impl<'t, S: BucketLayout> Bucket<'t, S> {
     /// exists.
     #[inline]
     pub(super) fn is_likely_at_home(words: &[AtomicU64], layout: S, fingerprint: Fingerprint) -> bool {
-        words[0].load(Ordering::Relaxed) & SPILLED_BIT == 0
-            || (0..layout.entries())
-                .any(|entry| words[layout.low_fingerprint_word(entry)].load(Ordering::Relaxed) == fingerprint.low)
+        let words = &words[..=layout.low_fingerprint_word(layout.entries() - 1)];
+        let has_spilled = words[0].load(Ordering::Relaxed) & SPILLED_BIT != 0;
+        (0..layout.entries()).fold(!has_spilled, |found, entry| {
+            found | (words[layout.low_fingerprint_word(entry)].load(Ordering::Relaxed) == fingerprint.low)
+        })
     }
 
     /// Loads the words of the preferred entry that a decision reads first. Called before locking, because locking
