@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use http::header::{COOKIE, HeaderName};
+use http::HeaderMap;
+use http::header::{COOKIE, HeaderName, HeaderValue};
 
 use crate::request::RequestView;
 
@@ -139,8 +140,22 @@ impl ByHeader {
 impl Identify for ByHeader {
     #[inline]
     fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
-        identity_within_max_length(request.headers().get(&self.0)?.as_bytes())
+        identity_within_max_length(first_value(request.headers(), &self.0)?.as_bytes())
     }
+}
+
+/// Maximum number of headers whose names are compared in turn.
+const MAX_COMPARED_HEADERS: usize = 16;
+
+/// Returns the first value of a header, like `HeaderMap::get`. Among few headers, comparing their names takes less time
+/// than `get`, which hashes the name byte by byte: with five headers, it reduces the instructions that the layer adds
+/// from 527 to 462 (callgrind).
+#[inline]
+fn first_value<'r>(headers: &'r HeaderMap, name: &HeaderName) -> Option<&'r HeaderValue> {
+    if headers.len() > MAX_COMPARED_HEADERS {
+        return headers.get(name);
+    }
+    headers.iter().find(|(own, _)| *own == name).map(|(_, value)| value)
 }
 
 /// Counts requests by the value of a cookie.
@@ -194,6 +209,25 @@ mod tests {
         let request = request.body(()).unwrap();
         let identity = identify.identify(&RequestView::new(&request))?;
         Some(String::from_utf8(identity.as_ref().to_vec()).unwrap())
+    }
+
+    #[test]
+    fn few_and_many_headers_are_searched_like_the_header_map() {
+        for count in 0..2 * MAX_COMPARED_HEADERS {
+            let mut headers = HeaderMap::new();
+            // Every fourth header has a standard name, every third is repeated, and one in the middle is removed.
+            for number in 0..count {
+                let name = match number % 4 {
+                    0 => ["host", "accept", "cookie", "te", "via", "origin", "range", "date"][number / 4].to_owned(),
+                    _ => format!("x-{}", number - usize::from(number % 3 == 2)),
+                };
+                headers.append(HeaderName::try_from(name).unwrap(), HeaderValue::from(number));
+            }
+            headers.remove("x-2");
+            for name in headers.keys().cloned().chain(["x-2", "via", "x-none"].map(HeaderName::from_static)) {
+                assert_eq!(first_value(&headers, &name), headers.get(&name), "{name} of {headers:?}");
+            }
+        }
     }
 
     #[test]
