@@ -179,7 +179,7 @@ impl ConnectionBuffers {
     ) -> io::Result<AfterAnswer> {
         let (mut at, mut turn_start) = (0, app.now());
         loop {
-            let mut replies = Replies { bytes: std::mem::take(&mut self.output), version: session.version };
+            let mut replies = Replies::new(std::mem::take(&mut self.output), session.version);
             let input = &self.input[at..self.filled];
             let (used, then) = match answer_commands(app, session, &mut self.cache, input, &mut replies) {
                 (used, NextStep::Read) => (used, Some(AfterAnswer::Wait)),

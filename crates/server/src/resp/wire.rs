@@ -4,6 +4,8 @@
 //! parsed in place: the arguments are slices of the input. Replies are written in version 2 or 3 of the protocol. The
 //! replies of this server differ between the versions only in maps and null.
 
+use std::ops::Range;
+
 use super::bounds::{MAX_ARGS, MAX_BULK_BYTES, MAX_COMMAND_BYTES, MAX_LENGTH_DIGITS};
 
 /// The frame at the start of the input.
@@ -62,48 +64,90 @@ pub fn parse_command<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Re
 
 #[inline]
 fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
-    let Some((count, mut at)) = parse_length(input, 1).map_err(|()| ProtocolError::ArrayLength)? else {
+    let Some((count, at)) = parse_length(input, 1).map_err(|()| ProtocolError::ArrayLength)? else {
         return Ok(RespFrame::Incomplete(input.len() + 1));
     };
     if count > MAX_ARGS as i64 {
         return Err(ProtocolError::ArrayLength);
     }
+    // No argument can end beyond the maximum size of a command.
+    let bounded = &input[..input.len().min(MAX_COMMAND_BYTES)];
+    let mut rest = bounded.get(at..).unwrap_or_default();
     for _ in 0..count {
-        match input.get(at) {
-            None => return Ok(RespFrame::Incomplete(at + 1)),
-            Some(b'$') => {}
-            Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
+        if let Some((arg, next)) = try_parse_short_arg(rest) {
+            args.push(arg);
+            rest = next;
+            continue;
         }
-        let Some((len, start)) = parse_length(input, at + 1).map_err(|()| ProtocolError::BulkLength)? else {
-            return Ok(RespFrame::Incomplete(input.len() + 1));
-        };
-        let len = usize::try_from(len).ok().filter(|len| *len <= MAX_BULK_BYTES).ok_or(ProtocolError::BulkLength)?;
-        let end = start + len;
-        if end + 2 > MAX_COMMAND_BYTES {
-            return Err(ProtocolError::CommandTooLong);
+        match parse_arg(input, bounded.len() - rest.len())? {
+            Ok(arg) => {
+                rest = &bounded[arg.end + 2..];
+                args.push(&input[arg]);
+            }
+            Err(needed) => return Ok(RespFrame::Incomplete(needed)),
         }
-        let Some(bytes) = input.get(start..end + 2) else {
-            return Ok(RespFrame::Incomplete(end + 2));
-        };
-        if !bytes.ends_with(b"\r\n") {
-            return Err(ProtocolError::MissingLineEnd);
-        }
-        args.push(&bytes[..len]);
-        at = end + 2;
     }
-    Ok(RespFrame::Command(at))
+    Ok(RespFrame::Command(bounded.len() - rest.len()))
+}
+
+/// Fast path of [`parse_arg`] for a complete argument whose length has one or two digits. Returns the argument and the
+/// rest of the input. Takes about 45 instructions instead of 90.
+#[inline]
+fn try_parse_short_arg(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = split_short_length(input.strip_prefix(b"$")?)?;
+    let (arg, rest) = rest.split_at_checked(len)?;
+    match rest {
+        [b'\r', b'\n', rest @ ..] => Some((arg, rest)),
+        _ => None,
+    }
+}
+
+/// Parses the argument at `at`. Returns its position or, if bytes are missing, the minimum input length at which parsing
+/// can continue.
+fn parse_arg(input: &[u8], at: usize) -> Result<Result<Range<usize>, usize>, ProtocolError> {
+    match input.get(at) {
+        None => return Ok(Err(at + 1)),
+        Some(b'$') => {}
+        Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
+    }
+    let Some((len, start)) = parse_length(input, at + 1).map_err(|()| ProtocolError::BulkLength)? else {
+        return Ok(Err(input.len() + 1));
+    };
+    let len = usize::try_from(len).ok().filter(|len| *len <= MAX_BULK_BYTES).ok_or(ProtocolError::BulkLength)?;
+    let end = start + len;
+    if end + 2 > MAX_COMMAND_BYTES {
+        return Err(ProtocolError::CommandTooLong);
+    }
+    match input.get(end..end + 2) {
+        None => Ok(Err(end + 2)),
+        Some(b"\r\n") => Ok(Ok(start..end)),
+        Some(_) => Err(ProtocolError::MissingLineEnd),
+    }
 }
 
 /// Parses a length and its line end at `at`. Returns the length and the next position, or `None` if bytes are missing.
 #[inline]
 fn parse_length(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
-    // Fast path: one or two digits.
-    match input.get(at..at + 4) {
-        Some([digit @ b'0'..=b'9', b'\r', b'\n', _]) => Ok(Some((i64::from(digit - b'0'), at + 3))),
-        Some([tens @ b'0'..=b'9', digit @ b'0'..=b'9', b'\r', b'\n']) => {
-            Ok(Some((i64::from(tens - b'0') * 10 + i64::from(digit - b'0'), at + 4)))
-        }
-        _ => parse_long_length(input, at),
+    match input.get(at..).and_then(split_short_length) {
+        Some((len, rest)) => Ok(Some((len as i64, input.len() - rest.len()))),
+        None => parse_long_length(input, at),
+    }
+}
+
+/// Fast path of [`parse_length`] for one or two digits and at least four bytes of input, as there nearly always are.
+/// Returns the length and the bytes after its line end.
+#[inline]
+pub(super) fn split_short_length(input: &[u8]) -> Option<(usize, &[u8])> {
+    let (chunk, _) = input.split_first_chunk::<4>()?;
+    let [tens, ones] = [chunk[0], chunk[1]].map(|digit| digit.wrapping_sub(b'0'));
+    if tens > 9 {
+        None
+    } else if chunk[1..3] == *b"\r\n" {
+        Some((tens.into(), &input[3..]))
+    } else if ones <= 9 && chunk[2..] == *b"\r\n" {
+        Some(((10 * tens + ones).into(), &input[4..]))
+    } else {
+        None
     }
 }
 
@@ -215,6 +259,8 @@ fn try_parse_digits_fast(digits: &[u8]) -> Option<Option<i64>> {
     Some(Some((fours.wrapping_mul(10_000 << 32 | 1) >> 32) as i64))
 }
 
+const LINE_END: u16 = u16::from_le_bytes(*b"\r\n");
+
 /// The version of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RespVersion {
@@ -232,9 +278,17 @@ pub struct Replies {
     pub bytes: Vec<u8>,
     /// The protocol version for the next replies.
     pub version: RespVersion,
+    /// The limit of the last `CL.THROTTLE` reply, and its encoded line.
+    last_limit: Option<i64>,
+    last_limit_line: (u128, usize),
 }
 
 impl Replies {
+    /// Creates a buffer that continues `bytes`.
+    pub fn new(bytes: Vec<u8>, version: RespVersion) -> Self {
+        Self { bytes, version, ..Self::default() }
+    }
+
     /// Writes a simple string: `+OK`.
     pub fn write_simple(&mut self, text: &'static str) {
         self.bytes.push(b'+');
@@ -284,19 +338,31 @@ impl Replies {
         }
     }
 
-    /// Writes an array of five integers: the reply to `CL.THROTTLE`.
+    /// Writes an array of five integers: the reply to `CL.THROTTLE`. The first number is 0 or 1.
     #[inline]
     pub fn write_throttle_reply(&mut self, numbers: [i64; 5]) {
-        self.bytes.extend_from_slice(b"*5\r\n");
-        for number in numbers {
-            // Fast path: -1 is the retry time of every admitted call.
-            if number == -1 { self.bytes.extend_from_slice(b":-1\r\n") } else { self.write_integer(number) }
-        }
+        let [limited, limit, remaining, retry, reset] = numbers;
+        self.bytes.extend_from_slice(if limited == 0 { b"*5\r\n:0\r\n" } else { b"*5\r\n:1\r\n" });
+        self.write_limit(limit);
+        self.write_integer(remaining);
+        self.write_integer(retry);
+        self.write_integer(reset);
     }
 
-    /// Writes a type byte, a number and a line end. Numbers with one or two digits (almost all lengths) are written
-    /// with one append. Writing two field names and a small number then takes 181 instructions instead of 327.
+    /// Writes the limit of a call. Consecutive calls usually have the same limit, and appending its encoded form again
+    /// takes 15 instructions instead of 80.
     #[inline]
+    fn write_limit(&mut self, limit: i64) {
+        if self.last_limit != Some(limit) {
+            let Ok(value @ 0..100_000_000) = u32::try_from(limit) else { return self.write_integer(limit) };
+            (self.last_limit, self.last_limit_line) = (Some(limit), encode_line(b':', value));
+        }
+        self.append_line(self.last_limit_line);
+    }
+
+    /// Writes a type byte, a number and a line end. Numbers with one or two digits (almost all lengths) and -1 (the
+    /// retry time of every admitted call) are written with one append.
+    #[inline(always)]
     fn write_header(&mut self, kind: u8, value: i64) {
         match value {
             0..10 => self.bytes.extend_from_slice(&[kind, b'0' + value as u8, b'\r', b'\n']),
@@ -304,20 +370,62 @@ impl Replies {
                 let digits = [b'0' + (value / 10) as u8, b'0' + (value % 10) as u8];
                 self.bytes.extend_from_slice(&[kind, digits[0], digits[1], b'\r', b'\n']);
             }
+            -1 => self.bytes.extend_from_slice(&[kind, b'-', b'1', b'\r', b'\n']),
             _ => self.write_long_header(kind, value),
         }
     }
 
     #[inline(never)]
     fn write_long_header(&mut self, kind: u8, value: i64) {
-        self.bytes.push(kind);
-        self.bytes.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-        self.write_line_end();
+        match u32::try_from(value) {
+            Ok(value @ 0..100_000_000) => self.append_line(encode_line(kind, value)),
+            Ok(_) | Err(_) => {
+                self.bytes.push(kind);
+                self.bytes.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+                self.write_line_end();
+            }
+        }
+    }
+
+    /// Appends an encoded line. An append of sixteen bytes, of which some are removed again, needs no call, unlike an
+    /// append of variable length.
+    #[inline]
+    fn append_line(&mut self, (line, len): (u128, usize)) {
+        let end = self.bytes.len() + len;
+        self.bytes.extend_from_slice(&line.to_le_bytes());
+        self.bytes.truncate(end);
     }
 
     fn write_line_end(&mut self) {
         self.bytes.extend_from_slice(b"\r\n");
     }
+}
+
+/// Encodes a type byte, a number below 100,000,000 and a line end. Returns the bytes, with the first byte in the lowest
+/// bits, and their number.
+#[inline]
+fn encode_line(kind: u8, value: u32) -> (u128, usize) {
+    let digits = split_digits(value);
+    // At least the last digit is written.
+    let leading_zeros = (digits | 1 << 56).trailing_zeros() / 8;
+    let digits_and_line_end = u128::from(digits | 0x3030_3030_3030_3030) | u128::from(LINE_END) << 64;
+    let line = (digits_and_line_end >> (8 * leading_zeros)) << 8 | u128::from(kind);
+    (line, 11 - leading_zeros as usize)
+}
+
+/// Returns the eight decimal digits of a number below 100,000,000 as the bytes of a word, with the first digit in the
+/// lowest byte. Splits the number into groups of four digits, then pairs, then digits, and computes the parts of each
+/// step together. Writing a number of seven digits takes about 80 instructions, compared with 125 with itoa.
+#[inline]
+fn split_digits(value: u32) -> u64 {
+    let value = u64::from(value);
+    let fours = (value / 10_000) | ((value % 10_000) << 32);
+    // Divides both numbers by 100: 10486 / 2^20 gives the exact quotient of numbers below 10,000.
+    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007F_0000_007F;
+    let pairs = hundreds | (fours - 100 * hundreds) << 16;
+    // Divides all four numbers by 10: 103 / 2^10 gives the exact quotient of numbers below 100.
+    let tens = ((pairs * 103) >> 10) & 0x000F_000F_000F_000F;
+    tens | (pairs - 10 * tens) << 8
 }
 
 fn to_length(count: usize) -> i64 {

@@ -89,7 +89,7 @@ mod tests {
         let mut page = String::new();
         for (version, replayed) in [(RespVersion::Two, false), (RespVersion::Two, true), (RespVersion::Three, false)] {
             for output in sample_outputs() {
-                let mut replies = Replies { bytes: Vec::new(), version };
+                let mut replies = Replies::new(Vec::new(), version);
                 write_output(&mut replies, &output, replayed);
                 page += &format!("{}\n", replies.bytes.escape_ascii());
             }

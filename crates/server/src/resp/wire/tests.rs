@@ -115,7 +115,7 @@ fn integers_are_parsed_like_in_redis_cell() {
 #[test]
 fn replies_differ_between_versions_only_in_maps_and_null() {
     let written = |version| {
-        let mut replies = Replies { version, ..Replies::default() };
+        let mut replies = Replies::new(Vec::new(), version);
         replies.begin_map(1);
         replies.write_bulk("k");
         replies.write_null();
@@ -169,6 +169,25 @@ proptest! {
     #[test]
     fn digits_are_parsed_like_in_the_standard_library(text in "[0-9]{1,18}|[0-9a:/]{1,9}|[+-]?[0-9]{4,8}") {
         prop_assert_eq!(parse_integer(text.as_bytes()), text.parse().ok());
+    }
+
+    #[test]
+    fn throttle_replies_are_five_integers(
+        replies in prop::collection::vec((0..2_i64, prop_oneof![0..3_i64, 99_999_999..100_000_002_i64, any::<i64>()], any::<i64>(), -1..100_i64, 0..100_000_i64), 1..9)
+    ) {
+        let mut written = Replies::default();
+        let mut expected = String::new();
+        for (limited, limit, remaining, retry, reset) in replies {
+            written.write_throttle_reply([limited, limit, remaining, retry, reset]);
+            expected += &format!("*5\r\n:{limited}\r\n:{limit}\r\n:{remaining}\r\n:{retry}\r\n:{reset}\r\n");
+        }
+        prop_assert_eq!(String::from_utf8(written.bytes), Ok(expected));
+    }
+
+    #[test]
+    fn digits_are_split_like_in_the_standard_library(value in 0..100_000_000_u32) {
+        let digits = split_digits(value).to_le_bytes().map(|digit| char::from(b'0' + digit));
+        prop_assert_eq!(String::from_iter(digits), format!("{value:08}"));
     }
 
     #[test]
