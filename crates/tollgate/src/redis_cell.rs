@@ -92,10 +92,11 @@ impl<C: Clock> RedisCellTable<C> {
         let mut replies = [[0; 5]; BATCH_SIZE];
         loop {
             let mut len = 0;
-            // The buffer comes first in the zip. In the other order, `zip` would discard a call when the buffer is
-            // full.
-            for ((fingerprint, place), (key, call)) in fingerprints.iter_mut().zip(&mut batch).zip(calls.by_ref()) {
-                (*fingerprint, *place) = (key.fingerprint(&self.secret), Some(call));
+            while len < BATCH_SIZE
+                && let Some((key, call)) = calls.next()
+            {
+                fingerprints[len] = key.fingerprint(&self.secret);
+                batch[len] = Some(call);
                 len += 1;
             }
             if len == 0 {

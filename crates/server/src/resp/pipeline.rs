@@ -47,7 +47,18 @@ pub(super) fn answer_commands<'a, S: Store>(
     // command may change the session.
     let mut authenticated = session.authenticate(&app.auth, || app.wall_ms());
     let next = loop {
-        match parse_command(&input[at..], &mut args) {
+        let command = &input[at..];
+        if authenticated
+            && !session.in_transaction
+            && let Some(len) = local.try_add_similar(command, cache, replies)
+        {
+            at += len;
+            if replies.bytes.len() > WRITE_THRESHOLD {
+                break NextStep::Write;
+            }
+            continue;
+        }
+        match parse_command(command, &mut args) {
             Ok(RespFrame::Command(len)) => {
                 at += len;
                 let Some(name) = args.first() else { continue };
@@ -58,7 +69,7 @@ pub(super) fn answer_commands<'a, S: Store>(
                     local.decide_pending(cache, replies);
                     replies.write_error_reply(command::NO_TRANSACTIONS);
                 } else if app.throttles.is_some() && is_throttle(name) {
-                    local.add(&args, cache, replies);
+                    local.add(&command[..len], &args, cache, replies);
                 } else if let Some(first) = BatchCommand::find(app, name) {
                     local.decide_pending(cache, replies);
                     let (batch, len) = Batch::collect(app, &session.access, first, &mut args, &input[at..], replies);
@@ -91,4 +102,47 @@ pub(super) fn answer_commands<'a, S: Store>(
     };
     local.decide_pending(cache, replies);
     (at, next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate::redis_cell::RedisCellTable;
+    use tollgate_engine::{Engine, MemoryStore};
+
+    /// Returns the replies to inputs that arrive one after the other, each with only complete commands.
+    fn answer_all(inputs: &[Vec<u8>]) -> String {
+        let engine = MemoryStore::new(1).and_then(Engine::new).expect("an engine");
+        let app = App::new(engine, RedisCellTable::new(1_000).ok());
+        let (mut session, mut cache, mut replies) = (Session::new(1), ThrottleLimitCache::new(), Replies::default());
+        for input in inputs {
+            let (used, next) = answer_commands(&app, &mut session, &mut cache, input, &mut replies);
+            assert!(used == input.len() && matches!(next, NextStep::Read), "{next:?} after {used} bytes");
+        }
+        String::from_utf8(replies.bytes).expect("text")
+    }
+
+    /// Calls of the same shape are recognised only within one input.
+    #[test]
+    fn replies_do_not_depend_on_how_many_commands_arrive_together() {
+        let similar = |key: usize| format!("CL.THROTTLE key{} 3 1 86400", key % 7);
+        let mut commands: Vec<String> = (0..40).map(similar).collect();
+        commands.push("CL.THROTTLE key1 3 1 86400 4".into());
+        commands.extend((0..5).map(similar));
+        for other in ["PING", "CL.THROTTLE key1 x 1 86400", "cl.throttle key1 3 1 86400", "CL.THROTTLE key1", "MULTI"] {
+            commands.push(other.into());
+            commands.extend((0..5).map(similar));
+        }
+        commands.push("DISCARD".into());
+        commands.extend((0..20).map(similar));
+        let encode = |command: &String| {
+            let words: Vec<&str> = command.split(' ').collect();
+            let args: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+            format!("*{}\r\n{args}", words.len()).into_bytes()
+        };
+        let inputs: Vec<Vec<u8>> = commands.iter().map(encode).collect();
+        let replies = answer_all(&inputs);
+        assert_eq!(answer_all(&[inputs.concat()]), replies);
+        assert_eq!(replies.matches("*5\r\n").count(), 87, "{replies}");
+    }
 }
