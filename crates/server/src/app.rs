@@ -187,11 +187,6 @@ impl<S: Store> App<S> {
         self.clock.mono()
     }
 
-    /// Returns the clock that [`now`](Self::now) reads.
-    pub fn clock(&self) -> &PreciseClock {
-        &self.clock
-    }
-
     /// Reserves an audit-log entry for an action. Call this before the action. Returns `None` if the server has no
     /// audit log.
     ///

@@ -17,7 +17,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tollgate::clock::Clock;
 use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::{CounterOutcome, Decision, Explanation};
 use utoipa::ToSchema;
@@ -119,11 +118,11 @@ impl TopKeys {
 
     /// Counts a decision if it is part of the sample.
     #[inline]
-    pub fn count(&self, decision: &Decision<'_>, clock: &impl Clock) {
+    pub fn count(&self, decision: &Decision<'_>, now: Time<Mono>) {
         if self.names != KeyDisplay::Off
             && let Some(weight) = sample_weight()
         {
-            self.count_sampled(decision, weight, clock.mono());
+            self.count_sampled(decision, weight, now);
         }
     }
 
@@ -143,7 +142,7 @@ impl TopKeys {
             table.halve_counts(now);
         }
         for counter in counters {
-            let id = format!("{}\n{}", counter.domain(), counter.rule);
+            let id = [&*counter.domain(), counter.rule].join("\n");
             if table.rules.len() >= MAX_RULES && !table.rules.contains_key(&id) {
                 continue;
             }

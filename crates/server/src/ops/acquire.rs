@@ -150,7 +150,7 @@ pub async fn acquire<S: Store>(
         None => false,
     };
     if !admitted {
-        decide_requests(app, protocol, Verb::Check, requests, decisions).await;
+        decide_requests(app, protocol, Verb::Check, requests, decisions, app.now()).await;
     }
     // Sleep here if the decision is a delay that ends before the deadline.
     if let Ok(Outcome::Delay(wait)) = decisions.get(0).map(|decision| decision.outcome())
@@ -188,7 +188,7 @@ async fn wait_for_admission<S: Store>(
         }
         let mut refused = decision.retry();
         if refused.is_none() {
-            decide_requests(app, protocol, Verb::Check, requests, decisions).await;
+            decide_requests(app, protocol, Verb::Check, requests, decisions, app.now()).await;
             match decisions.get(0) {
                 Ok(decision) if !decision.is_admitted() => refused = decision.retry(),
                 Ok(_) | Err(_) => return true,

@@ -111,14 +111,14 @@ impl<'a, S: Store> ListRun<'a, S> {
         if let Op::Decide(verb) = spec.op {
             let part = if app.engine.store().can_fail() { LIST_PART_SIZE } else { 1 };
             for part in calls.chunks_mut(part) {
-                self.yield_turn().await;
+                let start = self.yield_turn().await;
                 if caller.is_response_full() {
                     part.iter_mut().for_each(|call| call.input = Err(OpError::response_full()));
                 }
                 let first = self.finished;
-                let decisions = decide_part(app, caller, verb, part).await;
+                let (decisions, end) = decide_part(app, caller, verb, part, start).await;
                 // Yields here too, because writing the limits of 256 rules takes about half as long as deciding them.
-                self.yield_long_turn().await;
+                self.yield_long_turn(end).await;
                 let reply = &mut |one: Reply<'_>| reply(Reply { index: first + one.index, ..one });
                 reply_to_part(verb, part, &decisions, reply);
                 self.finished += part.len();
@@ -146,23 +146,25 @@ impl<'a, S: Store> ListRun<'a, S> {
     }
 
     /// Yields to other connections before the next part: after every part for a shared store, otherwise if this turn
-    /// has lasted [`MAX_TURN`].
-    async fn yield_turn(&mut self) {
-        if self.turn_start.is_some() {
-            self.yield_long_turn().await;
-        } else if self.finished > 0 {
+    /// has lasted [`MAX_TURN`]. Returns the time.
+    async fn yield_turn(&mut self) -> Time<Mono> {
+        if self.turn_start.is_none() && self.finished > 0 {
             yield_now().await;
         }
+        self.yield_long_turn(self.app.now()).await
     }
 
-    /// Yields to other connections if this turn has lasted [`MAX_TURN`].
-    async fn yield_long_turn(&mut self) {
+    /// Yields to other connections if this turn has lasted [`MAX_TURN`]. `now` is the time, which is read again after a
+    /// yield and returned.
+    async fn yield_long_turn(&mut self, now: Time<Mono>) -> Time<Mono> {
         if let Some(turn_start) = &mut self.turn_start
-            && self.app.now().since(*turn_start) >= MAX_TURN
+            && now.since(*turn_start) >= MAX_TURN
         {
             yield_now().await;
             *turn_start = self.app.now();
+            return *turn_start;
         }
+        now
     }
 
     fn finish(self) {
@@ -294,16 +296,24 @@ fn reply_and_store(
     }
 }
 
-/// Decides the requests of the calls in one part of a list.
-async fn decide_part<S: Store>(app: &App<S>, caller: Caller<'_>, verb: Verb, calls: &[Call<'_>]) -> PooledDecisions {
+/// Decides the requests of the calls in one part of a list. `start` is the time. Returns the decisions and the time
+/// after them.
+async fn decide_part<S: Store>(
+    app: &App<S>,
+    caller: Caller<'_>,
+    verb: Verb,
+    calls: &[Call<'_>],
+    start: Time<Mono>,
+) -> (PooledDecisions, Time<Mono>) {
     let mut decisions = PooledDecisions::take();
+    let mut end = start;
     if let [call] = calls {
         // There is almost always only one request, which needs no lists.
         if let Some(input) = call.request_to_decide() {
             let request = Request { domain: input.domain(), items: &[input.to_item(verb.engine_cost(input.cost))] };
-            decide_requests(app, caller.protocol, verb, &[request], &mut decisions).await;
+            end = decide_requests(app, caller.protocol, verb, &[request], &mut decisions, start).await;
         }
-        return decisions;
+        return (decisions, end);
     }
     let inputs = calls.iter().filter_map(Call::request_to_decide);
     let items: Vec<(&[u8], Item<'_>)> =
@@ -311,9 +321,9 @@ async fn decide_part<S: Store>(app: &App<S>, caller: Caller<'_>, verb: Verb, cal
     let requests: Vec<Request<'_>> =
         items.iter().map(|(domain, item)| Request { domain, items: std::slice::from_ref(item) }).collect();
     if !requests.is_empty() {
-        decide_requests(app, caller.protocol, verb, &requests, &mut decisions).await;
+        end = decide_requests(app, caller.protocol, verb, &requests, &mut decisions, start).await;
     }
-    decisions
+    (decisions, end)
 }
 
 /// Replies to the calls that [`decide_part`] decided.
@@ -356,26 +366,26 @@ impl<'a> Call<'a> {
 }
 
 /// Decides requests independently and in order. Unless `verb` is a peek, also counts outcomes and the heaviest keys,
-/// and logs refusals.
+/// and logs refusals. `start` is the time. Returns the time after the decisions.
 pub(crate) async fn decide_requests<S: Store>(
     app: &App<S>,
     protocol: Protocol,
     verb: Verb,
     requests: &[Request<'_>],
     decisions: &mut Decisions,
-) {
-    match verb.take_mode() {
-        Some(take_mode) => {
-            let start = app.now();
-            app.engine.take_batch(take_mode, requests, decisions).await;
-            app.metrics.decision_time.record(app.now().since(start));
-        }
-        None => return app.engine.peek_batch(requests, decisions).await,
-    }
+    start: Time<Mono>,
+) -> Time<Mono> {
+    let Some(take_mode) = verb.take_mode() else {
+        app.engine.peek_batch(requests, decisions).await;
+        return app.now();
+    };
+    app.engine.take_batch(take_mode, requests, decisions).await;
+    let end = app.now();
+    app.metrics.decision_time.record(end.since(start));
     let mut totals = OutcomeTotals::default();
     for (index, decision) in decisions.iter().enumerate() {
         let Ok(decision) = decision else { continue };
-        app.top.count(&decision, app.clock());
+        app.top.count(&decision, end);
         match decision.observed() {
             None if decision.is_admitted() => {
                 totals.allowed += 1;
@@ -390,6 +400,7 @@ pub(crate) async fn decide_requests<S: Store>(
         }
     }
     app.metrics.protocol_counters(protocol).count_decisions(totals);
+    end
 }
 
 /// Runs an operation that is not batched.

@@ -62,7 +62,7 @@ pub(super) async fn decide<S: Store>(
     }
     let mut decisions = PooledDecisions::take();
     let request = Request { domain: message.domain, items: &decided };
-    decide_requests(app, Protocol::Rls, Verb::Check, std::slice::from_ref(&request), &mut decisions).await;
+    decide_requests(app, Protocol::Rls, Verb::Check, std::slice::from_ref(&request), &mut decisions, app.now()).await;
     let decision = decisions.get(0)?;
     // A bit set of the matched items. A request has at most 64 items.
     let matched = decision.rule_matches().fold(0_u64, |bits, matched| bits | 1_u64.wrapping_shl(matched.item as u32));
