@@ -1,7 +1,7 @@
 //! Counters that many threads increment without contention.
 //!
 //! With a single shared counter, every increment would move its cache line between cores. Therefore, each counter is
-//! spread over several stripes, each in its own cache line. A thread always adds to the same stripe, and a read sums
+//! spread over several stripes, each in cache lines of its own. A thread always adds to the same stripe, and a read sums
 //! all stripes. The counters do not synchronise other memory, so every access is relaxed.
 
 use std::array;
@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// `N` counters, each spread over `STRIPES` stripes.
 #[derive(Debug)]
 pub struct Striped<const N: usize, const STRIPES: usize = 4> {
-    stripes: [CacheLine<N>; STRIPES],
+    stripes: [StripeCounts<N>; STRIPES],
 }
 
 #[derive(Debug)]
 #[repr(align(64))]
-struct CacheLine<const N: usize> {
+struct StripeCounts<const N: usize> {
     counts: [AtomicU64; N],
 }
 
 impl<const N: usize, const STRIPES: usize> Default for Striped<N, STRIPES> {
     fn default() -> Self {
-        Self { stripes: array::from_fn(|_| CacheLine { counts: array::from_fn(|_| AtomicU64::new(0)) }) }
+        Self { stripes: array::from_fn(|_| StripeCounts { counts: array::from_fn(|_| AtomicU64::new(0)) }) }
     }
 }
 

@@ -234,7 +234,7 @@ impl Index {
     }
 
     /// Looks up the attribute names of an item. For every known attribute, adds its id and its position in the item to
-    /// `known`, and also to `anchors` if the attribute is an anchor.
+    /// `known`, and also to `anchors` if the attribute is an anchor. In `anchors`, attributes with patterns come last.
     pub(super) fn resolve(
         &self,
         attributes: &[Attribute<'_>],
@@ -254,7 +254,8 @@ impl Index {
             self.add_numbered_attributes(known);
             anchors.extend_from_slice(&known[named..]);
         }
-        // A lookup of a value is short, so its load overlaps with the walk through the patterns that follows.
+        // Attributes without patterns come first: the cache misses of their lookups overlap with the walk through the
+        // patterns.
         anchors.sort_by_key(|(number, _)| self.attributes[*number as usize].has_others);
     }
 

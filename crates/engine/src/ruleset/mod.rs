@@ -35,7 +35,7 @@ use tollgate::Limits;
 use tollgate::core::{Algorithm, Cost, Time, Wall};
 
 use crate::key;
-use crate::meters::{NewMeters, RuleMeter};
+use crate::meters::{MeterAllocator, RuleMeter};
 use crate::request::Attribute;
 use crate::rules::{
     Condition, Consistency, DefaultCost, LimitSet, OnChange, OnFault, PerElement, Rule, Rules, is_address_attribute,
@@ -69,6 +69,8 @@ pub struct RuleSet {
     /// Maps the key prefix of a rule, without `per`, to the rule's index.
     names: FxHashMap<Box<[u8]>, u32>,
     limit_registry: LimitRegistry,
+    /// Creates the meters of rules that a successor adds.
+    meters: MeterAllocator,
     /// The latest limit ids of removed rules, by rule name. A rule that is added again continues with the existing
     /// states of its keys.
     removed: FxHashMap<Box<[u8]>, Box<[u32]>>,
@@ -93,8 +95,9 @@ pub(crate) struct CompiledDomain {
 
 /// A rule in force.
 ///
-/// A decision reads only one or two rules, which may be any of thousands. Therefore, everything that planning needs is
-/// in two adjacent cache lines, which are fetched together, except for an unusually long prefix or `per`.
+/// A decision reads only one or two rules, which may be any of thousands. Therefore, the key prefix, `per` and the flags
+/// are in two adjacent cache lines, unless the prefix or `per` is longer than its inline space. The limits, which many
+/// rules share, and the counters are elsewhere.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct ActiveRule {
@@ -212,6 +215,7 @@ impl RuleSet {
             rules: Vec::new(),
             names: FxHashMap::default(),
             limit_registry: LimitRegistry::default(),
+            meters: MeterAllocator::default(),
             removed: FxHashMap::default(),
             uses_time: false,
             bans: false,
@@ -232,7 +236,7 @@ impl RuleSet {
             limit_registry: before.limit_registry.successor(),
             rules: Vec::with_capacity(rules.len()),
             names: FxHashMap::default(),
-            new_meters: NewMeters::default(),
+            meters: before.meters.clone(),
         };
         let mut domains: Vec<CompiledDomain> = Vec::new();
         for domain in rules.domains() {
@@ -268,6 +272,7 @@ impl RuleSet {
             rules: compiler.rules,
             names: compiler.names,
             limit_registry: compiler.limit_registry,
+            meters: compiler.meters,
             removed,
             uses_time,
             bans,
@@ -400,7 +405,7 @@ struct Compiler<'b> {
     limit_registry: LimitRegistry,
     rules: Vec<ActiveRule>,
     names: FxHashMap<Box<[u8]>, u32>,
-    new_meters: NewMeters,
+    meters: MeterAllocator,
 }
 
 impl Compiler<'_> {
@@ -444,7 +449,7 @@ impl Compiler<'_> {
             is_special: special.is_some(),
             on_fault: rule.on_fault(),
             consistency: rule.consistency(),
-            meter: old.map_or_else(|| self.new_meters.create(), |old| old.meter.clone()),
+            meter: old.map_or_else(|| self.meters.create(), |old| old.meter.clone()),
             has_earlier: !earlier.is_empty(),
             plain,
             cold: Box::new(ColdFields { domain: domain.into(), id: rule.id().into(), earlier, special }),
