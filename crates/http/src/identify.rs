@@ -144,12 +144,12 @@ impl Identify for ByHeader {
     }
 }
 
-/// Maximum number of headers whose names are compared in turn.
+/// Maximum number of header values, as counted by `HeaderMap::len`, up to which names are compared one by one.
 const MAX_COMPARED_HEADERS: usize = 16;
 
 /// Returns the first value of a header, like `HeaderMap::get`. Among few headers, comparing their names takes less time
-/// than `get`, which hashes the name byte by byte: with five headers, it reduces the instructions that the layer adds
-/// from 527 to 462 (callgrind).
+/// than `get`, which hashes the name byte by byte: with five headers, the comparison reduces the instructions that the
+/// layer adds from 527 to 462 (callgrind).
 #[inline]
 fn first_value<'r>(headers: &'r HeaderMap, name: &HeaderName) -> Option<&'r HeaderValue> {
     if headers.len() > MAX_COMPARED_HEADERS {
@@ -215,7 +215,7 @@ mod tests {
     fn few_and_many_headers_are_searched_like_the_header_map() {
         for count in 0..2 * MAX_COMPARED_HEADERS {
             let mut headers = HeaderMap::new();
-            // Every fourth header has a standard name, every third is repeated, and one in the middle is removed.
+            // Every fourth name is a standard name, some names occur twice, and one header is removed.
             for number in 0..count {
                 let name = match number % 4 {
                     0 => ["host", "accept", "cookie", "te", "via", "origin", "range", "date"][number / 4].to_owned(),
@@ -223,8 +223,8 @@ mod tests {
                 };
                 headers.append(HeaderName::try_from(name).unwrap(), HeaderValue::from(number));
             }
-            headers.remove("x-2");
-            for name in headers.keys().cloned().chain(["x-2", "via", "x-none"].map(HeaderName::from_static)) {
+            assert_eq!(headers.remove("x-3").is_some(), count > 3);
+            for name in headers.keys().cloned().chain(["x-3", "via", "x-none"].map(HeaderName::from_static)) {
                 assert_eq!(first_value(&headers, &name), headers.get(&name), "{name} of {headers:?}");
             }
         }

@@ -14,7 +14,8 @@
 //! A check takes 158 instructions on the fastest path and 275 on the fast path (callgrind). A refusal takes about the
 //! same number.
 //!
-//! A path that does not apply has no effect, so the next path can start from scratch.
+//! A path that does not apply has no effect, so the next path can start from scratch. A batch (`batch.rs`) looks for each
+//! key in both buckets before it locks any, locks the bucket that probably has the key, and otherwise takes the slow path.
 
 mod acquire;
 mod batch;
@@ -210,8 +211,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         requests: impl IntoIterator<Item = (K, u64)>,
         mut each: impl FnMut(Verdict<A::Stamp>),
     ) {
-        let (mut batch, mut requests, mut previous) = (Batch::new(), requests.into_iter(), None);
-        while batch.fill(&mut requests, &mut previous, &self.secret) {
+        let (mut batch, mut requests) = (Batch::new(), requests.into_iter());
+        while batch.fill(&mut requests, &self.secret) {
             // All locks are released when `each` is called, because `each` may use this table.
             self.decide_batch(&mut batch).iter().for_each(|verdict| each(*verdict));
         }

@@ -103,7 +103,7 @@ impl<C: Clock> RedisCellTable<C> {
                 return;
             }
             let now = self.clock.mono().as_nanos();
-            self.table.try_visit_home_many(&fingerprints[..len], 0, |place, state| {
+            self.table.try_visit_many(&fingerprints[..len], 0, |place, state| {
                 let Some(call) = batch[place] else { return };
                 replies[place] = match state {
                     Some(state) => call.decide(state, &Now::at(now)),

@@ -75,12 +75,13 @@ pub(crate) enum Table {
 macro_rules! with_buckets {
     ($table:expr, $buckets:ident => $run:expr) => {
         match $table {
-            Table::SingleWord($buckets) => $run,
-            Table::Double($buckets) => $run,
-            Table::Wide($buckets) => $run,
+            $crate::table::Table::SingleWord($buckets) => $run,
+            $crate::table::Table::Double($buckets) => $run,
+            $crate::table::Table::Wide($buckets) => $run,
         }
     };
 }
+pub(crate) use with_buckets;
 
 impl Table {
     /// Allocates a table for `capacity` keys with states of `state_words` words; `None` if there is not enough memory.
@@ -108,15 +109,15 @@ impl Table {
         with_buckets!(self, buckets => buckets.layout.flags(generation))
     }
 
-    /// See [`Buckets::try_visit_home_many`].
+    /// See [`Buckets::try_visit_many`].
     #[inline]
-    pub(crate) fn try_visit_home_many(
+    pub(crate) fn try_visit_many(
         &self,
         fingerprints: &[Fingerprint],
         flags: u64,
         visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
-        with_buckets!(self, buckets => buckets.try_visit_home_many(fingerprints, flags, visit));
+        with_buckets!(self, buckets => buckets.try_visit_many(fingerprints, flags, visit));
     }
 
     /// The fast path: runs `write` on the state of a key that has an entry in unlocked buckets with these
