@@ -60,7 +60,7 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
 /// Compares instruction counts. `check` is the instruction count of the bare check, and `count` counts the instructions
 /// of a contender.
 pub(crate) fn add_instruction_rows(report: &mut Report, check: f64, count: impl Fn(&str) -> Result<f64>) -> Result<()> {
-    // The rows have no goals: the goals apply to time, and finding a header takes as many instructions as the check.
+    // The rows have no goals, because the goals apply to time.
     add_rows(report, "instructions-", check, count, |_| None)
 }
 

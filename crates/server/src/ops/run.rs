@@ -146,7 +146,7 @@ impl<'a, S: Store> ListRun<'a, S> {
     }
 
     /// Yields to other connections before the next part: after every part for a shared store, otherwise if this turn
-    /// has lasted [`MAX_TURN`]. Returns the time.
+    /// has lasted [`MAX_TURN`]. Returns the current time.
     async fn yield_turn(&mut self) -> Time<Mono> {
         if self.turn_start.is_none() && self.finished > 0 {
             yield_now().await;
@@ -154,8 +154,8 @@ impl<'a, S: Store> ListRun<'a, S> {
         self.yield_long_turn(self.app.now()).await
     }
 
-    /// Yields to other connections if this turn has lasted [`MAX_TURN`]. `now` is the time, which is read again after a
-    /// yield and returned.
+    /// Yields to other connections if this turn has lasted [`MAX_TURN`] at the time `now`. Returns `now`, or the time after
+    /// the yield.
     async fn yield_long_turn(&mut self, now: Time<Mono>) -> Time<Mono> {
         if let Some(turn_start) = &mut self.turn_start
             && now.since(*turn_start) >= MAX_TURN
@@ -296,8 +296,8 @@ fn reply_and_store(
     }
 }
 
-/// Decides the requests of the calls in one part of a list. `start` is the time. Returns the decisions and the time
-/// after them.
+/// Decides the requests of the calls in one part of a list. `start` is the current time. Returns the decisions and the
+/// time after them.
 async fn decide_part<S: Store>(
     app: &App<S>,
     caller: Caller<'_>,
@@ -366,7 +366,8 @@ impl<'a> Call<'a> {
 }
 
 /// Decides requests independently and in order. Unless `verb` is a peek, also counts outcomes and the heaviest keys,
-/// and logs refusals. `start` is the time. Returns the time after the decisions.
+/// and logs refusals. `start` is the current time, from which the decision time is measured. Returns the time after the
+/// decisions.
 pub(crate) async fn decide_requests<S: Store>(
     app: &App<S>,
     protocol: Protocol,

@@ -110,29 +110,30 @@ fn cache_index(params: ThrottleParams) -> CacheIndex {
 /// Number of bytes before the length of the key: `*6\r\n$11\r\nCL.THROTTLE\r\n$`.
 const HEAD_BYTES: usize = 23;
 
-/// Maximum number of bytes after the key for which a shape is known.
+/// Maximum number of bytes after the key. Longer calls are always parsed, so a comparison with the template takes a
+/// bounded time, whatever the last call was.
 const MAX_TAIL_BYTES: usize = 128;
 
 /// The bytes of a call before and after its key. In a pipeline, most calls differ only in their keys. Recognising such
 /// a call takes about 110 instructions instead of 590: the command and its four integers are not parsed, and the limit
 /// is not looked up.
 #[derive(Clone, Copy, Debug)]
-struct CallShape<'a> {
+struct CallTemplate<'a> {
     head: &'a [u8; HEAD_BYTES],
     tail: &'a [u8],
 }
 
-impl<'a> CallShape<'a> {
-    /// Returns the shape of a call that was parsed. Returns `None` if the key is long, the rest is long or has another
-    /// format.
+impl<'a> CallTemplate<'a> {
+    /// Returns the template of a call that was parsed. `None` if the key has 100 bytes or more, the tail exceeds
+    /// [`MAX_TAIL_BYTES`], or a length in the head has leading zeros.
     fn of_call(call: &'a [u8], key: &[u8]) -> Option<Self> {
         let (head, same, tail) = split_at_key(call)?;
-        // The bytes before the length of the key have the smallest possible size. They are therefore exactly the number
-        // of arguments (one digit) and the name, and a call that begins with the same bytes has the same meaning.
+        // If the key starts right after these bytes and its length, they can only be `*N`, `$11`, the name and `$`. So a
+        // call that begins with the same bytes has the same name and the same number of arguments.
         (std::ptr::eq(key, same) && tail.len() <= MAX_TAIL_BYTES).then_some(Self { head, tail })
     }
 
-    /// Returns the key and the size of the call at the start of `input`, if the call has this shape.
+    /// Returns the key and the size of the call at the start of `input`, if the call differs only in its key.
     #[inline]
     fn match_call<'b>(&self, input: &'b [u8]) -> Option<(&'b [u8], usize)> {
         let (head, key, rest) = split_at_key(input)?;
@@ -155,26 +156,27 @@ pub(super) struct LocalCalls<'a, S> {
     app: &'a App<S>,
     calls: [(&'a [u8], CacheIndex); MAX_LOCAL_BATCH],
     pending: usize,
-    /// The shape and the limit of the last call that [`add`](Self::add) has parsed. Only `add` replaces limits.
-    last_shape: Option<(CallShape<'a>, CacheIndex)>,
+    /// The template of the last call that [`add`](Self::add) has parsed, and the index of its limit. The index stays
+    /// valid, because only `add` replaces limits, and `add` also replaces the template.
+    last_template: Option<(CallTemplate<'a>, CacheIndex)>,
 }
 
 impl<'a, S: Store> LocalCalls<'a, S> {
     pub(super) fn new(app: &'a App<S>) -> Self {
-        Self { app, calls: [(&[], 0); MAX_LOCAL_BATCH], pending: 0, last_shape: None }
+        Self { app, calls: [(&[], 0); MAX_LOCAL_BATCH], pending: 0, last_template: None }
     }
 
-    /// Fast path of [`add`](Self::add): adds the call at the start of `input` if it has the same shape as the last call.
-    /// Returns the size of the call.
+    /// Fast path of [`add`](Self::add): adds the call at the start of `input` if it differs from the last call only in
+    /// its key. Returns the size of the call.
     #[inline]
-    pub(super) fn try_add_similar(
+    pub(super) fn try_add_from_template(
         &mut self,
         input: &'a [u8],
         cache: &ThrottleLimitCache,
         replies: &mut Replies,
     ) -> Option<usize> {
-        let (shape, slot) = &self.last_shape?;
-        let (key, size) = shape.match_call(input)?;
+        let (template, slot) = &self.last_template?;
+        let (key, size) = template.match_call(input)?;
         self.push_call(key, *slot, cache, replies);
         Some(size)
     }
@@ -189,7 +191,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
     ) {
         match self.find_or_insert(args, cache, replies) {
             Ok(slot) => {
-                self.last_shape = CallShape::of_call(command, args[1]).map(|shape| (shape, slot));
+                self.last_template = CallTemplate::of_call(command, args[1]).map(|template| (template, slot));
                 self.push_call(args[1], slot, cache, replies);
             }
             Err(error) => {
@@ -368,13 +370,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn call_of_the_same_shape_differs_only_in_its_key(first in call_like_bytes(), mut second in call_like_bytes(), rest in 0..3_usize) {
+        fn call_that_matches_a_template_differs_only_in_its_key(first in call_like_bytes(), mut second in call_like_bytes(), rest in 0..3_usize) {
             let mut args = Vec::new();
             let Ok(RespFrame::Command(len)) = parse_command(&first, &mut args) else { return Ok(()) };
-            let Some(shape) = args.get(1).and_then(|key| CallShape::of_call(&first[..len], key)) else { return Ok(()) };
+            let Some(template) = args.get(1).and_then(|key| CallTemplate::of_call(&first[..len], key)) else { return Ok(()) };
             prop_assume!(is_throttle(args[0]) && parse_params(&args).is_ok());
             second.extend_from_slice(&first[..rest]);
-            let Some((key, size)) = shape.match_call(&second) else { return Ok(()) };
+            let Some((key, size)) = template.match_call(&second) else { return Ok(()) };
             let mut other_args = Vec::new();
             prop_assert_eq!(parse_command(&second, &mut other_args), Ok(RespFrame::Command(size)));
             args[1] = key;
@@ -383,25 +385,25 @@ mod tests {
     }
 
     #[test]
-    fn call_with_another_key_has_the_same_shape() {
+    fn call_with_another_key_matches_the_template() {
         let call = |name: &str, key: &str, period: &str| encode(&[name, key, "15", "30", period].map(str::as_bytes));
         let of_call = |call: &[u8]| {
             let mut args = Vec::new();
             parse_command(call, &mut args).expect("a command");
-            CallShape::of_call(call, args[1]).map(|shape| shape.tail.len())
+            CallTemplate::of_call(call, args[1]).map(|template| template.tail.len())
         };
         let first = call("CL.THROTTLE", "alice", "60");
-        let shape = CallShape::of_call(&first, &first[26..31]).expect("a shape");
+        let template = CallTemplate::of_call(&first, &first[26..31]).expect("a template");
         for (key, expected) in
             [("bob", Some(3)), ("", Some(0)), (&*"k".repeat(99), Some(99)), (&*"k".repeat(100), None)]
         {
-            let matched = shape.match_call(&call("CL.THROTTLE", key, "60")).map(|(key, _)| key.len());
+            let matched = template.match_call(&call("CL.THROTTLE", key, "60")).map(|(key, _)| key.len());
             assert_eq!(matched, expected, "{key}");
         }
-        assert!(shape.match_call(&call("CL.THROTTLE", "bob", "61")).is_none());
-        assert!(shape.match_call(&call("cl.throttle", "bob", "60")).is_none());
+        assert!(template.match_call(&call("CL.THROTTLE", "bob", "61")).is_none());
+        assert!(template.match_call(&call("cl.throttle", "bob", "60")).is_none());
         let same = call("CL.THROTTLE", "bob", "60");
-        assert!((0..same.len()).all(|len| shape.match_call(&same[..len]).is_none()), "a partial call matches");
+        assert!((0..same.len()).all(|len| template.match_call(&same[..len]).is_none()), "a partial call matches");
         assert_eq!(of_call(&first), Some(first.len() - 31));
         assert_eq!(of_call(b"CL.THROTTLE alice 15 30 60\r\n"), None);
         assert_eq!(of_call(&call("CL.THROTTLE", "alice", &"0".repeat(MAX_TAIL_BYTES))), None);

@@ -70,7 +70,7 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFram
     if count > MAX_ARGS as i64 {
         return Err(ProtocolError::ArrayLength);
     }
-    // No argument can end beyond the maximum size of a command.
+    // Bounds the fast path; `parse_arg` checks the maximum size itself.
     let bounded = &input[..input.len().min(MAX_COMMAND_BYTES)];
     let mut rest = bounded.get(at..).unwrap_or_default();
     for _ in 0..count {
@@ -80,11 +80,11 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFram
             continue;
         }
         match parse_arg(input, bounded.len() - rest.len())? {
-            Ok(arg) => {
+            ArgFrame::Complete(arg) => {
                 rest = &bounded[arg.end + 2..];
                 args.push(&input[arg]);
             }
-            Err(needed) => return Ok(RespFrame::Incomplete(needed)),
+            ArgFrame::Incomplete(needed) => return Ok(RespFrame::Incomplete(needed)),
         }
     }
     Ok(RespFrame::Command(bounded.len() - rest.len()))
@@ -102,16 +102,23 @@ fn try_parse_short_arg(input: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// Parses the argument at `at`. Returns its position or, if bytes are missing, the minimum input length at which parsing
-/// can continue.
-fn parse_arg(input: &[u8], at: usize) -> Result<Result<Range<usize>, usize>, ProtocolError> {
+/// An argument at some position of the input.
+enum ArgFrame {
+    /// The position of its bytes.
+    Complete(Range<usize>),
+    /// Bytes are missing: the minimum input length at which parsing can continue.
+    Incomplete(usize),
+}
+
+/// Parses the argument at `at`.
+fn parse_arg(input: &[u8], at: usize) -> Result<ArgFrame, ProtocolError> {
     match input.get(at) {
-        None => return Ok(Err(at + 1)),
+        None => return Ok(ArgFrame::Incomplete(at + 1)),
         Some(b'$') => {}
         Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
     }
     let Some((len, start)) = parse_length(input, at + 1).map_err(|()| ProtocolError::BulkLength)? else {
-        return Ok(Err(input.len() + 1));
+        return Ok(ArgFrame::Incomplete(input.len() + 1));
     };
     let len = usize::try_from(len).ok().filter(|len| *len <= MAX_BULK_BYTES).ok_or(ProtocolError::BulkLength)?;
     let end = start + len;
@@ -119,8 +126,8 @@ fn parse_arg(input: &[u8], at: usize) -> Result<Result<Range<usize>, usize>, Pro
         return Err(ProtocolError::CommandTooLong);
     }
     match input.get(end..end + 2) {
-        None => Ok(Err(end + 2)),
-        Some(b"\r\n") => Ok(Ok(start..end)),
+        None => Ok(ArgFrame::Incomplete(end + 2)),
+        Some(b"\r\n") => Ok(ArgFrame::Complete(start..end)),
         Some(_) => Err(ProtocolError::MissingLineEnd),
     }
 }
@@ -134,8 +141,8 @@ fn parse_length(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     }
 }
 
-/// Fast path of [`parse_length`] for one or two digits and at least four bytes of input, as there nearly always are.
-/// Returns the length and the bytes after its line end.
+/// Fast path of [`parse_length`] for one or two digits. Returns the length and the bytes after its line end. Needs four
+/// bytes of input; shorter input takes the slow path.
 #[inline]
 pub(super) fn split_short_length(input: &[u8]) -> Option<(usize, &[u8])> {
     let (chunk, _) = input.split_first_chunk::<4>()?;
@@ -259,8 +266,6 @@ fn try_parse_digits_fast(digits: &[u8]) -> Option<Option<i64>> {
     Some(Some((fours.wrapping_mul(10_000 << 32 | 1) >> 32) as i64))
 }
 
-const LINE_END: u16 = u16::from_le_bytes(*b"\r\n");
-
 /// The version of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RespVersion {
@@ -279,8 +284,7 @@ pub struct Replies {
     /// The protocol version for the next replies.
     pub version: RespVersion,
     /// The limit of the last `CL.THROTTLE` reply, and its encoded line.
-    last_limit: Option<i64>,
-    last_limit_line: (u128, usize),
+    last_limit: Option<(i64, EncodedLine)>,
 }
 
 impl Replies {
@@ -353,11 +357,16 @@ impl Replies {
     /// takes 15 instructions instead of 80.
     #[inline]
     fn write_limit(&mut self, limit: i64) {
-        if self.last_limit != Some(limit) {
-            let Ok(value @ 0..100_000_000) = u32::try_from(limit) else { return self.write_integer(limit) };
-            (self.last_limit, self.last_limit_line) = (Some(limit), encode_line(b':', value));
-        }
-        self.append_line(self.last_limit_line);
+        let line = match self.last_limit {
+            Some((last, line)) if last == limit => line,
+            Some(_) | None => {
+                let Ok(value @ 0..100_000_000) = u32::try_from(limit) else { return self.write_integer(limit) };
+                let line = encode_line(b':', value);
+                self.last_limit = Some((limit, line));
+                line
+            }
+        };
+        self.append_line(line);
     }
 
     /// Writes a type byte, a number and a line end. Numbers with one or two digits (almost all lengths) and -1 (the
@@ -390,9 +399,9 @@ impl Replies {
     /// Appends an encoded line. An append of sixteen bytes, of which some are removed again, needs no call, unlike an
     /// append of variable length.
     #[inline]
-    fn append_line(&mut self, (line, len): (u128, usize)) {
-        let end = self.bytes.len() + len;
-        self.bytes.extend_from_slice(&line.to_le_bytes());
+    fn append_line(&mut self, line: EncodedLine) {
+        let end = self.bytes.len() + line.len;
+        self.bytes.extend_from_slice(&line.bytes.to_le_bytes());
         self.bytes.truncate(end);
     }
 
@@ -401,16 +410,25 @@ impl Replies {
     }
 }
 
-/// Encodes a type byte, a number below 100,000,000 and a line end. Returns the bytes, with the first byte in the lowest
-/// bits, and their number.
+/// The encoding of a type byte, a number and a line end.
+#[derive(Clone, Copy, Debug)]
+struct EncodedLine {
+    /// The first byte is in the lowest bits.
+    bytes: u128,
+    len: usize,
+}
+
+const LINE_END: u16 = u16::from_le_bytes(*b"\r\n");
+
+/// Encodes a type byte, a number below 100,000,000 and a line end.
 #[inline]
-fn encode_line(kind: u8, value: u32) -> (u128, usize) {
+fn encode_line(kind: u8, value: u32) -> EncodedLine {
     let digits = split_digits(value);
     // At least the last digit is written.
     let leading_zeros = (digits | 1 << 56).trailing_zeros() / 8;
     let digits_and_line_end = u128::from(digits | 0x3030_3030_3030_3030) | u128::from(LINE_END) << 64;
-    let line = (digits_and_line_end >> (8 * leading_zeros)) << 8 | u128::from(kind);
-    (line, 11 - leading_zeros as usize)
+    let bytes = (digits_and_line_end >> (8 * leading_zeros)) << 8 | u128::from(kind);
+    EncodedLine { bytes, len: 11 - leading_zeros as usize }
 }
 
 /// Returns the eight decimal digits of a number below 100,000,000 as the bytes of a word, with the first digit in the

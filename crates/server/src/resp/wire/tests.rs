@@ -82,6 +82,17 @@ fn input_at_a_bound_is_accepted_and_above_it_refused() {
     assert_eq!(outcome(&command(MAX_ARGS, 1)), Ok(RespFrame::Command(len)));
     assert_eq!(outcome(&command(1, MAX_BULK_BYTES)), Ok(RespFrame::Command(MAX_BULK_BYTES + 14)));
     assert_eq!(outcome(&command(2, MAX_BULK_BYTES)), Err(ProtocolError::CommandTooLong));
+    // The last argument is short, so the fast path parses it.
+    let of_size = |size: usize| {
+        let arg = |len: usize| format!("${len}\r\n{}\r\n", "a".repeat(len));
+        let head = format!("*3\r\n{}", arg(MAX_BULK_BYTES));
+        let used = head.len() + arg(1).len() + "$00000\r\n\r\n".len();
+        let filler = size - used;
+        assert_eq!(filler.to_string().len(), 5);
+        format!("{head}{}{}", arg(filler), arg(1)).into_bytes()
+    };
+    assert_eq!(outcome(&of_size(MAX_COMMAND_BYTES)), Ok(RespFrame::Command(MAX_COMMAND_BYTES)));
+    assert_eq!(outcome(&of_size(MAX_COMMAND_BYTES + 1)), Err(ProtocolError::CommandTooLong));
     assert_eq!(outcome(&vec![b'a'; MAX_COMMAND_BYTES]), Ok(RespFrame::Incomplete(MAX_COMMAND_BYTES + 1)));
     assert_eq!(outcome(&vec![b'a'; MAX_COMMAND_BYTES + 1]), Err(ProtocolError::CommandTooLong));
     let inline = |length| [b"ECHO ", &*vec![b'a'; length], b"\n"].concat();
