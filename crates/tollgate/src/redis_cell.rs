@@ -87,7 +87,7 @@ impl<C: Clock> RedisCellTable<C> {
         mut each: impl FnMut([i64; 5]),
     ) {
         let mut calls = calls.into_iter();
-        let mut fingerprints = [Fingerprint::default(); BATCH_SIZE];
+        let (mut fingerprints, mut buckets) = ([Fingerprint::default(); BATCH_SIZE], [0; BATCH_SIZE]);
         let mut batch: [Option<&Throttle>; BATCH_SIZE] = [None; BATCH_SIZE];
         let mut replies = [[0; 5]; BATCH_SIZE];
         loop {
@@ -96,6 +96,7 @@ impl<C: Clock> RedisCellTable<C> {
                 && let Some((key, call)) = calls.next()
             {
                 fingerprints[len] = key.fingerprint(&self.secret);
+                buckets[len] = self.table.prefetch_home(fingerprints[len]);
                 batch[len] = Some(call);
                 len += 1;
             }
@@ -103,7 +104,7 @@ impl<C: Clock> RedisCellTable<C> {
                 return;
             }
             let now = self.clock.mono().as_nanos();
-            self.table.try_visit_many(&fingerprints[..len], 0, |place, state| {
+            self.table.try_visit_many(&fingerprints[..len], &mut buckets, 0, |place, state| {
                 let Some(call) = batch[place] else { return };
                 replies[place] = match state {
                     Some(state) => call.decide(state, &Now::at(now)),

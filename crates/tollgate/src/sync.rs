@@ -18,6 +18,18 @@ pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
     Some((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
+/// Fetches the cache line of a word. The prefetch instruction does not wait for memory. A load is used where the
+/// instruction is not available: a later lock waits for the load, and the processor can execute only a limited number of
+/// instructions after the load in the meantime.
+#[inline(always)]
+pub(crate) fn prefetch(word: &AtomicU64) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    safe_arch::prefetch_t0(word);
+    // The compiler does not remove atomic loads.
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    word.load(Ordering::Relaxed);
+}
+
 /// Pauses in a spin loop while another thread finishes a few instructions. `turn` counts the iterations.
 pub(crate) fn spin_or_yield(turn: u32) {
     #[cfg(loom)]

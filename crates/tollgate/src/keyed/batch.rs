@@ -9,7 +9,7 @@ use tollgate_core::{Algorithm, Cost, Verdict};
 use super::Keyed;
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key, Secret};
-use crate::table::{BATCH_SIZE, BucketLayout, Buckets, with_buckets};
+use crate::table::{BATCH_SIZE, BucketLayout, Buckets, Table, with_buckets};
 
 /// Up to [`BATCH_SIZE`] requests. Consecutive requests for one key form a run: the key of a run is hashed, found and
 /// locked only once.
@@ -19,6 +19,8 @@ pub(super) struct Batch<S> {
     len: usize,
     /// The fingerprint of each run.
     fingerprints: [Fingerprint; BATCH_SIZE],
+    /// The bucket in which the key of each run probably is.
+    buckets: [usize; BATCH_SIZE],
     /// The index after the last request of each run.
     ends: [usize; BATCH_SIZE],
     runs: usize,
@@ -32,14 +34,21 @@ impl<S: Copy + Default> Batch<S> {
             verdicts: [Verdict::default(); BATCH_SIZE],
             len: 0,
             fingerprints: [Fingerprint::default(); BATCH_SIZE],
+            buckets: [0; BATCH_SIZE],
             ends: [0; BATCH_SIZE],
             runs: 0,
         }
     }
 
-    /// Replaces the requests by the next requests, and returns whether there are any.
+    /// Replaces the requests by the next requests, and returns whether there are any. The home bucket of each key is
+    /// fetched while the next keys are hashed. With a million keys, this reduces a batched decision from 41 to 37 ns.
     #[inline]
-    pub(super) fn fill<K: Key>(&mut self, requests: &mut impl Iterator<Item = (K, u64)>, secret: &Secret) -> bool {
+    pub(super) fn fill<K: Key>(
+        &mut self,
+        requests: &mut impl Iterator<Item = (K, u64)>,
+        secret: &Secret,
+        table: &Table,
+    ) -> bool {
         let (mut len, mut runs) = (0, 0);
         let mut previous: Option<K> = None;
         while len < BATCH_SIZE
@@ -49,6 +58,7 @@ impl<S: Copy + Default> Batch<S> {
             len += 1;
             if !previous.as_ref().is_some_and(|previous| key.is_cheaply_equal(previous)) {
                 self.fingerprints[runs] = key.fingerprint(secret);
+                self.buckets[runs] = table.prefetch_home(self.fingerprints[runs]);
                 runs += 1;
             }
             self.ends[runs - 1] = len;
@@ -69,10 +79,9 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Not inlined, so that the loops keep their variables in registers.
     #[inline(never)]
     fn decide_batch_in<S: BucketLayout>(&self, buckets: &Buckets<S>, batch: &mut Batch<A::Stamp>) {
-        let Batch { costs, verdicts, fingerprints, ends, .. } = batch;
+        let Batch { costs, verdicts, fingerprints, buckets: positions, ends, .. } = batch;
         let fingerprints = &fingerprints[..batch.runs];
-        let mut positions = [0; BATCH_SIZE];
-        buckets.locate_all(fingerprints, &mut positions);
+        buckets.locate(fingerprints, positions);
         let (now, flags) = (self.clock.now_for(&self.limit), self.flags());
         let mut start = 0;
         for (run, fingerprint) in fingerprints.iter().enumerate() {

@@ -4,7 +4,7 @@ use tollgate_core::{Algorithm, Cells, CellsMut, Cost, Now, Spent};
 
 use super::{Presence, StateReader};
 use crate::fingerprint::Fingerprint;
-use crate::sync::{AtomicU64, Ordering, spin_or_yield};
+use crate::sync::{AtomicU64, Ordering, prefetch, spin_or_yield};
 
 /// Maximum number of parameter generations at a time. A generation has ten bits in the header, and the last value is
 /// [`MIXED_GENERATIONS`].
@@ -264,14 +264,13 @@ impl<'t, S: BucketLayout> Bucket<'t, S> {
         })
     }
 
-    /// Loads the words of the preferred entry that a decision reads first. Called before locking, because locking
-    /// delays all later loads. So the cache lines of the header and of the entry are fetched concurrently. The results
-    /// are not used; the compiler does not remove atomic loads.
+    /// Fetches the words of the preferred entry that a decision reads first. Called before locking, because locking
+    /// delays all later loads. So the cache lines of the header and of the entry are fetched concurrently.
     #[inline(always)]
     pub(super) fn prefetch(words: &[AtomicU64], layout: S, fingerprint: Fingerprint) {
         if let Some(entry) = layout.preferred_entry(fingerprint) {
             for word in [layout.high_fingerprint_word(entry).0, layout.first_state_word(entry) + 1] {
-                words.get(word).map(|word| word.load(Ordering::Relaxed));
+                words.get(word).map(prefetch);
             }
         }
     }

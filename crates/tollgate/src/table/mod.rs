@@ -109,15 +109,22 @@ impl Table {
         with_buckets!(self, buckets => buckets.layout.flags(generation))
     }
 
+    /// See [`Buckets::prefetch_home`].
+    #[inline(always)]
+    pub(crate) fn prefetch_home(&self, fingerprint: Fingerprint) -> usize {
+        with_buckets!(self, buckets => buckets.prefetch_home(fingerprint))
+    }
+
     /// See [`Buckets::try_visit_many`].
     #[inline]
     pub(crate) fn try_visit_many(
         &self,
         fingerprints: &[Fingerprint],
+        buckets: &mut [usize; BATCH_SIZE],
         flags: u64,
         visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
-        with_buckets!(self, buckets => buckets.try_visit_many(fingerprints, flags, visit));
+        with_buckets!(self, own => own.try_visit_many(fingerprints, buckets, flags, visit));
     }
 
     /// The fast path: runs `write` on the state of a key that has an entry in unlocked buckets with these
