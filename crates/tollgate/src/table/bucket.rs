@@ -264,12 +264,14 @@ impl<'t, S: BucketLayout> Bucket<'t, S> {
         })
     }
 
-    /// Fetches the words of the preferred entry that a decision reads first. Called before locking, because locking
-    /// delays all later loads. So the cache lines of the header and of the entry are fetched concurrently.
+    /// Fetches the first and the last word of the preferred entry. Called before locking, because locking delays all later
+    /// loads. So the cache lines of the header and of the entry are fetched concurrently.
     #[inline(always)]
     pub(super) fn prefetch(words: &[AtomicU64], layout: S, fingerprint: Fingerprint) {
         if let Some(entry) = layout.preferred_entry(fingerprint) {
-            for word in [layout.high_fingerprint_word(entry).0, layout.first_state_word(entry) + 1] {
+            let (first, _) = layout.high_fingerprint_word(entry);
+            let last = layout.first_state_word(entry) + layout.state_words() - 1;
+            for word in [first, last] {
                 words.get(word).map(prefetch);
             }
         }
