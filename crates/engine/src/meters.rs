@@ -8,8 +8,8 @@ use crate::striped::{Stripe, Striped};
 
 /// Counts the decisions of one rule since its id was first loaded.
 ///
-/// Rules share memory for their counters. When each rule had its own allocation, a decision by 2 of 10,000 rules spent a
-/// fifth of its time counting, because the counters filled many more cache lines and pages.
+/// Rules share memory for their counters. When each rule had its own allocation, a decision by 2 of 10,000 rules spent
+/// a fifth of its time counting, because the counters filled many more cache lines and pages.
 #[derive(Clone, Debug)]
 pub struct RuleMeter {
     block: Arc<MeterBlock>,

@@ -1,8 +1,8 @@
 //! Counters that many threads increment without contention.
 //!
 //! With a single shared counter, every increment would move its cache line between cores. Therefore, each counter is
-//! spread over several stripes, each in cache lines of its own. A thread always adds to the same stripe, and a read sums
-//! all stripes. The counters do not synchronise other memory, so every access is relaxed.
+//! spread over several stripes, each in cache lines of its own. A thread always adds to the same stripe, and a read
+//! sums all stripes. The counters do not synchronise other memory, so every access is relaxed.
 
 use std::array;
 use std::cell::Cell;

@@ -14,8 +14,9 @@
 //! A check takes 158 instructions on the fastest path and 275 on the fast path (callgrind). A refusal takes about the
 //! same number.
 //!
-//! A path that does not apply has no effect, so the next path can start from scratch. A batch (`batch.rs`) looks for each
-//! key in both buckets before it locks any, locks the bucket that probably has the key, and otherwise takes the slow path.
+//! A path that does not apply has no effect, so the next path can start from scratch. A batch (`batch.rs`) looks for
+//! each key in both buckets before it locks any, locks the bucket that probably has the key, and otherwise takes the
+//! slow path.
 
 mod acquire;
 mod batch;

@@ -19,8 +19,8 @@ pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
 }
 
 /// Fetches the cache line of a word. The prefetch instruction does not wait for memory. A load is used where the
-/// instruction is not available: a later lock waits for the load, and the processor can execute only a limited number of
-/// instructions after the load in the meantime.
+/// instruction is not available: a later lock waits for the load, and the processor can execute only a limited number
+/// of instructions after the load in the meantime.
 #[inline(always)]
 pub(crate) fn prefetch(word: &AtomicU64) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]

@@ -95,9 +95,9 @@ pub(crate) struct CompiledDomain {
 
 /// A rule in force.
 ///
-/// A decision reads only one or two rules, which may be any of thousands. Therefore, the key prefix, `per` and the flags
-/// are in two adjacent cache lines, unless the prefix or `per` is longer than its inline space. The limits, which many
-/// rules share, and the counters are elsewhere.
+/// A decision reads only one or two rules, which may be any of thousands. Therefore, the key prefix, `per` and the
+/// flags are in two adjacent cache lines, unless the prefix or `per` is longer than its inline space. The limits, which
+/// many rules share, and the counters are elsewhere.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct ActiveRule {

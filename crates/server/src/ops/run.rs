@@ -154,8 +154,8 @@ impl<'a, S: Store> ListRun<'a, S> {
         self.yield_long_turn(self.app.now()).await
     }
 
-    /// Yields to other connections if this turn has lasted [`MAX_TURN`] at the time `now`. Returns `now`, or the time after
-    /// the yield.
+    /// Yields to other connections if this turn has lasted [`MAX_TURN`] at the time `now`. Returns `now`, or the time
+    /// after the yield.
     async fn yield_long_turn(&mut self, now: Time<Mono>) -> Time<Mono> {
         if let Some(turn_start) = &mut self.turn_start
             && now.since(*turn_start) >= MAX_TURN

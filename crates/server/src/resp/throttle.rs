@@ -128,8 +128,8 @@ impl<'a> CallTemplate<'a> {
     /// [`MAX_TAIL_BYTES`], or a length in the head has leading zeros.
     fn of_call(call: &'a [u8], key: &[u8]) -> Option<Self> {
         let (head, same, tail) = split_at_key(call)?;
-        // If the key starts right after these bytes and its length, they can only be `*N`, `$11`, the name and `$`. So a
-        // call that begins with the same bytes has the same name and the same number of arguments.
+        // If the key starts right after these bytes and its length, they can only be `*N`, `$11`, the name and `$`. So
+        // a call that begins with the same bytes has the same name and the same number of arguments.
         (std::ptr::eq(key, same) && tail.len() <= MAX_TAIL_BYTES).then_some(Self { head, tail })
     }
 
