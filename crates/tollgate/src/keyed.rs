@@ -215,7 +215,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let (mut batch, mut requests) = (Batch::new(), requests.into_iter());
         while batch.fill(&mut requests, &self.secret, &self.table) {
             // All locks are released when `each` is called, because `each` may use this table.
-            self.decide_batch(&mut batch).iter().for_each(|verdict| each(*verdict));
+            batch.decide(self).iter().for_each(|verdict| each(*verdict));
         }
     }
 

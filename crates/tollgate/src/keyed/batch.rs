@@ -1,7 +1,7 @@
 //! Decisions for batches of requests.
 //!
 //! With 1,000 keys, a batched decision takes 300 instructions (callgrind) if consecutive keys differ, and 99 if they
-//! are equal. [`Keyed::decide_batch`] is compiled once for all types of keys. Its loops use plain indices, because with
+//! are equal. [`Batch::decide`] is compiled once for all types of keys. Its loops use plain indices, because with
 //! iterators over several arrays, or with a closure per key, a decision took up to 370 instructions.
 
 use tollgate_core::{Algorithm, Cost, Verdict};
@@ -67,43 +67,45 @@ impl<S: Copy + Default> Batch<S> {
         (self.len, self.runs) = (len, runs);
         len > 0
     }
-}
 
-impl<A: Algorithm, C: Clock> Keyed<A, C> {
-    /// Decides the requests of a batch in order.
-    pub(super) fn decide_batch<'b>(&self, batch: &'b mut Batch<A::Stamp>) -> &'b [Verdict<A::Stamp>] {
-        with_buckets!(&self.table, buckets => self.decide_batch_in(buckets, batch));
-        &batch.verdicts[..batch.len]
+    /// Decides the requests in order.
+    pub(super) fn decide<A: Algorithm<Stamp = S>, C: Clock>(&mut self, keyed: &Keyed<A, C>) -> &[Verdict<S>] {
+        with_buckets!(&keyed.table, buckets => self.decide_in(keyed, buckets));
+        &self.verdicts[..self.len]
     }
 
     /// Not inlined, so that the loops keep their variables in registers.
     #[inline(never)]
-    fn decide_batch_in<S: BucketLayout>(&self, buckets: &Buckets<S>, batch: &mut Batch<A::Stamp>) {
-        let Batch { costs, verdicts, fingerprints, buckets: positions, ends, .. } = batch;
-        let fingerprints = &fingerprints[..batch.runs];
-        buckets.locate(fingerprints, positions);
-        let (now, flags) = (self.clock.now_for(&self.limit), self.flags());
+    fn decide_in<A: Algorithm<Stamp = S>, C: Clock, L: BucketLayout>(
+        &mut self,
+        keyed: &Keyed<A, C>,
+        table: &Buckets<L>,
+    ) {
+        let Self { costs, verdicts, fingerprints, buckets, ends, .. } = self;
+        let fingerprints = &fingerprints[..self.runs];
+        table.locate(fingerprints, buckets);
+        let (now, flags) = (keyed.clock.now_for(&keyed.limit), keyed.flags());
         let mut start = 0;
         for (run, fingerprint) in fingerprints.iter().enumerate() {
             // The minimum is always `ends[run]`; it removes the bounds checks of the loops.
             let end = ends[run].min(BATCH_SIZE);
             // Each arm assigns the verdict itself. If an expression returned the verdict, the compiler would copy it
             // byte by byte.
-            if let Some(mut entry) = buckets.try_lock_entry(positions[run], *fingerprint, flags) {
+            if let Some(mut entry) = table.try_lock_entry(buckets[run], *fingerprint, flags) {
                 let mut state = entry.state();
                 while start < end {
                     let cost = costs[start];
-                    match state.take(&self.limit, &now, cost) {
+                    match state.take(&keyed.limit, &now, cost) {
                         Some(stamp) => verdicts[start] = Verdict::new_allowed_with_stamp(cost, stamp),
                         None => {
-                            verdicts[start] = self.decide_locked(state, now.mono(), now.wall(), *fingerprint, cost);
+                            verdicts[start] = keyed.decide_locked(state, now.mono(), now.wall(), *fingerprint, cost);
                         }
                     }
                     start += 1;
                 }
             } else {
                 while start < end {
-                    verdicts[start] = self.check_slow(*fingerprint, now.mono(), now.wall(), costs[start]);
+                    verdicts[start] = keyed.check_slow(*fingerprint, now.mono(), now.wall(), costs[start]);
                     start += 1;
                 }
             }
