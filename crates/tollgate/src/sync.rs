@@ -18,9 +18,9 @@ pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
     Some((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// Fetches the cache line of a word. The prefetch instruction does not wait for memory. A load is used where the
-/// instruction is not available: a later lock waits for the load, and the processor can execute only a limited number
-/// of instructions after the load in the meantime.
+/// Fetches the cache line of a word without waiting for it. Where the prefetch instruction is not available, a load is
+/// used, which is slower: a later lock waits for the load, and until then the processor can execute only a limited
+/// number of instructions.
 #[inline(always)]
 pub(crate) fn prefetch(word: &AtomicU64) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]

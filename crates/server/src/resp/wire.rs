@@ -141,8 +141,8 @@ fn parse_length(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     }
 }
 
-/// Fast path of [`parse_length`] for one or two digits. Returns the length and the bytes after its line end. Needs four
-/// bytes of input; shorter input takes the slow path.
+/// Fast path of [`parse_length`] for one or two digits, which [`try_parse_short_arg`] uses too; the figures are there.
+/// Returns the length and the bytes after its line end. Needs four bytes of input; shorter input takes the slow path.
 #[inline]
 pub(super) fn split_short_length(input: &[u8]) -> Option<(usize, &[u8])> {
     let (chunk, _) = input.split_first_chunk::<4>()?;
